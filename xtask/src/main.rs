@@ -1,0 +1,2 @@
+//! The binary `quotient`.
+fn main() {}
