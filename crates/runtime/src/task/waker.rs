@@ -1,0 +1,153 @@
+//! `std::task::Waker`s of tasks, and the note of what the poll under way on this thread did with its own.
+//!
+//! All tasks of all types share one table, a true `static`: `Waker::will_wake` compares the table's address, and a
+//! table made by constant promotion may have several.
+
+use super::cell::Header;
+use super::reference::Reference;
+use crate::sync::thread_local;
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
+
+/// A waker through the claim of the run token's holder; it owns no count.
+///
+/// # Safety
+/// `task` points to a live task, and stays so while the waker is used.
+#[inline]
+pub(super) unsafe fn borrowed(task: NonNull<Header>) -> ManuallyDrop<Waker> {
+    // SAFETY: the table below keeps `RawWaker`'s contract for data made from a live task, see there. Never dropped.
+    ManuallyDrop::new(unsafe { Waker::new(task.as_ptr().cast_const().cast(), &VTABLE) })
+}
+
+/// The reference that a waker's data stands for, borrowed.
+///
+/// # Safety
+/// `data` is the data of a waker of ours; the result is not used after that waker's end.
+#[inline(always)]
+unsafe fn reference(data: *const ()) -> ManuallyDrop<Reference> {
+    // SAFETY: the data of our wakers is a task's pointer, kept alive by the waker's count or by what it borrows from.
+    ManuallyDrop::new(unsafe {
+        Reference::from_raw(NonNull::new_unchecked(data.cast_mut().cast()))
+    })
+}
+
+/// # Safety
+/// As `RawWakerVTable` says: `data` is that of a waker of ours.
+unsafe fn clone(data: *const ()) -> RawWaker {
+    if note_clone(data) {
+        return RawWaker::new(Waker::noop().data(), Waker::noop().vtable());
+    }
+    // SAFETY: passed on to the caller. The new waker owns the count added here.
+    unsafe { Reference::clone(&reference(data)) }.into_waker()
+}
+
+/// # Safety
+/// As `RawWakerVTable` says: `data` is that of a waker of ours, consumed here.
+unsafe fn wake(data: *const ()) {
+    // SAFETY: the waker's count passes to the reference.
+    ManuallyDrop::into_inner(unsafe { reference(data) }).wake();
+}
+
+/// # Safety
+/// As `RawWakerVTable` says: `data` is that of a waker of ours.
+unsafe fn wake_by_ref(data: *const ()) {
+    // SAFETY: passed on to the caller.
+    unsafe { reference(data) }.wake_by_ref();
+}
+
+/// # Safety
+/// As `RawWakerVTable` says: `data` is that of a waker of ours, consumed here.
+unsafe fn drop_waker(data: *const ()) {
+    // SAFETY: the waker's count passes to the reference.
+    drop(ManuallyDrop::into_inner(unsafe { reference(data) }));
+}
+
+impl Reference {
+    fn into_waker(self) -> RawWaker {
+        RawWaker::new(self.into_raw().as_ptr().cast_const().cast(), &VTABLE)
+    }
+}
+
+/// The task's own waker was cloned during its poll.
+const CLONED: u8 = 1;
+/// The poll is over and `deferred` is asking; clones are no-op wakers.
+const PROBING: u8 = 1 << 1;
+/// Such a clone happened.
+const PROBE_CLONED: u8 = 1 << 2;
+
+/// What this thread is polling.
+struct Polling {
+    /// The data of the polled task's waker; null outside polls.
+    task: Cell<*const ()>,
+    marks: Cell<u8>,
+}
+
+thread_local! {
+    static POLLING: Polling = const { Polling { task: Cell::new(ptr::null()), marks: Cell::new(0) } };
+}
+
+/// Notes a clone of the waker with this data; true: it must be a no-op waker.
+#[inline]
+fn note_clone(data: *const ()) -> bool {
+    POLLING.with(|polling| {
+        if !ptr::eq(polling.task.get(), data) {
+            return false;
+        }
+        let marks = polling.marks.get();
+        let probing = marks & PROBING != 0;
+        polling
+            .marks
+            .set(marks | if probing { PROBE_CLONED } else { CLONED });
+        probing
+    })
+}
+
+/// Whether the task's waker was cloned since the `deferred` now running on this thread was called.
+///
+/// Such clones are no-op wakers: whoever made one has not kept the task's waker.
+pub(crate) fn probe_cloned() -> bool {
+    POLLING.with(|polling| polling.marks.get() & PROBE_CLONED != 0)
+}
+
+/// The poll of one task on this thread. Polls nest (`block_in_place` may run a whole scheduler inside one), so the
+/// outer poll's notes are kept here and come back at the end, by unwinding too.
+pub(super) struct PollScope {
+    outer_task: *const (),
+    outer_marks: u8,
+}
+
+impl PollScope {
+    #[inline]
+    pub(super) fn enter(task: NonNull<Header>) -> Self {
+        POLLING.with(|polling| Self {
+            outer_task: polling.task.replace(task.as_ptr().cast_const().cast()),
+            outer_marks: polling.marks.replace(0),
+        })
+    }
+
+    /// Whether the polled task's waker was cloned on this thread since `enter`.
+    #[inline]
+    pub(super) fn cloned(&self) -> bool {
+        POLLING.with(|polling| polling.marks.get() & CLONED != 0)
+    }
+
+    /// From here to the end of the scope, clones of the task's waker are no-op wakers.
+    #[inline]
+    pub(super) fn start_probe(&self) {
+        POLLING.with(|polling| polling.marks.set(PROBING));
+    }
+}
+
+impl Drop for PollScope {
+    #[inline]
+    fn drop(&mut self) {
+        POLLING.with(|polling| {
+            polling.task.set(self.outer_task);
+            polling.marks.set(self.outer_marks);
+        });
+    }
+}
