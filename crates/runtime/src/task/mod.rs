@@ -85,6 +85,8 @@ mod id;
 mod join;
 mod reference;
 mod state;
+#[cfg(test)]
+mod tests;
 mod waker;
 
 pub use abort::AbortHandle;

@@ -1,8 +1,8 @@
 //! The state word: every transition is one function here, with its orderings.
 //!
 //! ```text
-//!  63            34 33             5  4        3       2        1            0
-//! |     WAKES      |    REFERENCES  | JOIN_W | JOIN_I | ABORT | (reserved) | COMPLETE |
+//!  63       34 33           4 3            2               1       0
+//! |   WAKES   |  REFERENCES  | JOIN_WAKER | JOIN_INTEREST | ABORT | COMPLETE |
 //! ```
 //! See the header of [`task`](super) for the protocol that these transitions make up.
 
@@ -352,5 +352,79 @@ impl State {
             self.0
                 .fetch_and(!(JOIN_INTEREST | JOIN_WAKER), Ordering::AcqRel),
         )
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A queued task with so many wake-ups and one reference.
+    fn queued(wakes: u64) -> State {
+        State(AtomicU64::new(wakes * WAKE + REFERENCE))
+    }
+
+    #[test]
+    fn wake_counts_stay_at_the_limit() {
+        let state = queued(WAKES_LIMIT - 1);
+        for _ in 0..4 {
+            assert!(!state.wake_by_ref());
+        }
+        assert_eq!(state.load().wakes(), Wakes(WAKES_LIMIT));
+        assert_eq!(state.load().references(), 1);
+    }
+
+    #[test]
+    fn a_poll_below_the_limit_sees_wake_ups_that_were_cut() {
+        let state = queued(WAKES_LIMIT - 1);
+        let start = state.begin();
+        for _ in 0..4 {
+            state.wake_by_ref();
+        }
+        assert_eq!(state.idle(start.wakes()), Idle::Woken);
+        assert_eq!(state.load().wakes(), Wakes(1));
+    }
+
+    #[test]
+    fn a_poll_at_the_limit_starts_the_count_again() {
+        let state = queued(WAKES_LIMIT);
+        let start = state.begin();
+        assert_eq!((start.wakes(), start.references()), (Wakes(1), 1));
+        assert!(!state.wake_by_ref());
+        assert_eq!(state.idle(start.wakes()), Idle::Woken);
+        assert_eq!(state.idle(state.begin().wakes()), Idle::Idle);
+        assert!(state.wake_by_ref(), "the next wake-up makes the token");
+    }
+
+    #[test]
+    fn wakes_by_value_are_cut_by_the_next_clone() {
+        let state = queued(WAKES_LIMIT);
+        for _ in 0..5 {
+            state.retain();
+        }
+        for _ in 0..5 {
+            assert_eq!(state.wake_by_value(), Woken::Nothing);
+        }
+        assert_eq!(state.load().wakes(), Wakes(WAKES_LIMIT + 5));
+        state.retain();
+        assert_eq!((state.load().wakes(), state.load().references()), (Wakes(WAKES_LIMIT), 2));
+    }
+
+    #[test]
+    fn fields_do_not_overlap() {
+        let flags = COMPLETE | ABORT | JOIN_INTEREST | JOIN_WAKER;
+        assert_eq!(flags, REFERENCE - 1);
+        assert_eq!(flags & REFERENCE_MASK, 0);
+        assert_eq!(REFERENCE_MASK + REFERENCE, WAKE);
+        assert!(WAKES_LIMIT + REFERENCES_MAX < u64::MAX / WAKE);
+    }
+
+    #[test]
+    fn wake_ups_after_completion_may_wrap() {
+        let state = State(AtomicU64::new((u64::MAX / WAKE) * WAKE + COMPLETE + REFERENCE));
+        assert!(!state.wake_by_ref());
+        let now = state.load();
+        assert!(now.is_complete() && now.references() == 1 && now.wakes() == Wakes(0));
+        assert_eq!(state.release(), Released::Free);
     }
 }

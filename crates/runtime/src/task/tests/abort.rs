@@ -1,0 +1,114 @@
+//! Cancellation in every state.
+
+use super::mock::{Mock, WakerSlot, output};
+use crate::task::Run;
+use std::future::{pending, poll_fn};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+#[test]
+fn queued_is_dropped_unpolled() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(async { 1 });
+    handle.abort();
+    handle.abort();
+    assert!(!handle.is_finished());
+    assert_eq!(mock.scheduled(), 0, "it was queued already");
+    mock.drain();
+    let error = output(&mut handle).unwrap_err();
+    assert!(error.is_cancelled() && !error.is_panic() && !error.is_not_spawned());
+    assert_eq!(error.id(), task_ref.id());
+    assert_eq!(mock.polls(), 0);
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn idle_is_queued_and_dropped() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(pending::<()>());
+    mock.drain();
+    let abort = handle.abort_handle();
+    abort.clone().abort();
+    abort.abort();
+    assert_eq!((mock.scheduled(), mock.queued()), (1, 1));
+    assert!(!abort.is_finished());
+    mock.drain();
+    assert!(abort.is_finished());
+    assert!(output(&mut handle).unwrap_err().is_cancelled());
+    assert_eq!(mock.polls(), 1);
+    drop((task_ref, handle));
+    assert_eq!(mock.counts.cells_freed.load(std::sync::atomic::Ordering::SeqCst), 0);
+    abort.abort();
+    drop(abort);
+    mock.assert_all_gone(1);
+}
+
+/// Spawns a task that aborts itself in its first poll, which then gives `result`.
+fn abort_in_poll(mock: &Mock, result: Poll<u8>) -> Result<u8, crate::task::JoinError> {
+    let own: Arc<Mutex<Option<crate::task::AbortHandle>>> = Arc::default();
+    let seen = Arc::clone(&own);
+    let (task, task_ref, mut handle) = mock.spawn_held(poll_fn(move |_| {
+        seen.lock().unwrap().take().expect("polled once").abort();
+        result
+    }));
+    *own.lock().unwrap() = Some(handle.abort_handle());
+    assert!(matches!(task.run(|_| unreachable!("aborted")), Run::Done));
+    drop(task_ref);
+    output(&mut handle)
+}
+
+#[test]
+fn polled_and_pending_is_dropped_after_the_poll() {
+    let mock = Mock::default();
+    assert!(abort_in_poll(&mock, Poll::Pending).unwrap_err().is_cancelled());
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn polled_and_ready_keeps_its_output() {
+    let mock = Mock::default();
+    assert_eq!(abort_in_poll(&mock, Poll::Ready(5)).unwrap(), 5);
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn complete_stays_complete() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(async { 5 });
+    mock.drain();
+    handle.abort();
+    task_ref.abort();
+    assert_eq!((mock.scheduled(), mock.queued()), (0, 0));
+    assert_eq!(output(&mut handle).unwrap(), 5);
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_dropped_token_cancels() {
+    let mock = Mock::default();
+    let (task, task_ref, mut handle) = mock.spawn_held(async { 1 });
+    drop(task);
+    assert!(task_ref.is_finished());
+    assert!(output(&mut handle).unwrap_err().is_cancelled());
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn cancel_drops_the_future_at_once() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let left = slot.clone();
+    let (task_ref, mut handle) = mock.spawn(poll_fn(move |context| {
+        left.store(context);
+        Poll::<()>::Pending
+    }));
+    mock.drain();
+    slot.take().wake();
+    mock.pop().expect("queued by the wake-up").cancel();
+    assert!(output(&mut handle).unwrap_err().is_cancelled());
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}

@@ -1,0 +1,19 @@
+//! Tests of the task cell. `mock` is a scheduler made of one queue; each other file is one kind of hazard.
+
+mod mock;
+
+#[cfg(loom)]
+mod loom;
+
+#[cfg(not(loom))]
+mod abort;
+#[cfg(not(loom))]
+mod deferred;
+#[cfg(not(loom))]
+mod join;
+#[cfg(not(loom))]
+mod panics;
+#[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
+mod wake;

@@ -1,0 +1,181 @@
+//! Waking, running, going idle; the end of the memory.
+
+use super::mock::{Mock, WakerSlot, output};
+use crate::task::Run;
+use std::future::{pending, poll_fn, ready};
+use std::task::Poll;
+
+/// A future that is ready at its poll number `last` (from 1), and leaves its waker each time before.
+fn ready_at(last: usize, slot: &WakerSlot) -> impl Future<Output = usize> + Send + 'static {
+    let slot = slot.clone();
+    let mut polls = 0;
+    poll_fn(move |context| {
+        polls += 1;
+        if polls == last {
+            return Poll::Ready(polls);
+        }
+        slot.store(context);
+        Poll::Pending
+    })
+}
+
+#[test]
+fn runs_to_its_output() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(async { 7 });
+    assert!(!handle.is_finished());
+    mock.drain();
+    assert!(handle.is_finished() && task_ref.is_finished());
+    assert_eq!(output(&mut handle).unwrap(), 7);
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_wake_up_queues_an_idle_task_once() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task_ref, mut handle) = mock.spawn(ready_at(2, &slot));
+    mock.drain();
+    let waker = slot.take();
+    waker.wake_by_ref();
+    waker.wake_by_ref();
+    waker.clone().wake();
+    assert_eq!((mock.scheduled(), mock.queued()), (1, 1));
+    waker.wake();
+    mock.drain();
+    assert_eq!(output(&mut handle).unwrap(), 2);
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_wake_up_during_the_poll_keeps_the_token() {
+    let mock = Mock::default();
+    let (task, task_ref, mut handle) = mock.spawn_held({
+        let mut polls = 0;
+        poll_fn(move |context| {
+            polls += 1;
+            match polls {
+                1 => context.waker().wake_by_ref(),
+                2 => context.waker().clone().wake(),
+                _ => return Poll::Ready(polls),
+            }
+            Poll::Pending
+        })
+    });
+    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else { panic!("woken") };
+    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else { panic!("woken") };
+    assert!(matches!(task.run(|_| unreachable!()), Run::Done));
+    assert_eq!((mock.scheduled(), output(&mut handle).unwrap()), (0, 3));
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_wake_up_before_the_poll_is_answered_by_it() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task_ref, handle) = mock.spawn(ready_at(9, &slot));
+    mock.drain();
+    for round in 2..6 {
+        let waker = slot.take();
+        for _ in 0..5 {
+            waker.wake_by_ref();
+        }
+        drop(waker);
+        mock.drain();
+        assert_eq!(mock.polls(), round, "five wake-ups, one poll");
+    }
+    task_ref.abort();
+    mock.drain();
+    drop((task_ref, handle, slot.take()));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn wakers_of_a_complete_task_do_nothing_and_may_be_last() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task_ref, handle) = mock.spawn(ready_at(2, &slot));
+    mock.drain();
+    let waker = slot.take();
+    waker.wake_by_ref();
+    mock.drain();
+    drop((task_ref, handle));
+    waker.wake_by_ref();
+    waker.clone().wake();
+    let spare = waker.clone();
+    drop(spare);
+    waker.wake();
+    assert_eq!(mock.scheduled(), 1);
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn the_last_waker_of_a_complete_task_may_be_dropped() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task_ref, handle) = mock.spawn(ready_at(2, &slot));
+    mock.drain();
+    task_ref.abort();
+    mock.drain();
+    drop((task_ref, handle));
+    drop(slot.take());
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn an_idle_task_that_nobody_knows_is_queued_for_its_end() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task_ref, handle) = mock.spawn(ready_at(2, &slot));
+    mock.drain();
+    drop((task_ref, handle));
+    assert_eq!(mock.queued(), 0);
+    drop(slot.take());
+    assert_eq!((mock.queued(), mock.scheduled()), (1, 1));
+    mock.drain();
+    assert_eq!(mock.polls(), 1, "dropped, not polled");
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_task_that_goes_idle_unknown_ends_at_once() {
+    let mock = Mock::default();
+    let (task, task_ref, handle) = mock.spawn_held(pending::<()>());
+    drop((task_ref, handle));
+    assert!(matches!(task.run(|_| false), Run::Done));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn the_token_alone_keeps_the_memory() {
+    let mock = Mock::default();
+    let (mut task, task_ref, handle) = mock.spawn_held(ready(1));
+    drop((task_ref, handle));
+    *task.owned_mut() += 1;
+    assert_eq!(*task.owned_mut(), 1);
+    let again = task.task_ref();
+    assert!(again.ptr_eq(&task.task_ref()) && again.id() == task.id());
+    drop(again);
+    assert!(matches!(task.run(|_| false), Run::Done));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn clones_wake_the_same_task() {
+    let mock = Mock::default();
+    let (first_slot, second_slot) = (WakerSlot::default(), WakerSlot::default());
+    let (first, _first_handle) = mock.spawn(ready_at(9, &first_slot));
+    let (second, _second_handle) = mock.spawn(ready_at(9, &second_slot));
+    mock.drain();
+    let (first_waker, second_waker) = (first_slot.take(), second_slot.take());
+    assert!(first_waker.will_wake(&first_waker.clone()));
+    assert!(!first_waker.will_wake(&second_waker));
+    assert!(!first.ptr_eq(&second) && first.ptr_eq(&first.clone()));
+    for task in [first, second] {
+        task.abort();
+    }
+    mock.drain();
+}
