@@ -1,0 +1,105 @@
+//! What a task carries about its scheduling while it sleeps or moves.
+
+use crate::units::{Nanos, Slice};
+use crate::weight::{NICE_0, Nice, Weight};
+
+/// The scheduling state of a task that is not in any run queue. Plain data: the host keeps it in the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskEntity {
+    /// EEVDF: virtual time that the task is owed (negative: owes). CFS: how far it is ahead of (negative: behind)
+    /// its timeline's minimum, sign reversed. In both: placed at reference minus lag.
+    pub(crate) lag: i64,
+    pub(crate) sum_exec: u64,
+    /// When it went to sleep; CFS turns the time since then into credit.
+    pub(crate) slept_at: u64,
+    pub(crate) shares: u32,
+    /// 0 stands for the configured base slice.
+    pub(crate) slice: u32,
+    /// When it last changed CPUs, in [`MIGRATION_TICK_SHIFT`] ticks; the balancer rotates by it.
+    pub(crate) migrated: u32,
+    /// Whether it has ever been queued.
+    pub(crate) placed: bool,
+}
+
+/// log2 of the tick in which migrations are stamped, ns: 65.5 us ticks wrap after 78 hours, and a wrong age after
+/// that costs one odd choice of the balancer.
+pub(crate) const MIGRATION_TICK_SHIFT: u32 = 16;
+
+impl TaskEntity {
+    /// A task that has never run. `slice` is its own request length; `None` takes [`crate::Config::base_slice`].
+    pub const fn new(weight: Weight, slice: Option<Slice>) -> TaskEntity {
+        TaskEntity::with_shares(weight.shares(), slice)
+    }
+
+    /// As [`TaskEntity::new`], weighted by a nice value.
+    pub const fn with_nice(nice: Nice, slice: Option<Slice>) -> TaskEntity {
+        TaskEntity::with_shares(nice.shares(), slice)
+    }
+
+    const fn with_shares(shares: u32, slice: Option<Slice>) -> TaskEntity {
+        let slice = match slice {
+            Some(slice) => slice.raw(),
+            None => 0,
+        };
+        TaskEntity {
+            lag: 0,
+            sum_exec: 0,
+            slept_at: 0,
+            shares,
+            slice,
+            migrated: 0,
+            placed: false,
+        }
+    }
+
+    /// CPU time charged to the task so far.
+    pub const fn cpu_time(&self) -> Nanos {
+        Nanos(self.sum_exec)
+    }
+
+    /// Shares that the task competes with inside its group.
+    pub const fn shares(&self) -> u32 {
+        self.shares
+    }
+
+    /// Changes the weight while the task is off the run queues; `weight x lag` is kept.
+    pub fn set_weight(&mut self, weight: Weight) {
+        let shares = weight.shares();
+        let scaled = i128::from(self.lag) * i128::from(self.shares) / i128::from(shares);
+        self.lag = i64::try_from(scaled).unwrap_or(if self.lag < 0 { i64::MIN } else { i64::MAX });
+        self.shares = shares;
+    }
+
+    /// Changes the request length while the task is off the run queues.
+    pub fn set_slice(&mut self, slice: Option<Slice>) {
+        self.slice = slice.map_or(0, Slice::raw);
+    }
+
+    /// What the task is owed (positive) or owes (negative), in ns of service, from when it last left a run queue.
+    pub fn lag_service(&self) -> i64 {
+        let service = (i128::from(self.lag) * i128::from(self.shares)) >> 20;
+        i64::try_from(service).unwrap_or(if self.lag < 0 { i64::MIN } else { i64::MAX })
+    }
+}
+
+impl Default for TaskEntity {
+    /// Weight 100 and the base slice.
+    fn default() -> TaskEntity {
+        TaskEntity::with_nice(NICE_0, None)
+    }
+}
+
+/// Why a task is put into a run queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueue {
+    /// Woken by an event (timer, I/O, another thread).
+    Wake,
+    /// Woken by the task that runs on this CPU: if both are in one group, it may run next ahead of its peers.
+    WakeBuddy,
+    /// Spawned: gets a half-length first request, so that it neither jumps the queue nor is its spawner starved.
+    New,
+    /// Came from another CPU, or from another group.
+    Migrate,
+}
+
+const _: () = assert!(size_of::<TaskEntity>() <= 48);

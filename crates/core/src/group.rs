@@ -1,0 +1,219 @@
+//! A group: its place in the tree, its weight, and its clocks. Shared by all CPUs.
+
+use crate::clock::CpuCells;
+use crate::config::Config;
+use crate::tree::Changes;
+use crate::units::{CpuId, Nanos};
+use crate::weight::{IDLE_SHARES, Weight};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// A node of the [`crate::GroupTree`]: tasks and child groups of one group compete for the group's CPU time in the
+/// ratio of their weights, and the group competes with its siblings as one.
+pub struct Group {
+    id: u32,
+    generation: u32,
+    depth: u32,
+    path: Box<str>,
+    name_start: usize,
+    parent: Option<Arc<Group>>,
+    // Weak, because a child holds its parent; the tree's registry holds every live group.
+    pub(crate) children: Mutex<BTreeMap<Box<str>, Weak<Group>>>,
+    changes: Arc<Changes>,
+    weight: AtomicU32,
+    idle: AtomicBool,
+    removed: AtomicBool,
+    pub(crate) cells: CpuCells,
+    /// CPU time spent outside any run queue, ns, descendants included.
+    foreign_exec: AtomicU64,
+    /// Service received so far on all CPUs and outside of them, ns, as far as published: what a CPU subtracts its
+    /// own part from to learn what the group got elsewhere.
+    pub(crate) service: AtomicU64,
+}
+
+/// What the tree knows about a group that it is about to create.
+pub(crate) struct Birth {
+    pub(crate) id: u32,
+    pub(crate) generation: u32,
+    pub(crate) parent: Option<Arc<Group>>,
+    pub(crate) name: Box<str>,
+    pub(crate) changes: Arc<Changes>,
+}
+
+impl Group {
+    pub(crate) fn new(birth: Birth) -> Group {
+        let Birth {
+            id,
+            generation,
+            parent,
+            name,
+            changes,
+        } = birth;
+        let prefix = parent.as_ref().map_or("", |group| group.path());
+        let (path, name_start) = if prefix.is_empty() {
+            (name, 0)
+        } else {
+            (
+                format!("{prefix}/{name}").into_boxed_str(),
+                prefix.len() + 1,
+            )
+        };
+        Group {
+            id,
+            generation,
+            depth: parent.as_ref().map_or(0, |group| group.depth + 1),
+            path,
+            name_start,
+            parent,
+            children: Mutex::default(),
+            changes,
+            weight: AtomicU32::new(Weight::DEFAULT.get()),
+            idle: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            cells: CpuCells::default(),
+            foreign_exec: AtomicU64::new(0),
+            service: AtomicU64::new(0),
+        }
+    }
+
+    /// A dense index, smallest free first; the root is 0. Reused after removal, then with another
+    /// [`Group::generation`].
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// How many groups had this id before.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Levels below the root, which is at 0.
+    pub fn depth(&self) -> usize {
+        self.depth as usize
+    }
+
+    /// The names from the root down, joined by `/`; empty for the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The last name of the path; empty for the root.
+    pub fn name(&self) -> &str {
+        &self.path[self.name_start..]
+    }
+
+    /// The group above, `None` for the root.
+    pub fn parent(&self) -> Option<&Arc<Group>> {
+        self.parent.as_ref()
+    }
+
+    /// The live child groups in the order of their names. O(children).
+    pub fn children(&self) -> Vec<Arc<Group>> {
+        self.lock_children()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub(crate) fn lock_children(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Weak<Group>>> {
+        // Every change of the map is a single insert or remove.
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration of the tree that the group belongs to.
+    pub fn config(&self) -> &Config {
+        &self.changes.config
+    }
+
+    pub(crate) fn changes(&self) -> &Arc<Changes> {
+        &self.changes
+    }
+
+    /// The weight as last set, also while the group is idle.
+    pub fn weight(&self) -> Weight {
+        Weight::new(self.weight.load(Relaxed)).unwrap_or_default()
+    }
+
+    /// Sets the weight, live: a CPU that has the group queued follows at its next choice between groups (at the
+    /// latest after one slice), keeping `weight x lag`. No effect on the root, which has no siblings.
+    pub fn set_weight(&self, weight: Weight) {
+        self.weight.store(weight.get(), Relaxed);
+        self.changes.record(self.id);
+    }
+
+    /// Whether the group is idle.
+    pub fn is_idle(&self) -> bool {
+        self.idle.load(Relaxed)
+    }
+
+    /// Makes the group idle (or not): it then has 3 shares whatever its weight, and anything that is not idle
+    /// preempts it when it wakes up. The weight takes effect again when this is cleared.
+    pub fn set_idle(&self, idle: bool) {
+        self.idle.store(idle, Relaxed);
+        self.changes.record(self.id);
+    }
+
+    /// Shares that the group competes with: of its weight, or of idleness.
+    pub fn shares(&self) -> u32 {
+        if self.is_idle() {
+            IDLE_SHARES
+        } else {
+            self.weight().shares()
+        }
+    }
+
+    /// Whether the group was removed. Its tasks, should any wake up later, are queued in the nearest ancestor that
+    /// was not.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Relaxed)
+    }
+
+    pub(crate) fn mark_removed(&self) {
+        self.removed.store(true, Relaxed);
+        self.changes.record(self.id);
+    }
+
+    /// CPU time of the group and all its descendants, removed ones included: what the run queues charged plus what
+    /// was added by [`Group::add_foreign_cpu_time`]. Monotonic for one reader; late by at most what each CPU has
+    /// not published yet. O(CPUs).
+    pub fn cpu_time(&self) -> Nanos {
+        self.cells.exec() + Nanos(self.foreign_exec.load(Relaxed))
+    }
+
+    /// The part of [`Group::cpu_time`] that was charged on `cpu`.
+    pub fn cpu_time_on(&self, cpu: CpuId) -> Nanos {
+        self.cells.exec_on(cpu)
+    }
+
+    /// Tasks of this group itself that are queued or running, as last published by the CPUs.
+    pub fn runnable(&self) -> usize {
+        self.cells.runnable() as usize
+    }
+
+    /// Adds CPU time that was spent outside the run queues (blocking threads, foreign tasks), to the group and to
+    /// every ancestor, from any thread. Every CPU that has the group queued charges it as service received
+    /// elsewhere, up to [`Config::debt_limit`]. O(depth).
+    pub fn add_foreign_cpu_time(&self, time: Nanos) {
+        let mut level = Some(self);
+        while let Some(group) = level {
+            group.foreign_exec.fetch_add(time.0, Relaxed);
+            group.service.fetch_add(time.0, Relaxed);
+            level = group.parent.as_deref();
+        }
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Group")
+            .field("id", &self.id)
+            .field("path", &self.path)
+            .field("weight", &self.weight())
+            .field("idle", &self.is_idle())
+            .field("removed", &self.is_removed())
+            .finish_non_exhaustive()
+    }
+}

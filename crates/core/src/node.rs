@@ -1,0 +1,122 @@
+//! The entities of one CPU: tasks and the local halves of groups, in one slab of cache-line-sized nodes.
+
+use crate::units::VirtualTime;
+
+/// "No such index": nodes and timelines are named by 32-bit indices.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Where a node is. Debug builds and the checker compare it with where the node is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Place {
+    /// In the slab's free list.
+    Free,
+    /// A group with nothing runnable here.
+    Off,
+    /// Chosen by its timeline.
+    Current,
+    /// In one of the queues of its timeline; see `key_queue`.
+    ReadyRing,
+    ReadyHeap,
+    LaterRing,
+    LaterHeap,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn is_queued(self) -> bool {
+        !matches!(self, Place::Free | Place::Off | Place::Current)
+    }
+}
+
+/// A schedulable entity: a task, or a group as seen by one CPU.
+pub(crate) struct Node<T> {
+    pub(crate) v: VirtualTime,
+    pub(crate) deadline: VirtualTime,
+    /// CPU time of the task (unused for groups, whose clock is in their cell), ns.
+    pub(crate) sum_exec: u64,
+    /// The host's task, while it is queued; a running task is with the host.
+    pub(crate) handle: Option<T>,
+    /// Request length, ns.
+    pub(crate) slice: u32,
+    pub(crate) shares: u32,
+    /// Neighbours in a ring list; in a heap, `prev` is the position.
+    pub(crate) next: u32,
+    pub(crate) prev: u32,
+    /// The timeline that it competes in.
+    pub(crate) timeline: u32,
+    /// The timeline that it stands for, if it is a group.
+    pub(crate) owned: u32,
+    pub(crate) migrated: u32,
+    pub(crate) place: Place,
+    /// An entity that anything else preempts.
+    pub(crate) idle: bool,
+    /// A task with a slice of its own.
+    pub(crate) custom_slice: bool,
+}
+
+impl<T> Node<T> {
+    #[inline]
+    pub(crate) fn is_task(&self) -> bool {
+        self.owned == NONE
+    }
+}
+
+/// Nodes by index, with the free ones linked through `next`.
+pub(crate) struct Slab<T> {
+    pub(crate) nodes: Vec<Node<T>>,
+    free: u32,
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new() -> Slab<T> {
+        Slab {
+            nodes: Vec::new(),
+            free: NONE,
+        }
+    }
+
+    /// Stores a node and returns its index. O(1) amortized.
+    ///
+    /// # Panics
+    /// At 2^32 - 1 nodes, which is 256 GiB of them.
+    #[inline]
+    pub(crate) fn insert(&mut self, node: Node<T>) -> u32 {
+        if self.free != NONE {
+            let index = self.free;
+            let slot = &mut self.nodes[index as usize];
+            self.free = slot.next;
+            *slot = node;
+            return index;
+        }
+        let index = u32::try_from(self.nodes.len()).unwrap_or(NONE);
+        assert!(
+            index != NONE,
+            "a run queue holds fewer than 2^32 - 1 entities"
+        );
+        self.nodes.push(node);
+        index
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, index: u32) {
+        let node = &mut self.nodes[index as usize];
+        debug_assert!(!node.place.is_queued() && node.handle.is_none());
+        node.place = Place::Free;
+        node.next = self.free;
+        self.free = index;
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> &Node<T> {
+        &self.nodes[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Node<T> {
+        &mut self.nodes[index as usize]
+    }
+}
+
+// With a one-word handle a node fills exactly one cache line.
+const _: () = assert!(size_of::<Node<Box<u8>>>() <= 64);

@@ -1,0 +1,109 @@
+//! Charging: the task at once, the groups above it in batches.
+
+use super::{ROOT, RunQueue};
+use crate::config::Policy;
+use crate::node::NONE;
+use crate::units::{Nanos, to_service, to_virtual};
+
+impl<T> RunQueue<T> {
+    /// Charges the current task and every group above it up to `now`. Returns what was charged; zero without a
+    /// current task. O(depth).
+    pub fn charge(&mut self, now: Nanos) -> Nanos {
+        self.charge_except(now, Nanos::ZERO)
+    }
+
+    /// As [`RunQueue::charge`], but `excluded` of the interval since the last charge belongs to somebody else (a
+    /// nested wrap of another group, blocked time, steal). Excluding more than the interval charges nothing.
+    pub fn charge_except(&mut self, now: Nanos, excluded: Nanos) -> Nanos {
+        if self.current == NONE {
+            return Nanos::ZERO;
+        }
+        let delta = self.charge_task(now, excluded.0);
+        self.flush();
+        self.set_limit();
+        Nanos(delta)
+    }
+
+    /// Charges the task now and remembers what the groups still have to be charged.
+    #[inline]
+    pub(super) fn charge_task(&mut self, now: Nanos, excluded: u64) -> u64 {
+        let delta = (now - self.last).0.saturating_sub(excluded);
+        self.last = Nanos(self.last.0.max(now.0));
+        let timeline = &mut self.timelines[self.leaf as usize];
+        let node = &mut self.slab.nodes[self.current as usize];
+        let distance = to_virtual(delta, node.shares);
+        node.sum_exec = node.sum_exec.wrapping_add(delta);
+        node.v = node.v.plus(distance);
+        timeline.average.advance(distance, node.shares);
+        self.pending += delta;
+        delta
+    }
+
+    /// Charges the collected service to every level of the chain. O(depth), nothing if there is none.
+    pub(crate) fn flush(&mut self) {
+        let delta = core::mem::take(&mut self.pending);
+        if delta == 0 {
+            return;
+        }
+        let mut level = self.leaf;
+        while level != ROOT {
+            let timeline = &mut self.timelines[level as usize];
+            timeline.cell.charge(delta);
+            self.service_clock.serve(timeline, delta);
+            let (node, parent) = (timeline.node, timeline.parent);
+            let node = &mut self.slab.nodes[node as usize];
+            let distance = to_virtual(delta, node.shares);
+            node.v = node.v.plus(distance);
+            let parent_timeline = &mut self.timelines[parent as usize];
+            parent_timeline.average.advance(distance, node.shares);
+            if parent_timeline.nr == 1 && !node.v.is_before(node.deadline) {
+                // Alone: requests follow each other without anybody being asked.
+                node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+            }
+            if self.rules.policy == Policy::Cfs {
+                parent_timeline.update_min(&self.slab.nodes);
+            }
+            level = parent;
+        }
+        let root = &mut self.timelines[ROOT as usize];
+        root.cell.charge(delta);
+        // Distances from the zero point stay small if the root and the leaf are recentred now and then.
+        root.average.recentre();
+        if self.service_clock.cpus > 1 {
+            self.load
+                .publish_virtual(root.average.mean(), root.average.load());
+        }
+        if self.leaf != ROOT {
+            self.timelines[self.leaf as usize].average.recentre();
+        }
+    }
+
+    /// Computes how long the chain may go on. Call with nothing pending.
+    pub(super) fn set_limit(&mut self) {
+        let mut budget = u64::MAX;
+        let mut level = self.leaf;
+        while level != ROOT {
+            let timeline = &self.timelines[level as usize];
+            let parent = &self.timelines[timeline.parent as usize];
+            if parent.nr > 1 {
+                let node = self.slab.get(timeline.node);
+                let left = parent.protect.since(node.v).max(0).unsigned_abs();
+                budget = budget.min(to_service(left, u64::from(node.shares)));
+            }
+            level = timeline.parent;
+        }
+        self.budget = budget;
+        self.limit = budget.min(self.publish_interval);
+    }
+
+    /// Charges the groups, and puts the chain back if its time is up or somebody better came.
+    #[cold]
+    pub(super) fn settle(&mut self) {
+        self.follow_changes();
+        self.flush();
+        self.set_limit();
+        if self.repick || self.budget == 0 {
+            self.put_chain();
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Putting a task in: placement at every level that becomes runnable, and whether the current task should give way.
+
+use super::{ROOT, RunQueue};
+use crate::cfs::lag_after_sleep;
+use crate::config::{GroupClock, Policy};
+use crate::eevdf::Contest;
+use crate::entity::{Enqueue, TaskEntity};
+use crate::group::Group;
+use crate::node::{NONE, Node, Place};
+use crate::units::{Nanos, VirtualTime, to_virtual};
+use std::sync::Arc;
+
+impl<T> RunQueue<T> {
+    /// Queues a runnable task in its group (or the nearest ancestor that was not removed). Returns whether the
+    /// current task should give way at its next chance; true as well if there is no current task.
+    ///
+    /// O(log n) a level that was empty, O(1) with a quantum; only those levels are touched.
+    pub fn enqueue(
+        &mut self,
+        group: &Arc<Group>,
+        entity: TaskEntity,
+        handle: T,
+        kind: Enqueue,
+        now: Nanos,
+    ) -> bool {
+        self.follow_changes();
+        let leaf = self.timeline_of(group);
+        let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
+        let fresh = kind == Enqueue::New && !entity.placed;
+        self.nr += 1;
+        self.count_task(leaf, true);
+        let (mut level, mut node) = (leaf, index);
+        self.admit(level, node, lag, fresh, now);
+        while level != ROOT && self.timelines[level as usize].nr == 1 {
+            let timeline = &mut self.timelines[level as usize];
+            // What the group got elsewhere while it wanted nothing here is forgotten.
+            timeline.take_foreign();
+            let lag = timeline.lag;
+            node = timeline.node;
+            level = timeline.parent;
+            self.admit(level, node, lag, false, now);
+        }
+        self.publish_leaf(leaf);
+        self.publish_counts();
+        if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
+            self.timelines[leaf as usize].buddies.next = index;
+        }
+        self.contest(level, node, now)
+    }
+
+    fn adopt(
+        &mut self,
+        timeline: u32,
+        entity: TaskEntity,
+        handle: T,
+        kind: Enqueue,
+        now: Nanos,
+    ) -> (u32, i64) {
+        let custom = entity.slice != 0;
+        let slice = if custom {
+            entity.slice
+        } else {
+            self.rules.base_slice
+        };
+        let mut lag = entity.lag;
+        if self.rules.policy == Policy::Cfs && kind != Enqueue::Migrate {
+            let slept = now.0.saturating_sub(entity.slept_at);
+            lag = lag_after_sleep(lag, if entity.placed { slept } else { 0 }, entity.shares);
+        }
+        let index = self.slab.insert(Node {
+            v: VirtualTime::default(),
+            deadline: VirtualTime::default(),
+            sum_exec: entity.sum_exec,
+            handle: Some(handle),
+            slice,
+            shares: entity.shares,
+            next: NONE,
+            prev: NONE,
+            timeline,
+            owned: NONE,
+            migrated: entity.migrated,
+            place: Place::Off,
+            idle: false,
+            custom_slice: custom,
+        });
+        (index, lag)
+    }
+
+    /// Places a node in a timeline and queues it there.
+    fn admit(&mut self, level: u32, index: u32, lag: i64, fresh: bool, now: Nanos) {
+        let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
+        let owned = self.slab.get(index).owned;
+        if owned != NONE {
+            let shares = self.group_shares(owned);
+            let slice = self.timelines[owned as usize].slices.shortest();
+            let node = self.slab.get_mut(index);
+            node.shares = shares;
+            node.slice = slice.map_or(self.rules.base_slice, |slice| {
+                slice.min(self.rules.base_slice)
+            });
+        }
+        let timeline = &mut self.timelines[level as usize];
+        let node = self.slab.get_mut(index);
+        match self.rules.policy {
+            Policy::Eevdf => {
+                let reference = timeline.reference(Policy::Eevdf, extra);
+                timeline.place_eevdf(node, lag, fresh, reference);
+            }
+            Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),
+        }
+        timeline.average.add(node.v, node.shares);
+        timeline.nr += 1;
+        if node.slice < self.rules.base_slice {
+            timeline.slices.add(node.slice);
+        }
+        timeline.queue(&mut self.slab.nodes, index, &self.rules);
+    }
+
+    /// Service of a timeline's current entity that is not charged there yet: its virtual time with it, and the
+    /// share-weighted amount.
+    fn uncharged(&self, level: u32, now: Nanos) -> Option<(VirtualTime, i128)> {
+        let current = self.timelines[level as usize].current;
+        if current == NONE {
+            return None;
+        }
+        let node = self.slab.get(current);
+        let running = if self.current == NONE {
+            0
+        } else {
+            (now - self.last).0
+        };
+        let collected = if node.is_task() { 0 } else { self.pending };
+        let distance = to_virtual(running + collected, node.shares);
+        Some((
+            node.v.plus(distance),
+            i128::from(distance) * i128::from(node.shares),
+        ))
+    }
+
+    /// Decides between the entity that just came to a timeline and the one that is current there.
+    fn contest(&mut self, level: u32, woken: u32, now: Nanos) -> bool {
+        let Some((current_v, extra)) = self.uncharged(level, now) else {
+            // Either nothing runs at all, or what runs is elsewhere and not concerned.
+            return self.current == NONE;
+        };
+        let current = self.timelines[level as usize].current;
+        if self.timelines[level as usize].nr == 2 {
+            // No longer alone: from now on there is someone to protect against.
+            let timeline = &mut self.timelines[level as usize];
+            timeline.protect(self.slab.get(current), &self.rules);
+        }
+        if level != self.leaf {
+            self.flush();
+            self.set_limit();
+        }
+        let timeline = &self.timelines[level as usize];
+        let (running, woken) = (self.slab.get(current), self.slab.get(woken));
+        let preempts = match (running.idle, woken.idle) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => {
+                // The flush above may have charged a part of what was uncharged, but both sides of the comparison
+                // count it.
+                let contest = Contest { current_v, extra };
+                match self.rules.policy {
+                    Policy::Eevdf => timeline.preempts_eevdf(running, woken, &contest, &self.rules),
+                    Policy::Cfs => timeline.preempts_cfs(woken, &contest, &self.rules),
+                }
+            }
+        };
+        if preempts && level != self.leaf {
+            self.repick = true;
+        } else if preempts && self.rules.last_buddy && self.current != NONE {
+            self.timelines[level as usize].buddies.last = current;
+        }
+        preempts || self.current == NONE
+    }
+
+    /// Counts a task in or out of its timeline and, where the weight depends on it, of all above.
+    pub(super) fn count_task(&mut self, leaf: u32, joins: bool) {
+        let step = |count: u32| if joins { count + 1 } else { count - 1 };
+        let timeline = &mut self.timelines[leaf as usize];
+        timeline.tasks = step(timeline.tasks);
+        if self.service_clock.mode == GroupClock::Foreign {
+            return;
+        }
+        let mut level = leaf;
+        while level != NONE {
+            let timeline = &mut self.timelines[level as usize];
+            timeline.tasks_below = step(timeline.tasks_below);
+            timeline.cell.publish_below(timeline.tasks_below);
+            level = timeline.parent;
+        }
+    }
+
+    /// Publishes what others may read about a timeline.
+    #[inline]
+    pub(super) fn publish_leaf(&self, level: u32) {
+        let timeline = &self.timelines[level as usize];
+        timeline
+            .cell
+            .publish(timeline.average.load(), timeline.tasks);
+    }
+}

@@ -1,0 +1,371 @@
+//! One CPU's run queue: the hierarchy of timelines, the current chain, and the calls a host makes.
+//!
+//! ```text
+//!   wake -> enqueue ──► timelines ──► pick ──► the host polls the task ──► charge ──► put_prev_* ──► pick ...
+//!                          │  ▲
+//!                   detach ▼  └ enqueue(Migrate)          (another CPU's balance::plan asked for it)
+//! ```
+//!
+//! **The chain.** Between two choices at group level, the path from the root to `leaf` stays chosen: each of its
+//! timelines has the next one's node as `current`. Switching between tasks of the leaf group touches the leaf only;
+//! the service is collected in `pending` and charged to the path by `flush`, at the latest after
+//! [`crate::Config::publish_interval`]. When the path's time is up (`budget`) or a better group woke up (`repick`),
+//! the chain is put back and the choice starts at the root.
+//!
+//! Invariants, asserted by [`RunQueue::check`]: `pending` belongs to exactly the timelines from `leaf` to the root;
+//! every timeline but the root's is queued or current in its parent iff it has entities; sums and counts match.
+
+mod charge;
+mod detach;
+mod enqueue;
+mod pick;
+mod put;
+
+pub use detach::Detached;
+
+use crate::config::{Config, GroupClock, Policy};
+use crate::foreign::ServiceClock;
+use crate::group::Group;
+use crate::load::CpuLoad;
+use crate::node::{NONE, Node, Place, Slab};
+use crate::timeline::{Rules, Timeline};
+use crate::tree::{Changes, GroupTree};
+use crate::units::{CpuId, Nanos, VirtualTime};
+use core::fmt;
+use std::sync::Arc;
+
+/// The run queue of one CPU. `T` is the host's handle of a task; it moves in with `enqueue` and out with `pick`.
+pub struct RunQueue<T> {
+    pub(crate) cpu: CpuId,
+    pub(crate) rules: Rules,
+    pub(crate) service_clock: ServiceClock,
+    publish_interval: u64,
+    changes: Arc<Changes>,
+    changes_seen: u64,
+    pub(crate) slab: Slab<T>,
+    pub(crate) timelines: Vec<Timeline>,
+    vacant_timelines: Vec<u32>,
+    /// Timeline of each group, by group id.
+    slots: Vec<u32>,
+    /// The deepest chosen timeline.
+    pub(crate) leaf: u32,
+    /// The running task's node.
+    pub(crate) current: u32,
+    /// Up to when the current task is charged.
+    last: Nanos,
+    /// Service charged to tasks of the leaf and not yet to the groups, ns.
+    pub(crate) pending: u64,
+    /// How far `pending` may grow before the groups are looked at, ns.
+    limit: u64,
+    /// How far `pending` may grow before the chain has to be put back, ns.
+    budget: u64,
+    /// A better group woke up.
+    repick: bool,
+    /// Runnable tasks, the current one included.
+    pub(crate) nr: u32,
+    load: Arc<CpuLoad>,
+    /// Where the last search for a task to give away ended.
+    detach_cursor: u32,
+}
+
+/// The timeline of the root group.
+pub(crate) const ROOT: u32 = 0;
+
+impl<T> RunQueue<T> {
+    /// An empty run queue for `cpu`, to serve the groups of `tree`.
+    pub fn new(tree: &GroupTree, cpu: CpuId) -> RunQueue<T> {
+        let config = *tree.config();
+        let root = tree.root();
+        let rules = rules_of(&config);
+        let cell = root.cells.of(cpu);
+        let changes = Arc::clone(root.changes());
+        let slots = vec![ROOT];
+        RunQueue {
+            cpu,
+            rules,
+            service_clock: ServiceClock::new(&config),
+            publish_interval: config.publish_interval.0,
+            changes_seen: changes.count(),
+            changes,
+            slab: Slab::new(),
+            timelines: vec![Timeline::new(root, cell, NONE, rules.shift)],
+            vacant_timelines: Vec::new(),
+            slots,
+            leaf: ROOT,
+            current: NONE,
+            last: Nanos::ZERO,
+            pending: 0,
+            limit: u64::MAX,
+            budget: u64::MAX,
+            repick: false,
+            nr: 0,
+            load: Arc::default(),
+            detach_cursor: 0,
+        }
+    }
+
+    /// The CPU that the queue belongs to.
+    pub fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// Runnable tasks, the current one included.
+    pub fn nr_running(&self) -> usize {
+        self.nr as usize
+    }
+
+    /// Runnable tasks that wait.
+    pub fn nr_queued(&self) -> usize {
+        (self.nr - u32::from(self.current != NONE)) as usize
+    }
+
+    /// What this CPU publishes for others.
+    pub fn load(&self) -> &Arc<CpuLoad> {
+        &self.load
+    }
+
+    /// Whether a task is current (picked and not put back).
+    pub fn has_current(&self) -> bool {
+        self.current != NONE
+    }
+
+    /// The group that the current task was queued in, if there is a current task.
+    pub fn current_group(&self) -> Option<&Arc<Group>> {
+        (self.current != NONE).then(|| &self.timelines[self.leaf as usize].group)
+    }
+
+    /// CPU time charged to the current task so far, if there is one.
+    pub fn current_cpu_time(&self) -> Option<Nanos> {
+        (self.current != NONE).then(|| Nanos(self.slab.get(self.current).sum_exec))
+    }
+
+    /// Bytes held for all timelines (one for each group that this CPU has met), without the tasks.
+    pub fn timeline_bytes(&self) -> usize {
+        self.timelines.iter().map(Timeline::bytes).sum::<usize>()
+            + self.slots.len() * size_of::<u32>()
+    }
+
+    /// Bytes of scheduler state for one queued or running task.
+    pub const TASK_BYTES: usize = size_of::<Node<T>>();
+
+    fn publish_counts(&self) {
+        self.load.publish_counts(self.nr_queued() as u32, self.nr);
+    }
+
+    /// The timeline for a group, created when this CPU meets the group first. Tasks of removed groups go to the
+    /// nearest live ancestor. O(1) but for the first time.
+    fn timeline_of(&mut self, group: &Arc<Group>) -> u32 {
+        let mut live = group;
+        while live.is_removed() {
+            match live.parent() {
+                Some(parent) => live = parent,
+                None => return ROOT,
+            }
+        }
+        let id = live.id() as usize;
+        if let Some(&slot) = self.slots.get(id)
+            && slot != NONE
+            && Arc::ptr_eq(&self.timelines[slot as usize].group, live)
+        {
+            return slot;
+        }
+        self.meet(live)
+    }
+
+    #[cold]
+    fn meet(&mut self, group: &Arc<Group>) -> u32 {
+        let Some(parent) = group.parent() else {
+            // The root of another tree: a caller's mistake that must not corrupt this queue.
+            return ROOT;
+        };
+        let parent = self.timeline_of(parent);
+        let id = group.id() as usize;
+        if self.slots.len() <= id {
+            self.slots.resize(id + 1, NONE);
+        }
+        self.forget_slot(id);
+        let cell = group.cells.of(self.cpu);
+        let mut timeline = Timeline::new(Arc::clone(group), cell, parent, self.rules.shift);
+        timeline.seen = group.service.load(core::sync::atomic::Ordering::Relaxed);
+        let index = match self.vacant_timelines.pop() {
+            Some(index) => index,
+            None => u32::try_from(self.timelines.len()).unwrap_or(NONE),
+        };
+        assert!(index != NONE, "a CPU meets fewer than 2^32 - 1 groups");
+        timeline.node = self.slab.insert(Node {
+            v: VirtualTime::default(),
+            deadline: VirtualTime::default(),
+            sum_exec: 0,
+            handle: None,
+            slice: self.rules.base_slice,
+            shares: group.shares(),
+            next: NONE,
+            prev: NONE,
+            timeline: parent,
+            owned: index,
+            migrated: 0,
+            place: Place::Off,
+            idle: group.is_idle(),
+            custom_slice: false,
+        });
+        match self.timelines.get_mut(index as usize) {
+            Some(vacant) => *vacant = timeline,
+            None => self.timelines.push(timeline),
+        }
+        self.slots[id] = index;
+        index
+    }
+
+    /// Frees the timeline that an id stood for, at once or when its last task has left.
+    fn forget_slot(&mut self, id: usize) {
+        let old = core::mem::replace(&mut self.slots[id], NONE);
+        if old == NONE {
+            return;
+        }
+        self.timelines[old as usize].orphan = true;
+        self.free_if_orphan(old);
+    }
+
+    fn free_if_orphan(&mut self, index: u32) {
+        let timeline = &mut self.timelines[index as usize];
+        if !timeline.orphan || timeline.nr > 0 || timeline.vacant || index == self.leaf {
+            return;
+        }
+        let node = core::mem::replace(&mut timeline.node, NONE);
+        let root = Arc::clone(&self.timelines[ROOT as usize].group);
+        let cell = Arc::clone(&self.timelines[ROOT as usize].cell);
+        // Drops the group and the queues' memory now rather than at the next reuse.
+        let mut vacant = Timeline::new(root, cell, ROOT, self.rules.shift);
+        vacant.vacant = true;
+        self.timelines[index as usize] = vacant;
+        self.slab.release(node);
+        self.vacant_timelines.push(index);
+    }
+
+    /// Follows weight changes and removals that happened since the last look. One load if there were none.
+    #[inline]
+    fn follow_changes(&mut self) {
+        if self.changes.count() != self.changes_seen {
+            self.follow_changes_slow();
+        }
+    }
+
+    #[cold]
+    fn follow_changes_slow(&mut self) {
+        let (count, changed) = self.changes.since(self.changes_seen);
+        self.changes_seen = count;
+        let slots = match changed {
+            Some(ids) => ids,
+            None => (0..self.slots.len() as u32).collect(),
+        };
+        for id in slots {
+            let index = self.slots.get(id as usize).copied().unwrap_or(NONE);
+            if index == NONE || index == ROOT {
+                continue;
+            }
+            if self.timelines[index as usize].group.is_removed() {
+                self.forget_slot(id as usize);
+            } else {
+                self.refresh_weight(index);
+            }
+        }
+    }
+
+    /// Brings the weight and idleness of a group's node up to date, wherever the node is.
+    fn refresh_weight(&mut self, index: u32) {
+        let timeline = &self.timelines[index as usize];
+        let (node, parent) = (timeline.node, timeline.parent as usize);
+        let shares = self.group_shares(index);
+        let idle = timeline.group.is_idle();
+        self.slab.get_mut(node).idle = idle;
+        let old = self.slab.get(node).shares;
+        if old == shares {
+            return;
+        }
+        let nodes = &mut self.slab.nodes;
+        match nodes[node as usize].place {
+            Place::Off => {
+                let timeline = &mut self.timelines[index as usize];
+                let lag = i128::from(timeline.lag) * i128::from(old) / i128::from(shares);
+                timeline.lag = lag.clamp(-(1 << 61), 1 << 61) as i64;
+                nodes[node as usize].shares = shares;
+            }
+            Place::Current => {
+                // What was served so far was served at the old weight.
+                self.flush();
+                let parent = &mut self.timelines[parent];
+                let node = &mut self.slab.nodes[node as usize];
+                parent.reweight(node, shares);
+                parent.protect(node, &self.rules);
+                self.set_limit();
+            }
+            _ => {
+                let parent = &mut self.timelines[parent];
+                parent.unqueue(nodes, node, &self.rules);
+                parent.reweight(&mut nodes[node as usize], shares);
+                parent.queue(nodes, node, &self.rules);
+            }
+        }
+    }
+
+    fn group_shares(&self, index: u32) -> u32 {
+        let timeline = &self.timelines[index as usize];
+        match self.service_clock.mode {
+            GroupClock::Foreign => timeline.group.shares(),
+            GroupClock::PerCpu(mode) => {
+                crate::foreign::shares_here(timeline, mode, self.service_clock.cpus)
+            }
+        }
+    }
+}
+
+fn rules_of(config: &Config) -> Rules {
+    // Virtual units are 1/1024 ns; the quantum is rounded down to a power of two of them so that keys are bucketed
+    // by a shift. A ring must not span half the circle: 2^50 units are 18 minutes.
+    let quantum = config.quantum.0.saturating_mul(1024);
+    let shift = if quantum == 0 {
+        0
+    } else {
+        quantum.ilog2().min(50) as u8
+    };
+    Rules {
+        policy: config.policy,
+        shift,
+        run_to_parity: config.run_to_parity,
+        next_buddy: config.next_buddy,
+        last_buddy: config.last_buddy,
+        base_slice: u32::try_from(config.base_slice.0).unwrap_or(u32::MAX),
+        wakeup_granularity: config.wakeup_granularity.0,
+        lag_limit: config.lag_limit.0,
+        debt_limit: config.debt_limit.0,
+        sleeper_credit: config.sleeper_credit.0,
+        min_granularity: config.min_granularity.0,
+        latency: config.latency.0,
+    }
+}
+
+impl<T> fmt::Debug for RunQueue<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RunQueue")
+            .field("cpu", &self.cpu)
+            .field("nr_running", &self.nr)
+            .field("nr_queued", &self.nr_queued())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rules {
+    /// What an entity may keep of its lag when it leaves: owed at most its own request and a tick more, owing at
+    /// most the configured debt.
+    pub(crate) fn clamp_lag(&self, lag: i64, slice: u32, shares: u32) -> i64 {
+        let owed =
+            crate::units::to_virtual(u64::from(slice) + self.lag_limit, shares).cast_signed();
+        let owing = crate::units::to_virtual(self.debt_limit, shares).cast_signed();
+        match self.policy {
+            Policy::Eevdf => lag.clamp(-owing, owed),
+            // CFS limits the credit when the sleeper comes back.
+            Policy::Cfs => lag.max(-owing),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Choosing what runs next.
+
+use super::RunQueue;
+use crate::config::Policy;
+use crate::node::{NONE, Place};
+use crate::units::{Nanos, to_virtual};
+
+/// How many candidates of one choice are corrected for foreign service. More would be exact but unbounded; what is
+/// left uncorrected is corrected when it comes to the head again.
+const CORRECTIONS_MAX: u32 = 32;
+
+impl<T> RunQueue<T> {
+    /// Takes out the task that should run now and makes it current. `None` iff nothing is runnable. The previous
+    /// current task must have been put back.
+    pub fn pick(&mut self, now: Nanos) -> Option<T> {
+        debug_assert!(self.current == NONE, "put_prev_* comes before pick");
+        self.last = Nanos(self.last.0.max(now.0));
+        if self.nr == 0 || self.current != NONE {
+            return None;
+        }
+        if self.repick || self.pending >= self.limit {
+            self.settle();
+        }
+        let handle = self.descend();
+        self.publish_counts();
+        handle
+    }
+
+    /// Chooses from the leaf of the chain down to a task.
+    pub(super) fn descend(&mut self) -> Option<T> {
+        loop {
+            let chosen = self.choose(self.leaf)?;
+            let owned = self.slab.get(chosen).owned;
+            if owned == NONE {
+                self.current = chosen;
+                break;
+            }
+            // What was collected so far belongs to the shorter chain.
+            self.flush();
+            self.leaf = owned;
+            self.limit = 0;
+        }
+        if self.limit == 0 {
+            self.set_limit();
+        }
+        self.slab.get_mut(self.current).handle.take()
+    }
+
+    /// Chooses one entity of a timeline, takes it out of its queue and makes it the timeline's current.
+    #[inline]
+    pub(super) fn choose(&mut self, level: u32) -> Option<u32> {
+        let mut corrections = 0;
+        let chosen = loop {
+            let nodes = &mut self.slab.nodes;
+            let timeline = &mut self.timelines[level as usize];
+            let mut best = timeline.best(nodes, &self.rules)?;
+            if !timeline.buddies.is_empty() {
+                best = timeline.apply_buddies(nodes, best, &self.rules);
+            }
+            let node = &nodes[best as usize];
+            if node.is_task() || corrections == CORRECTIONS_MAX || !self.correct(level, best) {
+                break best;
+            }
+            corrections += 1;
+        };
+        let nodes = &mut self.slab.nodes;
+        let timeline = &mut self.timelines[level as usize];
+        timeline.unqueue(nodes, chosen, &self.rules);
+        nodes[chosen as usize].place = Place::Current;
+        timeline.current = chosen;
+        timeline.protect(&nodes[chosen as usize], &self.rules);
+        if self.rules.policy == Policy::Cfs {
+            timeline.update_min(nodes);
+        }
+        Some(chosen)
+    }
+
+    /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
+    fn correct(&mut self, level: u32, index: u32) -> bool {
+        if !self.service_clock.is_foreign() {
+            return false;
+        }
+        let owned = self.slab.get(index).owned;
+        let foreign = self.timelines[owned as usize].take_foreign();
+        if foreign == 0 {
+            return false;
+        }
+        let nodes = &mut self.slab.nodes;
+        let timeline = &mut self.timelines[level as usize];
+        timeline.unqueue(nodes, index, &self.rules);
+        timeline.charge_foreign(&mut nodes[index as usize], foreign, &self.rules);
+        timeline.queue(nodes, index, &self.rules);
+        true
+    }
+
+    /// Whether the current task should give way at `now`: its request is over (or its protection, and somebody
+    /// better waits), its group's turn is over, or a better group woke up. O(1). True if nothing is current but
+    /// something waits.
+    pub fn should_resched(&self, now: Nanos) -> bool {
+        if self.current == NONE {
+            return self.nr > 0;
+        }
+        let running = (now - self.last).0;
+        if self.repick || self.pending.saturating_add(running) >= self.budget {
+            return true;
+        }
+        let timeline = &self.timelines[self.leaf as usize];
+        if timeline.nr < 2 {
+            return false;
+        }
+        let node = self.slab.get(self.current);
+        let v = node.v.plus(to_virtual(running, node.shares));
+        if v.is_before(timeline.protect) {
+            return false;
+        }
+        if self.rules.policy == Policy::Cfs || !v.is_before(node.deadline) {
+            return true;
+        }
+        let waiting = timeline
+            .ready
+            .peek()
+            .map(|(index, _)| self.slab.get(index).deadline);
+        waiting.is_some_and(|deadline| deadline.is_before(node.deadline))
+    }
+}

@@ -1,0 +1,232 @@
+//! Putting the current task back, or letting it go.
+
+use super::{ROOT, RunQueue};
+use crate::config::Policy;
+use crate::entity::TaskEntity;
+use crate::node::{NONE, Place};
+use crate::units::{Nanos, to_virtual};
+
+impl<T> RunQueue<T> {
+    /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
+    /// a busy yielder neither starves others nor is starved. Does nothing but drop `handle` without a current task.
+    pub fn put_prev_yield(&mut self, handle: T, now: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        self.charge_task(now, 0);
+        self.requeue_yielder(handle);
+    }
+
+    /// The current task is preempted: it goes back to the queue and its request goes on, unless it has had all of
+    /// it.
+    pub fn put_prev_preempt(&mut self, handle: T, now: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        self.charge_task(now, 0);
+        let node = self.slab.get_mut(self.current);
+        node.handle = Some(handle);
+        if !node.v.is_before(node.deadline) {
+            node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+        }
+        self.requeue_current();
+    }
+
+    /// The current task waits for something. Returns what it keeps while it sleeps, its lag above all; `None`
+    /// without a current task.
+    pub fn put_prev_sleep(&mut self, now: Nanos) -> Option<TaskEntity> {
+        if self.current == NONE {
+            return None;
+        }
+        self.charge_task(now, 0);
+        let index = core::mem::replace(&mut self.current, NONE);
+        let leaf = self.leaf;
+        let entity = self.dismiss(leaf, index, now);
+        if self.timelines[leaf as usize].nr == 0 {
+            self.leave(leaf);
+        }
+        self.publish_counts();
+        Some(entity)
+    }
+
+    /// The current task is finished. Returns its final account; `None` without a current task.
+    pub fn put_prev_exit(&mut self, now: Nanos) -> Option<TaskEntity> {
+        self.put_prev_sleep(now)
+    }
+
+    /// `put_prev_yield` and `pick` in one: the cheapest switch there is, O(1) with a quantum as long as the group's
+    /// turn lasts. Returns the task to run, the same one if nobody else is due.
+    #[inline]
+    pub fn switch_yield(&mut self, handle: T, now: Nanos) -> T {
+        if self.current == NONE {
+            return handle;
+        }
+        self.charge_task(now, 0);
+        if self.repick || self.pending >= self.limit {
+            return self.switch_slow(handle);
+        }
+        let timeline = &mut self.timelines[self.leaf as usize];
+        if timeline.nr == 1 {
+            let node = &mut self.slab.nodes[self.current as usize];
+            node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+            return handle;
+        }
+        self.requeue_yielder(handle);
+        self.resume()
+    }
+
+    #[cold]
+    fn switch_slow(&mut self, handle: T) -> T {
+        self.requeue_yielder(handle);
+        self.settle();
+        self.resume()
+    }
+
+    #[inline]
+    fn resume(&mut self) -> T {
+        match self.descend() {
+            Some(next) => next,
+            // The yielder itself was just queued, and `choose` finds whatever is queued.
+            None => unreachable!("a queue with a runnable task has a choice"),
+        }
+    }
+
+    #[inline]
+    fn requeue_yielder(&mut self, handle: T) {
+        let index = self.current;
+        let node = self.slab.get_mut(index);
+        node.handle = Some(handle);
+        node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+        self.requeue_current();
+        self.timelines[self.leaf as usize].buddies.skip = index;
+    }
+
+    #[inline]
+    fn requeue_current(&mut self) {
+        let index = core::mem::replace(&mut self.current, NONE);
+        let timeline = &mut self.timelines[self.leaf as usize];
+        timeline.current = NONE;
+        self.slab.nodes[index as usize].place = Place::Off;
+        timeline.queue(&mut self.slab.nodes, index, &self.rules);
+        if self.rules.policy == Policy::Cfs {
+            timeline.update_min(&self.slab.nodes);
+        }
+    }
+
+    /// Takes a task out of its timeline for good, saving its lag. It may be current or queued.
+    pub(super) fn dismiss(&mut self, level: u32, index: u32, now: Nanos) -> TaskEntity {
+        let lag = self.withdraw(level, index);
+        self.nr -= 1;
+        self.count_task(level, false);
+        self.publish_leaf(level);
+        let node = self.slab.get(index);
+        let entity = TaskEntity {
+            lag,
+            sum_exec: node.sum_exec,
+            slept_at: now.0,
+            shares: node.shares,
+            slice: if node.custom_slice { node.slice } else { 0 },
+            migrated: node.migrated,
+            placed: true,
+        };
+        self.slab.release(index);
+        entity
+    }
+
+    /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`.
+    fn withdraw(&mut self, level: u32, index: u32) -> i64 {
+        let nodes = &mut self.slab.nodes;
+        let timeline = &mut self.timelines[level as usize];
+        if timeline.current == index {
+            timeline.current = NONE;
+        } else {
+            timeline.unqueue(nodes, index, &self.rules);
+        }
+        let node = &mut nodes[index as usize];
+        node.place = Place::Off;
+        let reference = timeline.reference(self.rules.policy, 0);
+        let lag = self
+            .rules
+            .clamp_lag(reference.since(node.v), node.slice, node.shares);
+        timeline.average.remove(node.v, node.shares);
+        timeline.nr -= 1;
+        if node.slice < self.rules.base_slice {
+            timeline.slices.remove(node.slice);
+        }
+        timeline.buddies.forget(index);
+        if self.rules.policy == Policy::Cfs {
+            timeline.update_min(nodes);
+        }
+        lag
+    }
+
+    /// Takes a group that ran out of entities out of the timelines above, as far up as they become empty too.
+    pub(super) fn leave(&mut self, empty: u32) {
+        let mut level = empty;
+        while level != ROOT && self.timelines[level as usize].nr == 0 {
+            let parent = self.timelines[level as usize].parent;
+            if self.leaf == level {
+                // The chain gets shorter; what it collected belongs to the whole of it.
+                self.flush();
+                self.leaf = parent;
+                self.limit = 0;
+            }
+            let node = self.timelines[level as usize].node;
+            let lag = self.withdraw(parent, node);
+            self.timelines[level as usize].lag = lag;
+            self.free_if_orphan(level);
+            level = parent;
+        }
+        if level == ROOT && self.timelines[ROOT as usize].nr == 0 {
+            self.flush();
+        }
+    }
+
+    /// Puts the whole chain back, so that the next choice starts at the root. Call with nothing pending and no
+    /// current task.
+    pub(super) fn put_chain(&mut self) {
+        self.repick = false;
+        while self.leaf != ROOT {
+            let level = self.leaf;
+            let timeline = &mut self.timelines[level as usize];
+            let foreign = if self.service_clock.is_foreign() {
+                timeline.take_foreign()
+            } else {
+                0
+            };
+            let (index, parent) = (timeline.node, timeline.parent);
+            let slice = timeline.slices.shortest().unwrap_or(self.rules.base_slice);
+            let nodes = &mut self.slab.nodes;
+            let above = &mut self.timelines[parent as usize];
+            above.current = NONE;
+            let node = &mut nodes[index as usize];
+            node.place = Place::Off;
+            if foreign > 0 {
+                above.charge_foreign(node, foreign, &self.rules);
+            }
+            self.renew_group(parent, index, slice);
+            self.leaf = parent;
+        }
+        self.limit = 0;
+    }
+
+    /// Starts the next request of a group if the last one is fulfilled, and queues the group.
+    fn renew_group(&mut self, parent: u32, index: u32, slice: u32) {
+        let timeline = &mut self.timelines[parent as usize];
+        let node = &mut self.slab.nodes[index as usize];
+        if !node.v.is_before(node.deadline) {
+            // A group asks for as long as its most impatient task does.
+            if node.slice != slice {
+                if node.slice < self.rules.base_slice {
+                    timeline.slices.remove(node.slice);
+                }
+                if slice < self.rules.base_slice {
+                    timeline.slices.add(slice);
+                }
+                node.slice = slice;
+            }
+            node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+        }
+        timeline.queue(&mut self.slab.nodes, index, &self.rules);
+    }
+}

@@ -1,0 +1,219 @@
+//! A timeline: what competes inside one group on one CPU, tasks and child groups alike.
+
+use crate::average::Average;
+use crate::buddy::Buddies;
+use crate::clock::CpuCell;
+use crate::config::Policy;
+use crate::group::Group;
+use crate::key_queue::{KeyQueue, Side};
+use crate::node::{NONE, Node, Place};
+use crate::units::{VirtualTime, to_virtual};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the policies need from the configuration, in the units in which they compare.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) policy: Policy,
+    /// log2 of the key quantum in virtual units; 0 is exact.
+    pub(crate) shift: u8,
+    pub(crate) run_to_parity: bool,
+    pub(crate) next_buddy: bool,
+    pub(crate) last_buddy: bool,
+    /// ns each, as in [`crate::Config`].
+    pub(crate) base_slice: u32,
+    pub(crate) wakeup_granularity: u64,
+    pub(crate) lag_limit: u64,
+    pub(crate) debt_limit: u64,
+    pub(crate) sleeper_credit: u64,
+    pub(crate) min_granularity: u64,
+    pub(crate) latency: u64,
+}
+
+pub(crate) struct Timeline {
+    pub(crate) group: Arc<Group>,
+    pub(crate) cell: Arc<CpuCell>,
+    /// The timeline above and the node there that stands for this one; `NONE` for the root.
+    pub(crate) parent: u32,
+    pub(crate) node: u32,
+    /// Entities, the current one included.
+    pub(crate) nr: u32,
+    /// Tasks among them.
+    pub(crate) tasks: u32,
+    /// Tasks in this timeline and below it; kept for [`crate::GroupClock::PerCpu`] only.
+    pub(crate) tasks_below: u32,
+    /// The entity that was chosen, or `NONE`.
+    pub(crate) current: u32,
+    /// Until here the current entity keeps the CPU against its siblings (run to parity).
+    pub(crate) protect: VirtualTime,
+    pub(crate) average: Average,
+    /// CFS: the monotonic minimum of the virtual times.
+    pub(crate) min_v: VirtualTime,
+    /// EEVDF: eligible, by deadline. CFS: everything, by virtual time.
+    pub(crate) ready: KeyQueue,
+    /// EEVDF: not yet eligible when last looked at, by virtual time.
+    pub(crate) later: KeyQueue,
+    pub(crate) buddies: Buddies,
+    pub(crate) slices: ShortSlices,
+    /// The group's own lag, kept while it has nothing runnable here.
+    pub(crate) lag: i64,
+    /// Published service of the group up to which foreign service was charged here, ns.
+    pub(crate) seen: u64,
+    /// Service received here and not published yet, ns.
+    pub(crate) unpublished: u64,
+    /// Another group took over the id while this one still had tasks: freed when empty.
+    pub(crate) orphan: bool,
+    pub(crate) vacant: bool,
+}
+
+impl Timeline {
+    pub(crate) fn new(group: Arc<Group>, cell: Arc<CpuCell>, parent: u32, shift: u8) -> Timeline {
+        Timeline {
+            group,
+            cell,
+            parent,
+            node: NONE,
+            nr: 0,
+            tasks: 0,
+            tasks_below: 0,
+            current: NONE,
+            protect: VirtualTime::default(),
+            average: Average::default(),
+            min_v: VirtualTime::default(),
+            ready: KeyQueue::new(Side::Ready, shift),
+            later: KeyQueue::new(Side::Later, shift),
+            buddies: Buddies::default(),
+            slices: ShortSlices::default(),
+            lag: 0,
+            seen: 0,
+            unpublished: 0,
+            orphan: false,
+            vacant: false,
+        }
+    }
+
+    /// The point that lags are measured from: V, or under CFS the minimum. `extra` is service (times shares) of the
+    /// current entity that is not charged yet.
+    pub(crate) fn reference(&self, policy: Policy, extra: i128) -> VirtualTime {
+        match policy {
+            Policy::Eevdf => self.average.mean_after(extra),
+            Policy::Cfs => self.min_v,
+        }
+    }
+
+    /// Puts a node that belongs to the timeline into the queue where it belongs.
+    #[inline]
+    pub(crate) fn queue<T>(&mut self, nodes: &mut [Node<T>], index: u32, rules: &Rules) {
+        let node = &nodes[index as usize];
+        let (v, deadline) = (node.v, node.deadline);
+        match rules.policy {
+            Policy::Cfs => self.ready.push(nodes, index, v),
+            Policy::Eevdf if self.is_eligible(v, rules) => self.ready.push(nodes, index, deadline),
+            Policy::Eevdf => self.later.push(nodes, index, v),
+        }
+    }
+
+    /// Takes a node out of whichever queue it is in; its place is then `Off`.
+    #[inline]
+    pub(crate) fn unqueue<T>(&mut self, nodes: &mut [Node<T>], index: u32, rules: &Rules) {
+        let node = &nodes[index as usize];
+        let (v, deadline) = (node.v, node.deadline);
+        match (node.place, rules.policy) {
+            (Place::LaterRing | Place::LaterHeap, _) | (_, Policy::Cfs) => {
+                let queue = if matches!(node.place, Place::LaterRing | Place::LaterHeap) {
+                    &mut self.later
+                } else {
+                    &mut self.ready
+                };
+                queue.remove(nodes, index, v);
+            }
+            (_, Policy::Eevdf) => self.ready.remove(nodes, index, deadline),
+        }
+    }
+
+    /// Whether an entity at `v` is owed service, counting from the start of its bucket.
+    #[inline]
+    pub(crate) fn is_eligible(&self, v: VirtualTime, rules: &Rules) -> bool {
+        self.average
+            .is_eligible(VirtualTime(v.0 >> rules.shift << rules.shift))
+    }
+
+    /// Sets until where the entity that was just chosen is protected.
+    #[inline]
+    pub(crate) fn protect<T>(&mut self, node: &Node<T>, rules: &Rules) {
+        self.protect = match self.slices.shortest() {
+            _ if rules.policy == Policy::Cfs => crate::cfs::protect_until(self, node, rules),
+            _ if !rules.run_to_parity => node.v,
+            None => node.deadline,
+            Some(shortest) => {
+                let span = to_virtual(u64::from(shortest.min(node.slice)), node.shares);
+                node.deadline.min(node.v.plus(span))
+            }
+        };
+    }
+
+    /// The node that should run next, still queued. `None` iff nothing is queued.
+    #[inline]
+    pub(crate) fn best<T>(&mut self, nodes: &mut [Node<T>], rules: &Rules) -> Option<u32> {
+        match rules.policy {
+            Policy::Eevdf => self.best_eevdf(nodes, rules),
+            Policy::Cfs => self.best_cfs(),
+        }
+    }
+
+    /// CFS: lets the minimum follow the entities. Monotonic.
+    pub(crate) fn update_min<T>(&mut self, nodes: &[Node<T>]) {
+        let current = (self.current != NONE).then(|| nodes[self.current as usize].v);
+        let queued = self.ready.peek().map(|(index, _)| nodes[index as usize].v);
+        let least = match (current, queued) {
+            (Some(current), Some(queued)) => current.min(queued),
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => return,
+        };
+        self.min_v = self.min_v.max(least);
+    }
+
+    /// Bytes held for the (group, CPU) pair.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Timeline>()
+            + self.ready.heap_bytes()
+            + self.later.heap_bytes()
+            + size_of::<CpuCell>()
+            + 16
+    }
+}
+
+/// The custom slices among a timeline's entities that are shorter than the base slice, counted.
+#[derive(Debug, Default)]
+pub(crate) struct ShortSlices {
+    // Nearly always empty, in which case it holds no memory and costs one compare.
+    counts: BTreeMap<u32, u32>,
+}
+
+impl ShortSlices {
+    #[inline]
+    pub(crate) fn shortest(&self) -> Option<u32> {
+        if self.counts.is_empty() {
+            None
+        } else {
+            self.counts.keys().next().copied()
+        }
+    }
+
+    pub(crate) fn add(&mut self, slice: u32) {
+        *self.counts.entry(slice).or_insert(0) += 1;
+    }
+
+    pub(crate) fn remove(&mut self, slice: u32) {
+        if let Some(count) = self.counts.get_mut(&slice) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&slice);
+            }
+        }
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        self.counts.values().sum()
+    }
+}
