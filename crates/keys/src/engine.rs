@@ -1,0 +1,496 @@
+//! The engine: one lock, one order of steps, for every mode and every platform.
+//!
+//! # Sites
+//!
+//! A branch site is compiled as `jmp slow`, where `slow` loads the key and decides. That is always right, so a site
+//! needs no initialisation. Each site has a *bias*, the value of the key for which it falls through. While the key is
+//! certainly at the bias, the jump may be replaced by an instruction that does nothing (the *cheap form*). One
+//! invariant carries everything:
+//!
+//! > **I.** If any thread can still execute a site's cheap form, the key's `state` is the site's bias.
+//!
+//! # A flip from `old` to `new`, under the engine's lock
+//!
+//! 1. **Release**: every site with bias `old` becomes a jump, and a barrier makes every thread execute it.
+//! 2. **Effect**: `state = new` (Release). Until here all sites of the key decided `old`; from here on they decide `new`.
+//! 3. **Settle**: every site with bias `new` may take its cheap form. Nothing depends on when, so this step can wait
+//!    (deferred disable), fail (a sandbox) or be left out (soft mode).
+//!
+//! # Why this is right
+//!
+//! * *Before 2, no thread decides `new`*: a cheap form with bias `new` does not exist (I), and a jump loads `old`.
+//! * *After 2, no thread newly decides `old`*: cheap forms with bias `old` were all replaced in step 1. The barrier
+//!   (`membarrier` with `SYNC_CORE`) returns when each thread of the process that was running has executed a
+//!   serialising instruction since the replacement, and a thread that was not running executes one before it returns
+//!   to user mode. A serialising instruction discards what was prefetched, so from then on each thread fetches the
+//!   jump. It loads `state`: the store of step 2 happens-before whatever the flipping call's return synchronises with,
+//!   so coherence forbids the old value there. Step 2 is therefore the point of linearisation of the flip.
+//! * *Step 3 needs no barrier*: a thread that still executes the jump loads `state` and decides `new`, as the cheap
+//!   form does. The cheap form is written after the store of step 2 (program order, and stores are not reordered with
+//!   later stores on x86), so a thread that fetches it is past the flip: invariant I holds.
+//! * *A failed step 1 changes nothing*: jumps that were already written decide `old` as before. If only the barrier
+//!   failed, the engine owes one, and no later flip passes step 1 before a barrier has succeeded.
+//!
+//! What a site promises to the code behind it: a branch that was decided by the load happens-after the flip (Acquire
+//! against the Release of step 2). A branch decided by the cheap form orders nothing, it is not even a load.
+//!
+//! # Several keys
+//!
+//! A transaction runs step 1 for all its keys with one barrier, then step 2 key after key, then step 3. Each key is
+//! linearisable; two keys of one transaction do not change at the same instant.
+//!
+//! # Lock
+//!
+//! The lock is held during the whole flip, and across `fork` (see the `fork` module), so a child never inherits a
+//! half-written site or a lock whose owner does not exist. Nothing under the lock executes a site.
+
+use core::sync::atomic::Ordering;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::deferred::Deferred;
+use crate::error::{FlipError, ModeError};
+use crate::key::{COUNT_FIRST_ENABLE, Key};
+use crate::mode::Mode;
+use crate::registry;
+use crate::status::{EngineStatus, KeyStatus};
+use crate::text::Text;
+
+/// The one engine of this program or library.
+static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
+
+/// What times of settling are counted from.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+pub(crate) fn lock() -> MutexGuard<'static, Engine> {
+    // Nothing under the lock panics on purpose. Should it happen, the invariant still holds after each single step, so
+    // the state behind a poisoned lock is usable.
+    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One step of a [`transaction`].
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// As [`Key::inc`].
+    Inc(&'static Key),
+    /// As [`Key::dec`].
+    Dec(&'static Key),
+    /// As [`Key::enable`].
+    Enable(&'static Key),
+    /// As [`Key::disable`].
+    Disable(&'static Key),
+}
+
+impl Change {
+    /// The key that changes.
+    pub const fn key(&self) -> &'static Key {
+        match self {
+            Self::Inc(key) | Self::Dec(key) | Self::Enable(key) | Self::Disable(key) => key,
+        }
+    }
+}
+
+/// What a flip cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// Keys that changed their value. 0: only counts changed, or nothing.
+    pub flipped: usize,
+    /// Sites rewritten, once for each change of form.
+    pub sites: usize,
+    /// Barriers (`membarrier` calls).
+    pub barriers: u64,
+    /// Calls of the code writer's system call, or stores if pages were made writable.
+    pub writes: u64,
+    /// Batches that were applied because the queue was full (mode `int3` only).
+    pub overflow_flushes: u64,
+    /// Sites patched singly because they could not be queued (mode `int3` only).
+    pub single_steps: u64,
+}
+
+/// When step 3 happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settle {
+    Now,
+    After(Duration),
+}
+
+/// A change of value that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flip {
+    pub(crate) key: &'static Key,
+    pub(crate) target: bool,
+}
+
+/// What has been done to a key's count on behalf of a change, and what is still to be done.
+#[derive(Clone, Copy, Debug)]
+enum Reserved {
+    /// The change asks for what is already so.
+    Nothing,
+    /// A holder is added at the end: nobody can take the count to 0 meanwhile, since that needs the lock.
+    AddHolder,
+    /// A holder that is not the last was removed already: at the end it could have become the last.
+    RemovedHolder,
+    /// 0 became -1.
+    TurningOn,
+    /// 1 became 0.
+    TurningOff,
+}
+
+pub(crate) struct Engine {
+    pub(crate) text: Text,
+    pub(crate) deferred: Deferred,
+    barriers: u64,
+}
+
+impl Engine {
+    const fn new() -> Self {
+        Self {
+            text: Text::new(),
+            deferred: Deferred::new(),
+            barriers: 0,
+        }
+    }
+
+    fn transact(&mut self, changes: &[Change], settle: Settle) -> Result<Receipt, FlipError> {
+        self.text.prepare();
+        refuse_duplicates(changes)?;
+        let mut reserved = Vec::with_capacity(changes.len());
+        for change in changes {
+            registry::register(change.key());
+            match reserve(change) {
+                Ok(reservation) => reserved.push(reservation),
+                Err(error) => {
+                    undo(changes, &reserved);
+                    return Err(error);
+                }
+            }
+        }
+        let flips: Vec<Flip> = changes
+            .iter()
+            .zip(&reserved)
+            .filter_map(|(change, reservation)| match reservation {
+                Reserved::TurningOn => Some(Flip {
+                    key: change.key(),
+                    target: true,
+                }),
+                Reserved::TurningOff => Some(Flip {
+                    key: change.key(),
+                    target: false,
+                }),
+                _ => None,
+            })
+            .collect();
+
+        let mut receipt = Receipt::default();
+        let released = self.text.release(&flips, &mut receipt);
+        if let Err(error) = released {
+            undo(changes, &reserved);
+            self.account(&flips, &receipt);
+            return Err(error);
+        }
+        for flip in &flips {
+            flip.key.store_state(flip.target);
+        }
+        finish(changes, &reserved);
+        self.settle(&flips, settle, &mut receipt);
+        receipt.flipped = flips.len();
+        for flip in &flips {
+            flip.key.counts.flips.fetch_add(1, Ordering::Relaxed);
+        }
+        self.account(&flips, &receipt);
+        Ok(receipt)
+    }
+
+    /// Step 3, now or later, for the keys that changed.
+    fn settle(&mut self, flips: &[Flip], settle: Settle, receipt: &mut Receipt) {
+        let mut now = Vec::with_capacity(flips.len());
+        for flip in flips {
+            self.deferred.forget(flip.key);
+            let delay = match settle {
+                Settle::After(delay) => delay,
+                Settle::Now => delay_of_rate_limit(flip.key),
+            };
+            if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
+                now.push(flip.key);
+            }
+        }
+        self.settle_keys(&now, receipt);
+    }
+
+    fn settle_keys(&mut self, keys: &[&'static Key], receipt: &mut Receipt) {
+        if keys.is_empty() {
+            return;
+        }
+        self.text.settle(keys, receipt);
+        let now_ns = ns_since_epoch();
+        for key in keys {
+            if key.counts.rate_limit_ns.load(Ordering::Relaxed) != 0 {
+                key.counts.settled_at_ns.store(now_ns, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Settles every key whose delay is over; returns the time to the next one.
+    pub(crate) fn settle_due(&mut self) -> Option<Duration> {
+        let due = self.deferred.take_due();
+        let mut receipt = Receipt::default();
+        self.settle_keys(&due, &mut receipt);
+        let flips: Vec<Flip> = due
+            .iter()
+            .map(|&key| Flip {
+                key,
+                target: key.state(),
+            })
+            .collect();
+        self.account(&flips, &receipt);
+        self.deferred.next_delay()
+    }
+
+    fn account(&mut self, flips: &[Flip], receipt: &Receipt) {
+        self.barriers += receipt.barriers;
+        for flip in flips {
+            flip.key
+                .counts
+                .barriers
+                .fetch_add(receipt.barriers, Ordering::Relaxed);
+        }
+    }
+
+    fn set_mode(&mut self, mode: Mode) -> Result<Receipt, ModeError> {
+        self.text.prepare();
+        let mut receipt = Receipt::default();
+        let result = self.text.set_mode(mode, &mut receipt);
+        self.deferred.forget_all();
+        self.barriers += receipt.barriers;
+        result.map(|()| receipt)
+    }
+
+    fn patch_all(&mut self) -> Mode {
+        self.text.prepare();
+        let mut receipt = Receipt::default();
+        self.text.patch_all(&mut receipt);
+        self.deferred.forget_all();
+        self.barriers += receipt.barriers;
+        self.text.mode()
+    }
+}
+
+fn refuse_duplicates(changes: &[Change]) -> Result<(), FlipError> {
+    let mut keys: Vec<&'static Key> = changes.iter().map(Change::key).collect();
+    keys.sort_unstable_by_key(|&key| core::ptr::from_ref(key).addr());
+    match keys.windows(2).find(|pair| core::ptr::eq(pair[0], pair[1])) {
+        Some(pair) => Err(FlipError::DuplicateKey {
+            key: pair[0].name(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The part of a change that touches the count before any code is written. The lock is held, so 0 and -1 are stable;
+/// counts above 0 move by compare-and-swap.
+fn reserve(change: &Change) -> Result<Reserved, FlipError> {
+    let key = change.key();
+    let holders = &key.counts.holders;
+    let turn_on = || {
+        holders.store(COUNT_FIRST_ENABLE, Ordering::Release);
+        Reserved::TurningOn
+    };
+    // Fails only if another holder came or went at the same time: look again.
+    let turn_off = || {
+        holders
+            .compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    };
+    loop {
+        let count = holders.load(Ordering::Acquire);
+        match change {
+            Change::Inc(_) | Change::Enable(_) if count == 0 => return Ok(turn_on()),
+            Change::Inc(_) if count == i32::MAX => {
+                return Err(FlipError::Overflow { key: key.name() });
+            }
+            Change::Inc(_) => return Ok(Reserved::AddHolder),
+            Change::Enable(_) => return Ok(Reserved::Nothing),
+            Change::Dec(_) if count == 1 => {
+                if turn_off() {
+                    return Ok(Reserved::TurningOff);
+                }
+            }
+            Change::Dec(_) => {
+                if key.try_dec_counted()? {
+                    return Ok(Reserved::RemovedHolder);
+                }
+            }
+            Change::Disable(_) if count == 0 => return Ok(Reserved::Nothing),
+            Change::Disable(_) if count == 1 => {
+                if turn_off() {
+                    return Ok(Reserved::TurningOff);
+                }
+            }
+            Change::Disable(_) => {
+                return Err(FlipError::StillCounted {
+                    key: key.name(),
+                    count,
+                });
+            }
+        }
+    }
+}
+
+/// Takes back what `reserve` did, for the changes that were reserved (a prefix of `changes`).
+fn undo(changes: &[Change], reserved: &[Reserved]) {
+    for (change, reservation) in changes.iter().zip(reserved) {
+        let holders = &change.key().counts.holders;
+        match reservation {
+            Reserved::Nothing | Reserved::AddHolder => {}
+            Reserved::RemovedHolder => {
+                holders.fetch_add(1, Ordering::AcqRel);
+            }
+            Reserved::TurningOn => holders.store(0, Ordering::Release),
+            Reserved::TurningOff => holders.store(1, Ordering::Release),
+        }
+    }
+}
+
+/// The part of a change that touches the count after the flip has taken effect.
+fn finish(changes: &[Change], reserved: &[Reserved]) {
+    for (change, reservation) in changes.iter().zip(reserved) {
+        let holders = &change.key().counts.holders;
+        match reservation {
+            Reserved::Nothing | Reserved::RemovedHolder | Reserved::TurningOff => {}
+            Reserved::AddHolder => {
+                holders.fetch_add(1, Ordering::AcqRel);
+            }
+            // Whoever sees 1 sees patched code and the new state.
+            Reserved::TurningOn => holders.store(1, Ordering::Release),
+        }
+    }
+}
+
+fn ns_since_epoch() -> u64 {
+    u64::try_from(EPOCH.elapsed().as_nanos())
+        .unwrap_or(u64::MAX)
+        .max(1)
+}
+
+/// How long the key's rate limit puts off the next settling.
+fn delay_of_rate_limit(key: &Key) -> Duration {
+    let interval_ns = key.counts.rate_limit_ns.load(Ordering::Relaxed);
+    let settled_at_ns = key.counts.settled_at_ns.load(Ordering::Relaxed);
+    if interval_ns == 0 || settled_at_ns == 0 {
+        return Duration::ZERO;
+    }
+    let allowed_at_ns = settled_at_ns.saturating_add(interval_ns);
+    Duration::from_nanos(allowed_at_ns.saturating_sub(ns_since_epoch()))
+}
+
+pub(crate) fn transact(changes: &[Change], settle: Settle) -> Result<Receipt, FlipError> {
+    lock().transact(changes, settle)
+}
+
+/// Applies several changes together, with the barriers of one. All or none of them happen; see the crate's notes on
+/// what that means for readers.
+///
+/// # Errors
+/// [`FlipError::DuplicateKey`], or the first error that one of the changes would return on its own; no key changes.
+///
+/// # Complexity
+/// Proportional to the sites of the keys that change their value.
+pub fn transaction(changes: &[Change]) -> Result<Receipt, FlipError> {
+    transact(changes, Settle::Now)
+}
+
+/// [`transaction`] that enables all of `keys`.
+///
+/// # Errors
+/// As [`transaction`].
+pub fn enable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> {
+    transaction(
+        &keys
+            .iter()
+            .map(|&key| Change::Enable(key))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// [`transaction`] that disables all of `keys`.
+///
+/// # Errors
+/// As [`transaction`].
+pub fn disable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> {
+    transaction(
+        &keys
+            .iter()
+            .map(|&key| Change::Disable(key))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// Brings every site of every key to its cheap form, in the mode that fits this process, and returns that mode. Call it
+/// once at the start of a program whose keys should cost one instruction before they are first flipped; without it a
+/// key's sites take their cheap form at the key's first flip. Also undoes [`soften_all`].
+///
+/// # Complexity
+/// Linear in the number of sites; about 1 ms for 19,000.
+pub fn patch_all() -> Mode {
+    lock().patch_all()
+}
+
+/// Takes every site back to a jump and stops patching, so that keys can be flipped without any system call. For
+/// programs that are about to sandbox themselves. [`patch_all`] or [`set_mode`] start patching again.
+///
+/// # Errors
+/// [`ModeError::Flip`] if some site could not be rewritten: the mode is then unchanged.
+pub fn soften_all() -> Result<(), ModeError> {
+    set_mode(Mode::Soft).map(|_| ())
+}
+
+/// Puts `mode` in force: takes every site back to a jump in the old mode, then settles all of them in the new one.
+///
+/// # Errors
+/// [`ModeError::Unavailable`] if this process cannot patch, [`ModeError::Flip`] if the sites could not be taken back;
+/// the old mode stays in force.
+pub fn set_mode(mode: Mode) -> Result<Receipt, ModeError> {
+    lock().set_mode(mode)
+}
+
+/// The figures of the engine.
+pub fn status() -> EngineStatus {
+    let mut engine = lock();
+    engine.text.prepare();
+    let totals = engine.text.totals();
+    EngineStatus {
+        mode: engine.text.mode(),
+        default_mode: engine.text.default_mode(),
+        soft_reason: engine.text.soft_reason(),
+        writer: engine.text.writer(),
+        keys: registry::keys().len(),
+        sites: totals.sites,
+        patched: totals.patched,
+        foreign: totals.foreign,
+        barriers: engine.barriers,
+        traps: totals.traps,
+        displaced: engine.text.displaced(),
+    }
+}
+
+pub(crate) fn key_status(key: &'static Key) -> KeyStatus {
+    let mut engine = lock();
+    engine.text.prepare();
+    let figures = engine.text.figures(key);
+    KeyStatus {
+        name: key.name(),
+        enabled: key.state(),
+        count: key.count(),
+        sites: figures.sites,
+        patched: figures.patched,
+        foreign: figures.foreign,
+        mode: engine.text.mode(),
+        soft_reason: engine.text.soft_reason(),
+        writer: engine.text.writer(),
+        flips: key.counts.flips.load(Ordering::Relaxed),
+        barriers: key.counts.barriers.load(Ordering::Relaxed),
+        traps: figures.traps,
+        settling_later: engine.deferred.contains(key),
+    }
+}

@@ -1,0 +1,306 @@
+//! A key: the value that sites load, and the count that decides it.
+//!
+//! # The count (the kernel's rules)
+//!
+//! | count | meaning |
+//! |---|---|
+//! | 0 | off |
+//! | -1 | the first increment is in progress; reads as on |
+//! | n > 0 | on, n holders |
+//!
+//! The steps 1 -> 2, 2 -> 1 and so on are single compare-and-swaps. The steps 0 -> 1 and 1 -> 0 rewrite code, so they
+//! happen under the engine's lock. Whoever sees a count above 0 sees patched code: 1 is stored (Release) only after the
+//! last site has changed. Later increments that find -1 or 0 wait for the lock and thereby for the first increment.
+//!
+//! # The value
+//!
+//! `state` is what a site loads when it is not in its cheap form. Only the engine writes it, under its lock, at the
+//! single point where the flip takes effect. Branches follow `state`; the count runs ahead of it while a flip is in
+//! progress, as in the kernel.
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::engine::{self, Change, Receipt, Settle};
+use crate::error::FlipError;
+use crate::guard::EnableGuard;
+use crate::status::KeyStatus;
+
+/// Count of a key whose first increment is in progress.
+pub(crate) const COUNT_FIRST_ENABLE: i32 = -1;
+
+/// What every key offers, whatever its default: counting, plain switching, its name and its figures.
+///
+/// Made by [`static_key!`](crate::static_key) only. All methods that flip may be called from any thread, but not from a
+/// signal handler: they take a lock.
+///
+/// **Quiescing is the caller's business:** when a disabling call has returned, no thread *enters* the branch any more,
+/// but one that entered it before may still be inside.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Key {
+    /// First cache line: read by every soft site, written only when the key flips.
+    state: AtomicBool,
+    default: bool,
+    registered: AtomicBool,
+    name: &'static str,
+    documentation: &'static str,
+    next_registered: AtomicPtr<Key>,
+    /// Second cache line: written by counting.
+    pub(crate) counts: Counts,
+}
+
+/// The words of a key that change without a flip, on a cache line of their own so that counting disturbs no reader.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Counts {
+    pub(crate) holders: AtomicI32,
+    /// Completed changes of value.
+    pub(crate) flips: AtomicU64,
+    /// Barriers of the transactions that this key took part in.
+    pub(crate) barriers: AtomicU64,
+    /// Shortest time between two settlings of the sites, ns; 0 = no limit.
+    pub(crate) rate_limit_ns: AtomicU64,
+    /// When the sites were last settled, ns since the engine's first look at the clock; 0 = never.
+    pub(crate) settled_at_ns: AtomicU64,
+}
+
+impl Key {
+    const fn new(name: &'static str, documentation: &'static str, default: bool) -> Self {
+        Self {
+            state: AtomicBool::new(default),
+            default,
+            registered: AtomicBool::new(false),
+            name,
+            documentation,
+            next_registered: AtomicPtr::new(core::ptr::null_mut()),
+            counts: Counts {
+                holders: AtomicI32::new(default as i32),
+                flips: AtomicU64::new(0),
+                barriers: AtomicU64::new(0),
+                rate_limit_ns: AtomicU64::new(0),
+                settled_at_ns: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The key's name: its module path and identifier, unless its definition gave another.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The documentation of the key's definition.
+    pub const fn documentation(&self) -> &'static str {
+        self.documentation
+    }
+
+    /// The value that the key was defined with.
+    pub const fn default_value(&self) -> bool {
+        self.default
+    }
+
+    /// Number of holders; 1 while the first increment is in progress.
+    pub fn count(&self) -> i32 {
+        match self.counts.holders.load(Ordering::Acquire) {
+            COUNT_FIRST_ENABLE => 1,
+            holders => holders,
+        }
+    }
+
+    /// Whether the count is above 0. A slow way to ask: branches use the macros.
+    pub fn is_enabled(&self) -> bool {
+        self.count() > 0
+    }
+
+    /// The value that branches follow at this moment. Acquire: what was written before the flip is visible to a
+    /// thread that sees its result here.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> bool {
+        self.state.load(Ordering::Acquire)
+    }
+
+    /// The engine's single point of effect of a flip; the caller holds the engine's lock.
+    pub(crate) fn store_state(&self, value: bool) {
+        self.state.store(value, Ordering::Release);
+    }
+
+    /// Adds a holder; the first one turns the key on. Returns when every site follows.
+    ///
+    /// # Errors
+    /// [`FlipError::Overflow`], or one of the engine's errors: the key is as it was.
+    ///
+    /// # Complexity
+    /// One compare-and-swap if the key is on; otherwise proportional to the key's sites, with at most the mode's
+    /// number of barriers.
+    pub fn inc(&'static self) -> Result<Receipt, FlipError> {
+        match self.try_inc_counted()? {
+            true => Ok(Receipt::default()),
+            false => engine::transact(&[Change::Inc(self)], Settle::Now),
+        }
+    }
+
+    /// Removes a holder; the last one turns the key off.
+    ///
+    /// # Errors
+    /// [`FlipError::Underflow`] and [`FlipError::EnableInProgress`] for an unbalanced call, or one of the engine's.
+    ///
+    /// # Complexity
+    /// As [`Key::inc`].
+    pub fn dec(&'static self) -> Result<Receipt, FlipError> {
+        self.dec_settling(Settle::Now)
+    }
+
+    /// As [`Key::dec`], for a key that is likely to be enabled again soon: the key is off when this returns, but its
+    /// sites keep the form that costs a load for `delay`, and if it is enabled within that time no code is written at
+    /// all. (The kernel's deferred decrement delays the effect as well; here only the rewriting waits.)
+    ///
+    /// # Errors
+    /// As [`Key::dec`].
+    pub fn dec_deferred(&'static self, delay: Duration) -> Result<Receipt, FlipError> {
+        self.dec_settling(Settle::After(delay))
+    }
+
+    fn dec_settling(&'static self, settle: Settle) -> Result<Receipt, FlipError> {
+        match self.try_dec_counted()? {
+            true => Ok(Receipt::default()),
+            false => engine::transact(&[Change::Dec(self)], settle),
+        }
+    }
+
+    /// Turns the key on if it is off: count 0 becomes 1, any other count stays.
+    ///
+    /// # Errors
+    /// One of the engine's errors: the key is still off.
+    pub fn enable(&'static self) -> Result<Receipt, FlipError> {
+        engine::transact(&[Change::Enable(self)], Settle::Now)
+    }
+
+    /// Turns the key off if nobody but a single holder has it on: count 1 becomes 0, 0 stays.
+    ///
+    /// # Errors
+    /// [`FlipError::StillCounted`] if the count is above 1, or one of the engine's errors.
+    pub fn disable(&'static self) -> Result<Receipt, FlipError> {
+        engine::transact(&[Change::Disable(self)], Settle::Now)
+    }
+
+    /// As [`Key::disable`] with the delay of [`Key::dec_deferred`].
+    ///
+    /// # Errors
+    /// As [`Key::disable`].
+    pub fn disable_deferred(&'static self, delay: Duration) -> Result<Receipt, FlipError> {
+        engine::transact(&[Change::Disable(self)], Settle::After(delay))
+    }
+
+    /// [`Key::enable`] or [`Key::disable`].
+    ///
+    /// # Errors
+    /// As those.
+    pub fn set(&'static self, on: bool) -> Result<Receipt, FlipError> {
+        if on { self.enable() } else { self.disable() }
+    }
+
+    /// [`Key::inc`], undone when the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Key::inc`].
+    pub fn hold(&'static self) -> Result<EnableGuard, FlipError> {
+        EnableGuard::new(self)
+    }
+
+    /// For keys that flap: from now on the sites are brought to their cheap form at most once per `interval`; a flip
+    /// that comes earlier takes effect at once but leaves that step for later, as [`Key::dec_deferred`] does. Zero (the
+    /// default) lifts the limit.
+    pub fn set_rate_limit(&self, interval: Duration) {
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        self.counts
+            .rate_limit_ns
+            .store(interval_ns, Ordering::Relaxed);
+    }
+
+    /// The key's figures. Takes the engine's lock.
+    pub fn status(&'static self) -> KeyStatus {
+        engine::key_status(self)
+    }
+
+    /// Adds a holder to a key that already has one, without the lock. `Ok(false)`: the key is off or just being
+    /// enabled, the caller must go through the engine.
+    pub(crate) fn try_inc_counted(&self) -> Result<bool, FlipError> {
+        let mut holders = self.counts.holders.load(Ordering::Acquire);
+        loop {
+            match holders {
+                ..=0 => return Ok(false),
+                i32::MAX => return Err(FlipError::Overflow { key: self.name }),
+                _ => {}
+            }
+            match self.counts.holders.compare_exchange_weak(
+                holders,
+                holders + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok(true),
+                Err(seen) => holders = seen,
+            }
+        }
+    }
+
+    /// Removes a holder that is not the last one, without the lock. `Ok(false)`: it may be the last.
+    pub(crate) fn try_dec_counted(&self) -> Result<bool, FlipError> {
+        let mut holders = self.counts.holders.load(Ordering::Acquire);
+        loop {
+            match holders {
+                1 => return Ok(false),
+                0 => return Err(FlipError::Underflow { key: self.name }),
+                ..0 => return Err(FlipError::EnableInProgress { key: self.name }),
+                _ => {}
+            }
+            match self.counts.holders.compare_exchange_weak(
+                holders,
+                holders - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok(true),
+                Err(seen) => holders = seen,
+            }
+        }
+    }
+
+    pub(crate) fn mark_registered(&self) -> bool {
+        !self.registered.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn next_registered(&self) -> &AtomicPtr<Key> {
+        &self.next_registered
+    }
+}
+
+/// A key that is off (`DEFAULT = false`) or on (`DEFAULT = true`) when the program starts. Defined by
+/// [`static_key!`](crate::static_key), switched through [`Key`], to which it dereferences.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct StaticKey<const DEFAULT: bool>(Key);
+
+/// A key that starts off.
+pub type StaticKeyFalse = StaticKey<false>;
+
+/// A key that starts on.
+pub type StaticKeyTrue = StaticKey<true>;
+
+impl<const DEFAULT: bool> StaticKey<DEFAULT> {
+    /// For `static_key!` only.
+    #[doc(hidden)]
+    pub const fn __new(name: &'static str, documentation: &'static str) -> Self {
+        Self(Key::new(name, documentation, DEFAULT))
+    }
+}
+
+impl<const DEFAULT: bool> Deref for StaticKey<DEFAULT> {
+    type Target = Key;
+
+    #[inline(always)]
+    fn deref(&self) -> &Key {
+        &self.0
+    }
+}

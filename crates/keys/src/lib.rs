@@ -1,0 +1,100 @@
+//! Static keys: branches that cost one instruction while they are off, switched safely in running code.
+//!
+//! ```
+//! use quotient_keys::{static_branch_unlikely, static_key};
+//!
+//! static_key! {
+//!     /// Counts every request by its path.
+//!     static PATH_STATISTICS = false;
+//! }
+//!
+//! fn handle(path: &str) -> usize {
+//!     if static_branch_unlikely!(PATH_STATISTICS) {
+//!         eprintln!("{path}");
+//!     }
+//!     path.len()
+//! }
+//!
+//! quotient_keys::patch_all(); // once, at the start of the program
+//! handle("/");                // one `test` instruction more than without the branch
+//! let guard = PATH_STATISTICS.hold()?;
+//! handle("/");                // prints
+//! drop(guard);
+//! # Ok::<(), quotient_keys::FlipError>(())
+//! ```
+//!
+//! # What it is for
+//!
+//! Code that must be there but is seldom wanted: tracing, statistics, checks, a feature that nobody has switched on. The
+//! gain over a relaxed atomic flag is two instructions, a cache line and an entry of the branch predictor at each place:
+//! seldom visible as time in a single loop, adding up in a program with thousands of such places. The price is paid by
+//! whoever flips: some microseconds instead of a nanosecond.
+//!
+//! # What it promises
+//!
+//! * When an enabling or disabling call has returned, no thread *newly* takes the old branch, if it is ordered after the
+//!   call by anything (a lock, a channel, a join, an atomic). Threads may still be *inside* the old branch: waiting for
+//!   them is the caller's business.
+//! * A flip that returns an error has not happened.
+//! * A branch that goes the way it does not fall through sees everything that was written before the flip. A branch that
+//!   falls through orders nothing.
+//! * Where code cannot be patched (other platforms, sandboxes, emulators) the same program works with a load at each
+//!   branch; [`status`] tells why.
+//!
+//! # What to know
+//!
+//! * Flip from threads, not from signal handlers.
+//! * A program that sandboxes itself later calls [`soften_all`] before; otherwise keys may get stuck at their value, and
+//!   say so by an error.
+//! * In the modes that go through breakpoints ([`Mode::Strict`], [`Mode::Int3`], [`Mode::OneByOne`]) a thread that
+//!   blocks `SIGTRAP` may be killed, gdb stops at each of them, and a program that installs its own `SIGTRAP` handler
+//!   should do so before the first flip.
+//! * A `cdylib` built with this crate has its own keys and engine, beside those of the program that loads it. Rust's
+//!   `dylib` type does not link if a key is used across its border. The crate may be in a program once only.
+//! * The compiler may duplicate a site (inlining, unrolling) or merge identical functions that hold one: count sites with
+//!   [`Key::status`], not in the source.
+//! * `--cfg quotient_keys_soft` builds the fallback everywhere.
+
+#![deny(missing_docs)]
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+mod deferred;
+mod engine;
+mod error;
+mod guard;
+mod key;
+mod macros;
+mod mode;
+mod registry;
+mod status;
+mod text;
+
+pub use engine::{
+    Change, Receipt, disable_transaction, enable_transaction, patch_all, set_mode, soften_all,
+    status, transaction,
+};
+pub use error::{FlipError, ModeError};
+pub use guard::EnableGuard;
+pub use key::{Key, StaticKey, StaticKeyFalse, StaticKeyTrue};
+pub use mode::{Mode, SoftReason, Writer};
+pub use registry::{find, keys, set_by_name};
+pub use status::{EngineStatus, KeyStatus};
+
+/// For the macros only.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::registry::register;
+
+    use crate::key::{Key, StaticKey};
+
+    /// What a site loads.
+    #[inline(always)]
+    pub fn value_of(key: &Key) -> bool {
+        key.state()
+    }
+
+    /// The bias of a branch that follows the definition.
+    pub const fn default_of<const DEFAULT: bool>(_: &StaticKey<DEFAULT>) -> bool {
+        DEFAULT
+    }
+}

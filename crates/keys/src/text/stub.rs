@@ -1,0 +1,71 @@
+//! No patching: every site is a load of the key, so there is nothing to release and nothing to settle.
+
+use super::Figures;
+use crate::engine::{Flip, Receipt};
+use crate::error::{FlipError, ModeError};
+use crate::key::Key;
+use crate::mode::{Mode, SoftReason, Writer};
+
+pub(crate) struct Text;
+
+impl Text {
+    pub(crate) const fn new() -> Self {
+        Self
+    }
+
+    pub(crate) fn prepare(&mut self) {}
+
+    pub(crate) fn can_patch(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::Soft
+    }
+
+    pub(crate) fn default_mode(&self) -> Mode {
+        Mode::Soft
+    }
+
+    pub(crate) fn soft_reason(&self) -> Option<SoftReason> {
+        Some(SoftReason::Platform)
+    }
+
+    pub(crate) fn writer(&self) -> Option<Writer> {
+        None
+    }
+
+    pub(crate) fn displaced(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn release(
+        &mut self,
+        _flips: &[Flip],
+        _receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
+        Ok(())
+    }
+
+    pub(crate) fn settle(&mut self, _keys: &[&'static Key], _receipt: &mut Receipt) {}
+
+    pub(crate) fn patch_all(&mut self, _receipt: &mut Receipt) {}
+
+    pub(crate) fn set_mode(&mut self, mode: Mode, _receipt: &mut Receipt) -> Result<(), ModeError> {
+        match mode {
+            Mode::Soft => Ok(()),
+            _ => Err(ModeError::Unavailable {
+                mode,
+                reason: SoftReason::Platform,
+            }),
+        }
+    }
+
+    pub(crate) fn figures(&self, _key: &Key) -> Figures {
+        Figures::default()
+    }
+
+    pub(crate) fn totals(&self) -> Figures {
+        Figures::default()
+    }
+}

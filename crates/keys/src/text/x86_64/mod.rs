@@ -1,0 +1,286 @@
+//! Patching on 64-bit x86 Linux: finds the sites, picks a protocol, and keeps track of what each site holds.
+//!
+//! The order of steps and the argument for it are the engine's; what single threads see while bytes change is
+//! `protocol.rs`; what bytes there are is `site.rs`.
+
+mod barrier;
+mod batch;
+mod canary;
+mod fork;
+pub(crate) mod lookup;
+mod processor;
+mod protocol;
+mod site;
+mod table;
+mod trap;
+mod writer;
+
+use self::batch::BatchQueue;
+use self::protocol::Conversion;
+use self::site::Form;
+use self::table::Table;
+use super::Figures;
+use crate::engine::{Flip, Receipt};
+use crate::error::{FlipError, ModeError};
+use crate::key::Key;
+use crate::mode::{Mode, SoftReason, Writer};
+use crate::registry;
+
+/// The sites of this program or library and the mode in force. Lives in the engine, under its lock.
+pub(crate) struct Text {
+    is_prepared: bool,
+    table: Table,
+    mode: Mode,
+    default_mode: Mode,
+    soft_reason: Option<SoftReason>,
+    /// Why this process can never patch.
+    unavailable: Option<SoftReason>,
+    writer: Option<Writer>,
+    /// Jumps were written that some thread may not have seen: a barrier must succeed before any key changes.
+    barrier_owed: bool,
+    displaced: u64,
+}
+
+impl Text {
+    pub(crate) const fn new() -> Self {
+        Self {
+            is_prepared: false,
+            table: Table::empty(),
+            mode: Mode::Soft,
+            default_mode: Mode::Soft,
+            soft_reason: None,
+            unavailable: None,
+            writer: None,
+            barrier_owed: false,
+            displaced: 0,
+        }
+    }
+
+    /// Looks at the process once: sites, fork handlers, barrier, writer, processor.
+    pub(crate) fn prepare(&mut self) {
+        if self.is_prepared {
+            return;
+        }
+        self.is_prepared = true;
+        self.table = Table::load();
+        self.table.keys().for_each(registry::register);
+        fork::install();
+        match self.probe() {
+            Ok(mode) => {
+                self.default_mode = mode;
+                self.mode = mode;
+            }
+            Err(reason) => {
+                self.unavailable = Some(reason);
+                self.soft_reason = Some(reason);
+            }
+        }
+    }
+
+    fn probe(&mut self) -> Result<Mode, SoftReason> {
+        barrier::register().map_err(|_| SoftReason::NoBarrier)?;
+        barrier::sync_core().map_err(|_| SoftReason::NoBarrier)?;
+        self.writer = Some(canary::probe()?);
+        let mode = processor::default_mode();
+        if mode == Mode::Strict && trap::install(&self.table).is_err() {
+            return Err(SoftReason::Unpatchable);
+        }
+        Ok(mode)
+    }
+
+    pub(crate) fn can_patch(&self) -> bool {
+        self.mode != Mode::Soft
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn default_mode(&self) -> Mode {
+        self.default_mode
+    }
+
+    pub(crate) fn soft_reason(&self) -> Option<SoftReason> {
+        self.soft_reason
+    }
+
+    pub(crate) fn writer(&self) -> Option<Writer> {
+        if self.mode == Mode::Soft {
+            None
+        } else {
+            self.writer
+        }
+    }
+
+    pub(crate) fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
+    /// Step 1 of a flip: sites whose cheap form would be wrong after it become jumps that every thread executes.
+    pub(crate) fn release(
+        &mut self,
+        flips: &[Flip],
+        receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
+        let mut work = Vec::new();
+        for flip in flips {
+            let is_wrong = |index: &&u32| {
+                let site = &self.table.sites[**index as usize];
+                site.bias != flip.target && site.form != Form::Jump
+            };
+            work.extend(self.table.sites_of(flip.key).iter().filter(is_wrong));
+        }
+        self.make_jumps(work, receipt)
+    }
+
+    fn make_jumps(&mut self, mut work: Vec<u32>, receipt: &mut Receipt) -> Result<(), FlipError> {
+        if work.is_empty() {
+            return self.pay_barrier(receipt);
+        }
+        for &index in &work {
+            let site = &self.table.sites[index as usize];
+            if !site.is_ours() {
+                return Err(FlipError::UnexpectedOpcode {
+                    key: self.table.key_of(site).name(),
+                    address: site.code,
+                    found: site.found(),
+                });
+            }
+        }
+        // The order of addresses; runs of several keys are each ascending already.
+        work.sort_unstable();
+        self.convert(&work, Form::Jump, receipt)
+    }
+
+    /// Repeats a barrier that failed.
+    fn pay_barrier(&mut self, receipt: &mut Receipt) -> Result<(), FlipError> {
+        if self.barrier_owed {
+            receipt.barriers += 1;
+            barrier::sync_core().map_err(|errno| FlipError::BarrierFailed { errno })?;
+            self.barrier_owed = false;
+        }
+        Ok(())
+    }
+
+    /// Step 3 of a flip: sites whose bias is the key's value take their cheap form, if they can.
+    pub(crate) fn settle(&mut self, keys: &[&'static Key], receipt: &mut Receipt) {
+        let rest = match self.mode {
+            Mode::Soft => return,
+            Mode::Biased | Mode::Strict => Form::Test,
+            Mode::Int3 | Mode::OneByOne => Form::Nop,
+        };
+        let mut work = Vec::new();
+        for key in keys {
+            let value = key.state();
+            let can_rest = |index: &&u32| {
+                let site = &self.table.sites[**index as usize];
+                site.bias == value && site.form != rest && site.is_ours()
+            };
+            work.extend(self.table.sites_of(key).iter().filter(can_rest));
+        }
+        if work.is_empty() {
+            return;
+        }
+        work.sort_unstable();
+        let failed = self.convert(&work, rest, receipt).is_err();
+        if failed && self.table.is_neutral() {
+            // The process lost the right to patch. Every site is a jump, so nothing is lost but speed.
+            self.mode = Mode::Soft;
+            self.soft_reason = Some(SoftReason::Unpatchable);
+        }
+    }
+
+    /// Brings sites to a form by the protocol of the mode. `work` ascends and is not empty.
+    fn convert(&mut self, work: &[u32], to: Form, receipt: &mut Receipt) -> Result<(), FlipError> {
+        let through_traps = matches!(self.mode, Mode::Strict | Mode::Int3 | Mode::OneByOne);
+        let is_displaced = through_traps && !trap::is_in_place();
+        if is_displaced {
+            self.displaced += 1;
+            if self.mode != Mode::Strict {
+                return Err(FlipError::HandlerDisplaced);
+            }
+        }
+        let mut conversion = Conversion::new(&mut self.table.sites, work, to);
+        let result = match self.mode {
+            // A process that took `SIGTRAP` from us would die of a breakpoint; the direct way has none.
+            Mode::Strict if is_displaced => conversion.direct(work),
+            Mode::Biased | Mode::Soft => conversion.direct(work),
+            Mode::Strict => conversion.strict(work),
+            Mode::Int3 => conversion.batch(work, BatchQueue::new()),
+            Mode::OneByOne => conversion.one_by_one(work),
+        };
+        let used = conversion.settle_account(receipt);
+        self.writer = used.or(self.writer);
+        match &result {
+            Ok(()) => {
+                receipt.sites += work.len();
+                // Whatever was owed, the barrier after these jumps covers it.
+                self.barrier_owed &= to != Form::Jump;
+            }
+            Err(_) => self.barrier_owed = true,
+        }
+        result
+    }
+
+    /// Settles every key; from a requested soft mode, the default mode is taken again first.
+    pub(crate) fn patch_all(&mut self, receipt: &mut Receipt) {
+        if self.mode == Mode::Soft && self.unavailable.is_none() {
+            self.mode = self.default_mode;
+            self.soft_reason = None;
+        }
+        let keys: Vec<&'static Key> = self.table.keys().collect();
+        self.settle(&keys, receipt);
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: Mode, receipt: &mut Receipt) -> Result<(), ModeError> {
+        if mode != Mode::Soft
+            && let Some(reason) = self.unavailable
+        {
+            return Err(ModeError::Unavailable { mode, reason });
+        }
+        let indices = 0..u32::try_from(self.table.sites.len()).unwrap_or(u32::MAX);
+        let work = indices
+            .filter(|&index| self.table.sites[index as usize].form != Form::Jump)
+            .collect();
+        self.make_jumps(work, receipt).map_err(ModeError::Flip)?;
+        if matches!(mode, Mode::Strict | Mode::Int3 | Mode::OneByOne)
+            && trap::install(&self.table).is_err()
+        {
+            return Err(ModeError::Unavailable {
+                mode,
+                reason: SoftReason::Unpatchable,
+            });
+        }
+        self.mode = mode;
+        self.soft_reason = match mode {
+            Mode::Soft => self.unavailable.or(Some(SoftReason::Requested)),
+            _ => None,
+        };
+        let keys: Vec<&'static Key> = self.table.keys().collect();
+        self.settle(&keys, receipt);
+        Ok(())
+    }
+
+    pub(crate) fn figures(&self, key: &Key) -> Figures {
+        let mut figures = self.count(self.table.sites_of(key).iter().copied());
+        figures.traps = self.table.index_of(key).map_or(0, trap::traps_of);
+        figures
+    }
+
+    pub(crate) fn totals(&self) -> Figures {
+        let mut totals = self.count(0..self.table.sites.len() as u32);
+        totals.traps = (0..self.table.key_count()).map(trap::traps_of).sum();
+        totals
+    }
+
+    fn count(&self, indices: impl Iterator<Item = u32>) -> Figures {
+        let mut figures = Figures::default();
+        for index in indices {
+            let site = &self.table.sites[index as usize];
+            figures.sites += 1;
+            figures.foreign += usize::from(!site.is_ours());
+            figures.patched += usize::from(matches!(site.form, Form::Test | Form::Nop));
+        }
+        figures
+    }
+}

@@ -1,0 +1,263 @@
+//! Writing code that other threads execute.
+//!
+//! Two ways, in this order:
+//!
+//! 1. `pwrite` to `/proc/thread-self/mem`. The kernel writes through its own mapping, so no page changes its rights, and
+//!    it works where pages may not become writable and executable. (`thread-self` rather than `self`: the latter fails
+//!    when the first thread has ended.) The file is opened for each transaction: a descriptor that is kept would go on
+//!    writing to the parent after a raw `fork`, and to a stranger's file after a `closefrom`.
+//! 2. `mprotect` of one range to read-write-execute for the length of the transaction, and plain byte stores.
+//!
+//! Sites that lie close together are written in one call. The bytes between them are rewritten with what they hold. Both
+//! ways copy in pieces of unknown size, so a protocol may rely on single bytes only. A debugger that sets a breakpoint
+//! between two such sites in the same microsecond may lose it.
+
+use core::ffi::{c_int, c_void};
+
+use super::site::{SITE_BYTES_MAX, read_code_byte};
+use crate::mode::Writer;
+
+/// Largest gap between two edits of one `pwrite`, bytes. Ours: copying that much costs less than another system call.
+const GAP_BYTES_MAX: usize = 1024;
+
+/// Longest `pwrite`, bytes. Ours: bounds the copy on the heap.
+const RUN_BYTES_MAX: usize = 64 * 1024;
+
+/// A change of some bytes of one site.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edit {
+    pub(super) address: usize,
+    bytes: [u8; SITE_BYTES_MAX],
+    length: u8,
+}
+
+impl Edit {
+    pub(super) fn new(address: usize, bytes: &[u8]) -> Self {
+        let mut edit = Self {
+            address,
+            bytes: [0; SITE_BYTES_MAX],
+            length: bytes.len() as u8,
+        };
+        edit.bytes[..bytes.len()].copy_from_slice(bytes);
+        edit
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    fn end(&self) -> usize {
+        self.address + usize::from(self.length)
+    }
+}
+
+/// `errno` of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WriteError(pub(super) c_int);
+
+/// Code of this process, opened for writing.
+pub(super) struct CodeWriter {
+    proc_mem: Option<c_int>,
+    writable: Option<Pages>,
+    /// First byte and end of everything that this transaction writes.
+    span: (usize, usize),
+    buffer: Vec<u8>,
+    /// The way that worked last.
+    pub(super) used: Option<Writer>,
+    /// System calls or stores so far.
+    pub(super) writes: u64,
+}
+
+/// Pages that were made writable.
+struct Pages {
+    start: usize,
+    bytes: usize,
+}
+
+impl CodeWriter {
+    /// Opens the code from `start` to `end` (exclusive). Never fails: the first write does.
+    pub(super) fn open(start: usize, end: usize) -> Self {
+        // SAFETY: a valid C string, no other pointers.
+        let descriptor = unsafe {
+            libc::open(
+                c"/proc/thread-self/mem".as_ptr(),
+                libc::O_RDWR | libc::O_CLOEXEC,
+            )
+        };
+        Self {
+            proc_mem: (descriptor >= 0).then_some(descriptor),
+            writable: None,
+            span: (start, end),
+            buffer: Vec::new(),
+            used: None,
+            writes: 0,
+        }
+    }
+
+    /// Performs the edits, which ascend by address and lie within the span.
+    ///
+    /// # Errors
+    /// The last writer's `errno`; any prefix of the edits may have been performed.
+    ///
+    /// # Safety
+    /// Each edit changes bytes of a site of this program so that a thread that executes the site, seeing any mixture of
+    /// old and new bytes that the caller's protocol allows, still does what the key says.
+    pub(super) unsafe fn write(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
+        if self.proc_mem.is_some() && self.write_proc_mem(edits).is_ok() {
+            self.used = Some(Writer::ProcMem);
+            return Ok(());
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.write_mapped(edits)? };
+        self.used = Some(Writer::Mprotect);
+        Ok(())
+    }
+
+    fn write_proc_mem(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
+        let mut rest = edits;
+        while let Some(first) = rest.first() {
+            let in_run = |pair: &[Edit]| {
+                pair[1].address - pair[0].end() <= GAP_BYTES_MAX
+                    && pair[1].end() - first.address <= RUN_BYTES_MAX
+            };
+            let run_length = 1 + rest.windows(2).take_while(|pair| in_run(pair)).count();
+            let (run, after) = rest.split_at(run_length);
+            self.write_run(run)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn write_run(&mut self, run: &[Edit]) -> Result<(), WriteError> {
+        let (Some(descriptor), Some(first), Some(last)) = (self.proc_mem, run.first(), run.last())
+        else {
+            return Err(WriteError(libc::EBADF));
+        };
+        let (start, end) = (first.address, last.end());
+        self.buffer.clear();
+        // SAFETY: both ends lie in sites of one program's code segment, which is mapped readable without holes. Bytes of
+        // this range are only written by the engine, whose lock the caller holds.
+        let code = unsafe {
+            core::slice::from_raw_parts(
+                core::ptr::with_exposed_provenance::<u8>(start),
+                end - start,
+            )
+        };
+        self.buffer.extend_from_slice(code);
+        for edit in run {
+            let offset = edit.address - start;
+            self.buffer[offset..offset + edit.bytes().len()].copy_from_slice(edit.bytes());
+        }
+        // SAFETY: the buffer is valid for its length. What the write does to the code is the contract of `write`.
+        let written = unsafe {
+            libc::pwrite(
+                descriptor,
+                self.buffer.as_ptr().cast::<c_void>(),
+                self.buffer.len(),
+                start as libc::off_t,
+            )
+        };
+        self.writes += 1;
+        discard_translations(start, end - start);
+        match usize::try_from(written) {
+            Ok(length) if length == self.buffer.len() && self.arrived(run) => Ok(()),
+            Ok(_) => Err(WriteError(libc::EIO)),
+            Err(_) => Err(WriteError(errno())),
+        }
+    }
+
+    /// Whether the first byte of each edit is there: some kernels pretend.
+    fn arrived(&self, run: &[Edit]) -> bool {
+        // SAFETY: as in `write_run`.
+        run.iter()
+            .all(|edit| unsafe { read_code_byte(edit.address) } == edit.bytes[0])
+    }
+
+    /// # Safety
+    /// As [`CodeWriter::write`].
+    unsafe fn write_mapped(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
+        if self.writable.is_none() {
+            self.writable = Some(Pages::unlock(self.span.0, self.span.1)?);
+        }
+        for edit in edits {
+            for (index, &byte) in edit.bytes().iter().enumerate() {
+                let place = core::ptr::with_exposed_provenance_mut::<u8>(edit.address + index);
+                // SAFETY: the page was made writable above and holds code only, which Rust does not look at; a volatile
+                // store of one byte cannot be torn or merged.
+                unsafe { place.write_volatile(byte) };
+                self.writes += 1;
+            }
+            discard_translations(edit.address, edit.bytes().len());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CodeWriter {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.proc_mem {
+            // SAFETY: opened by `open`, closed once.
+            unsafe { libc::close(descriptor) };
+        }
+        if let Some(pages) = &self.writable {
+            pages.lock();
+        }
+    }
+}
+
+impl Pages {
+    fn unlock(start: usize, end: usize) -> Result<Self, WriteError> {
+        // SAFETY: asks for a number.
+        let page_bytes =
+            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let first = start & !(page_bytes - 1);
+        let pages = Self {
+            start: first,
+            bytes: end.next_multiple_of(page_bytes) - first,
+        };
+        match pages.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
+            0 => Ok(pages),
+            error => Err(WriteError(error)),
+        }
+    }
+
+    /// Back to what code pages are. If the kernel refuses, they stay writable, which is unwanted but not wrong.
+    fn lock(&self) {
+        self.protect(libc::PROT_READ | libc::PROT_EXEC);
+    }
+
+    fn protect(&self, rights: c_int) -> c_int {
+        let start = core::ptr::with_exposed_provenance_mut::<c_void>(self.start);
+        // SAFETY: the range is code of this program, which stays readable and executable throughout.
+        match unsafe { libc::mprotect(start, self.bytes, rights) } {
+            0 => 0,
+            _ => errno(),
+        }
+    }
+}
+
+pub(super) fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Tells valgrind, which keeps translations of code, that this code has changed. Elsewhere: six instructions without
+/// any effect.
+fn discard_translations(start: usize, bytes: usize) {
+    /// `VG_USERREQ__DISCARD_TRANSLATIONS` of valgrind's published client interface.
+    const REQUEST_DISCARD: usize = 0x1002;
+    let request: [usize; 6] = [REQUEST_DISCARD, start, bytes, 0, 0, 0];
+    // SAFETY: the four rotations of rdi add up to 128 bits, so it keeps its value, and rbx is exchanged with itself.
+    // Valgrind recognises the sequence, reads the request that rax points at, and answers in rdx.
+    unsafe {
+        core::arch::asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") request.as_ptr(),
+            inout("rdx") 0_usize => _,
+            options(nostack),
+        );
+    }
+}
