@@ -1,0 +1,326 @@
+//! A tiny deterministic host: N run queues, one virtual clock, tasks that compute, yield and sleep.
+//!
+//! Every scheduling decision is the crate's; the host only advances time, executes `balance::plan`, and runs the
+//! checker. Nothing is random, so every number in the tests is exact and repeatable.
+#![allow(dead_code)] // each test binary uses its own part
+
+use quotient_core::balance::{self, Pull};
+use quotient_core::{
+    Config, CpuId, CpuLoad, Enqueue, Group, GroupTree, Nanos, Reason, RunQueue, TaskEntity,
+    Topology,
+};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// What a task does, over and over.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Computes for `chunk` ns, then yields.
+    Hog { chunk: u64 },
+    /// Computes for `chunk` ns at a time and is only preempted when the queue says so.
+    Spin { chunk: u64 },
+    /// Computes for `run` ns, then sleeps for `sleep` ns.
+    Periodic { run: u64, sleep: u64 },
+    /// Computes for `run` ns, then spawns a task that runs once for `child` ns; yields.
+    Spawner { run: u64, child: u64 },
+    /// Computes for `run` ns and exits.
+    Once { run: u64 },
+}
+
+pub struct Task {
+    pub group: Arc<Group>,
+    pub work: Work,
+    pub entity: Option<TaskEntity>,
+    pub ran: u64,
+    /// When it became runnable last.
+    pub ready_at: u64,
+    pub worst_delay: u64,
+    pub sum_delay: u64,
+    pub runs: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    ChunkEnd { cpu: usize, generation: u64 },
+    Wake { task: usize },
+    Balance { cpu: usize },
+}
+
+pub struct Machine {
+    pub tree: GroupTree,
+    pub queues: Vec<RunQueue<usize>>,
+    pub tasks: Vec<Task>,
+    pub now: u64,
+    pub pulls: u64,
+    pub check_every: u64,
+    topology: Topology,
+    loads: Vec<Arc<CpuLoad>>,
+    running: Vec<Option<(usize, u64)>>,
+    generations: Vec<u64>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+}
+
+const BALANCE_EVERY: u64 = 500_000;
+
+impl Machine {
+    pub fn new(config: Config) -> Machine {
+        config.validate().expect("a valid configuration");
+        let tree = GroupTree::new(config);
+        let cpus = config.cpus as usize;
+        let queues: Vec<RunQueue<usize>> = (0..config.cpus)
+            .map(|cpu| RunQueue::new(&tree, CpuId(cpu)))
+            .collect();
+        let loads = queues
+            .iter()
+            .map(|queue| Arc::clone(queue.load()))
+            .collect();
+        let mut machine = Machine {
+            tree,
+            queues,
+            tasks: Vec::new(),
+            now: 0,
+            pulls: 0,
+            check_every: 1,
+            topology: Topology::flat(config.cpus),
+            loads,
+            running: vec![None; cpus],
+            generations: vec![0; cpus],
+            events: BinaryHeap::new(),
+            sequence: 0,
+        };
+        for cpu in 0..cpus {
+            // Staggered, as independent timers are.
+            let first = BALANCE_EVERY * (cpu as u64 + 1) / cpus as u64;
+            machine.at(first, Event::Balance { cpu });
+        }
+        machine
+    }
+
+    pub fn group(&self, path: &str, weight: u32) -> Arc<Group> {
+        let group = self.tree.group(path).expect("a valid path");
+        group.set_weight(quotient_core::Weight::new(weight).expect("a valid weight"));
+        group
+    }
+
+    pub fn spawn(&mut self, cpu: usize, group: &Arc<Group>, work: Work) -> usize {
+        self.spawn_as(cpu, group, work, TaskEntity::default())
+    }
+
+    pub fn spawn_as(
+        &mut self,
+        cpu: usize,
+        group: &Arc<Group>,
+        work: Work,
+        entity: TaskEntity,
+    ) -> usize {
+        let task = self.tasks.len();
+        self.tasks.push(Task {
+            group: Arc::clone(group),
+            work,
+            entity: None,
+            ran: 0,
+            ready_at: self.now,
+            worst_delay: 0,
+            sum_delay: 0,
+            runs: 0,
+        });
+        self.queues[cpu].enqueue(group, entity, task, Enqueue::New, Nanos(self.now));
+        task
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((time, self.sequence, event)));
+    }
+
+    /// Runs until `end`, ns.
+    pub fn run_until(&mut self, end: u64) {
+        self.dispatch_all();
+        let mut steps = 0u64;
+        while let Some(&Reverse((time, _, event))) = self.events.peek() {
+            if time > end {
+                break;
+            }
+            self.events.pop();
+            assert!(time >= self.now);
+            self.now = time;
+            match event {
+                Event::ChunkEnd { cpu, generation } if generation == self.generations[cpu] => {
+                    self.chunk_end(cpu);
+                }
+                Event::ChunkEnd { .. } => continue,
+                Event::Wake { task } => self.wake(task),
+                Event::Balance { cpu } => self.balance(cpu),
+            }
+            steps += 1;
+            if steps % self.check_every == 0 {
+                self.check();
+            }
+        }
+        self.now = end;
+        for cpu in 0..self.queues.len() {
+            self.account(cpu);
+            self.queues[cpu].charge(Nanos(end));
+        }
+        self.check();
+    }
+
+    pub fn check(&self) {
+        for queue in &self.queues {
+            if let Err(violation) = queue.check() {
+                panic!("at {} on {}: {violation}", self.now, queue.cpu());
+            }
+        }
+    }
+
+    /// Adds the time that the current task has run to its account.
+    fn account(&mut self, cpu: usize) {
+        if let Some((task, since)) = &mut self.running[cpu] {
+            self.tasks[*task].ran += self.now - *since;
+            *since = self.now;
+        }
+    }
+
+    fn chunk_end(&mut self, cpu: usize) {
+        self.account(cpu);
+        let now = Nanos(self.now);
+        let (task, _) = self.running[cpu].take().expect("a chunk belongs to a task");
+        match self.tasks[task].work {
+            Work::Hog { .. } => {
+                self.tasks[task].ready_at = self.now;
+                let next = self.queues[cpu].switch_yield(task, now);
+                self.start(cpu, next);
+            }
+            Work::Spin { .. } if !self.queues[cpu].should_resched(now) => {
+                self.queues[cpu].charge(now);
+                self.start(cpu, task);
+            }
+            Work::Spin { .. } => {
+                self.tasks[task].ready_at = self.now;
+                self.queues[cpu].put_prev_preempt(task, now);
+                self.dispatch(cpu);
+            }
+            Work::Periodic { sleep, .. } => {
+                self.tasks[task].entity = self.queues[cpu].put_prev_sleep(now);
+                self.at(self.now + sleep, Event::Wake { task });
+                self.dispatch(cpu);
+            }
+            Work::Spawner { child, .. } => {
+                let group = Arc::clone(&self.tasks[task].group);
+                self.spawn(cpu, &group, Work::Once { run: child });
+                self.tasks[task].ready_at = self.now;
+                self.queues[cpu].put_prev_yield(task, now);
+                self.dispatch(cpu);
+            }
+            Work::Once { .. } => {
+                self.queues[cpu].put_prev_exit(now);
+                self.dispatch(cpu);
+            }
+        }
+    }
+
+    fn wake(&mut self, task: usize) {
+        // Wakes on the least loaded CPU, lowest number first, as a host with idle stacks does.
+        let cpu = (0..self.queues.len())
+            .min_by_key(|&cpu| self.queues[cpu].nr_running())
+            .unwrap_or(0);
+        let entity = self.tasks[task]
+            .entity
+            .take()
+            .expect("a sleeper has an entity");
+        let group = Arc::clone(&self.tasks[task].group);
+        self.tasks[task].ready_at = self.now;
+        let now = Nanos(self.now);
+        let preempt = self.queues[cpu].enqueue(&group, entity, task, Enqueue::Wake, now);
+        match self.running[cpu] {
+            None => self.dispatch(cpu),
+            Some((current, _))
+                if preempt && matches!(self.tasks[current].work, Work::Spin { .. }) =>
+            {
+                self.account(cpu);
+                self.running[cpu] = None;
+                self.tasks[current].ready_at = self.now;
+                self.queues[cpu].put_prev_preempt(current, now);
+                self.dispatch(cpu);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn balance(&mut self, cpu: usize) {
+        let idle = self.queues[cpu].nr_running() == 0;
+        let reason = if idle { Reason::Idle } else { Reason::Periodic };
+        if self.queues.len() > 1 {
+            if let (Some(_), false) = (self.running[cpu], idle) {
+                self.account(cpu);
+                self.queues[cpu].charge(Nanos(self.now));
+            }
+            self.pull(cpu, reason);
+        }
+        self.at(self.now + BALANCE_EVERY, Event::Balance { cpu });
+    }
+
+    fn pull(&mut self, cpu: usize, reason: Reason) {
+        let now = Nanos(self.now);
+        let plan = balance::plan(&self.topology, CpuId(cpu as u32), &self.loads, reason, now);
+        let Some(Pull { from, .. }) = plan else {
+            return;
+        };
+        let mut moved = Vec::new();
+        self.queues[from.index()].detach(&plan.expect("checked"), now, &mut moved);
+        self.pulls += moved.len() as u64;
+        for task in moved {
+            self.queues[cpu].enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);
+        }
+        if self.running[cpu].is_none() && self.queues[cpu].nr_running() > 0 {
+            self.dispatch(cpu);
+        }
+    }
+
+    fn dispatch_all(&mut self) {
+        for cpu in 0..self.queues.len() {
+            if self.running[cpu].is_none() {
+                self.dispatch(cpu);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, cpu: usize) {
+        if let Some(task) = self.queues[cpu].pick(Nanos(self.now)) {
+            self.start(cpu, task);
+        } else if self.queues.len() > 1 {
+            self.pull(cpu, Reason::Idle);
+        }
+    }
+
+    fn start(&mut self, cpu: usize, task: usize) {
+        let entry = &mut self.tasks[task];
+        let delay = self.now - entry.ready_at;
+        entry.ready_at = self.now;
+        entry.worst_delay = entry.worst_delay.max(delay);
+        entry.sum_delay += delay;
+        entry.runs += 1;
+        let length = match entry.work {
+            Work::Hog { chunk } | Work::Spin { chunk } => chunk,
+            Work::Periodic { run, .. } | Work::Spawner { run, .. } | Work::Once { run } => run,
+        };
+        self.running[cpu] = Some((task, self.now));
+        self.generations[cpu] += 1;
+        let generation = self.generations[cpu];
+        self.at(self.now + length, Event::ChunkEnd { cpu, generation });
+    }
+}
+
+/// The kernel selftests' tolerance: `e` percent of the sum.
+pub fn close(one: u64, other: u64, percent: u64) -> bool {
+    one.abs_diff(other) <= (one + other) / 100 * percent
+}
+
+pub fn usage(group: &Arc<Group>) -> u64 {
+    group.cpu_time().0
+}
+
+pub const MILLI: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
