@@ -78,7 +78,9 @@ pub(super) fn install(table: &Table) -> Result<(), c_int> {
     unsafe {
         let mut ours: libc::sigaction = core::mem::zeroed();
         ours.sa_sigaction = handler_address();
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // SA_NODEFER: a signal that interrupts our handler has a handler of its own, which may run into a breakpoint. Were
+        // SIGTRAP blocked there, the kernel would kill the process.
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
         libc::sigemptyset(&raw mut ours.sa_mask);
         let previous = (*PREVIOUS.0.get()).as_mut_ptr();
         if libc::sigaction(libc::SIGTRAP, core::ptr::null(), previous) != 0
@@ -169,8 +171,8 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     match previous.sa_sigaction {
         // Ignoring is for signals that somebody sent; a real trap kills even so.
         libc::SIG_IGN if code <= 0 => {}
-        // SAFETY: plain calls on locals. SIGTRAP is blocked while its handler runs, so the raised one is delivered, with
-        // the default effect (a core dump), when this handler returns.
+        // SAFETY: plain calls on locals. SIGTRAP is not blocked here, so the raised one takes its default effect, a core
+        // dump, at once.
         libc::SIG_DFL | libc::SIG_IGN => unsafe {
             let mut default: libc::sigaction = core::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
@@ -180,12 +182,12 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         // SAFETY: what is neither default nor ignore is a function of the type that the flag tells. Its mask is applied
         // around the call as the kernel would have done.
         handler => unsafe {
-            let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-            libc::pthread_sigmask(
-                libc::SIG_BLOCK,
-                &raw const previous.sa_mask,
-                mask.as_mut_ptr(),
-            );
+            let mut mask = previous.sa_mask;
+            if previous.sa_flags & libc::SA_NODEFER == 0 {
+                libc::sigaddset(&raw mut mask, signal);
+            }
+            let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, old.as_mut_ptr());
             if previous.sa_flags & libc::SA_SIGINFO != 0 {
                 let with_info: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                     core::mem::transmute(handler);
@@ -194,7 +196,7 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
                 let plain: unsafe extern "C" fn(c_int) = core::mem::transmute(handler);
                 plain(signal);
             }
-            libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), core::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut());
         },
     }
 }

@@ -1,0 +1,160 @@
+//! Evaluations that are checked while another thread flips: the heart of the hammer test and of the hammer example.
+//!
+//! The flipping thread publishes a phase: odd while a flip is in progress, even and a multiple of 4 while the key is off,
+//! even otherwise. A reading thread looks at the phase, evaluates, and looks again. If it saw the same even phase twice,
+//! no flip overlapped the evaluation, and the flip before it had returned: the outcome is known.
+
+#![allow(dead_code)] // each user takes some of it
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use quotient_keys::{static_branch_likely, static_branch_unlikely, static_key};
+
+static_key! {
+    /// Flipped under the eyes of the readers.
+    pub static HAMMERED = false;
+}
+
+/// The sites of one round.
+const SITES: u32 = 8;
+
+/// All sites, on a word: bit n is the outcome of site n. Placed where a flip could go wrong.
+#[cfg(patching)]
+#[inline(never)]
+pub fn evaluate() -> u32 {
+    use quotient_keys::__site as site;
+    // A short site whose opcode is the last byte of a cache line, one whose opcode is the last of a page, the same for
+    // near sites (whose operand then straddles), near sites split 4 + 1, and ordinary sites of both senses.
+    u32::from(site!(
+        HAMMERED,
+        false,
+        [".p2align 6", ".skip 63, 0x90", "2: jmp {slow}"]
+    )) | u32::from(site!(
+        HAMMERED,
+        false,
+        [
+            ".p2align 12",
+            "jmp 3f",
+            ".skip 4093, 0x90",
+            "3:",
+            "2: jmp {slow}"
+        ]
+    )) << 1
+        | u32::from(site!(
+            HAMMERED,
+            false,
+            [
+                ".p2align 6",
+                ".skip 63, 0x90",
+                "2: .byte 0xe9",
+                ".long {slow} - . - 4"
+            ]
+        )) << 2
+        | u32::from(site!(
+            HAMMERED,
+            true,
+            [
+                ".p2align 12",
+                "jmp 3f",
+                ".skip 4090, 0x90",
+                "3: nop",
+                "2: .byte 0xe9",
+                ".long {slow} - . - 4"
+            ]
+        )) << 3
+        | u32::from(site!(
+            HAMMERED,
+            true,
+            [
+                ".p2align 6",
+                ".skip 60, 0x90",
+                "2: .byte 0xe9",
+                ".long {slow} - . - 4"
+            ]
+        )) << 4
+        | u32::from(site!(
+            HAMMERED,
+            true,
+            [".p2align 6", ".skip 63, 0x90", "2: jmp {slow}"]
+        )) << 5
+        | u32::from(static_branch_unlikely!(HAMMERED)) << 6
+        | u32::from(static_branch_likely!(HAMMERED)) << 7
+}
+
+/// All sites, where they cannot be placed.
+#[cfg(not(patching))]
+#[inline(never)]
+pub fn evaluate() -> u32 {
+    (0..SITES / 2).fold(0, |word, pair| {
+        let outcomes = u32::from(static_branch_unlikely!(HAMMERED))
+            | u32::from(static_branch_likely!(HAMMERED)) << 1;
+        word | outcomes << (2 * pair)
+    })
+}
+
+/// What all sites answer.
+pub fn expected(on: bool) -> u32 {
+    if on { (1 << SITES) - 1 } else { 0 }
+}
+
+/// The phase and the stop sign of one run.
+#[derive(Default)]
+pub struct Hammer {
+    phase: AtomicU64,
+    stop: AtomicBool,
+    checked: AtomicU64,
+    wrong: AtomicU64,
+}
+
+impl Hammer {
+    /// Flips until `go_on` says no (asked after every pair of flips, with the number of checked evaluations), then stops
+    /// the readers. Returns the number of flips.
+    pub fn flip_while(&self, mut go_on: impl FnMut(u64) -> bool) -> u64 {
+        let mut flips = 0;
+        while go_on(self.checked()) {
+            for on in [true, false] {
+                self.phase.fetch_add(1, Ordering::SeqCst);
+                HAMMERED.set(on).expect("nothing hinders a flip");
+                self.phase.fetch_add(1, Ordering::SeqCst);
+                flips += 1;
+                // Leave the readers some undisturbed rounds.
+                for _ in 0..200 {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        self.stop.store(true, Ordering::SeqCst);
+        flips
+    }
+
+    /// Evaluates until told to stop.
+    pub fn read(&self) {
+        const ROUNDS: u32 = 64;
+        while !self.stop.load(Ordering::Relaxed) {
+            let (mut checked, mut wrong) = (0, 0);
+            for _ in 0..ROUNDS {
+                let before = self.phase.load(Ordering::Acquire);
+                let outcome = black_box(evaluate());
+                let after = self.phase.load(Ordering::Acquire);
+                if before == after && before.is_multiple_of(2) {
+                    checked += u64::from(SITES);
+                    wrong +=
+                        u64::from((outcome ^ expected(!before.is_multiple_of(4))).count_ones());
+                }
+            }
+            self.checked.fetch_add(checked, Ordering::Relaxed);
+            self.wrong.fetch_add(wrong, Ordering::Relaxed);
+        }
+    }
+
+    /// Checked evaluations of single sites so far.
+    pub fn checked(&self) -> u64 {
+        self.checked.load(Ordering::Relaxed)
+    }
+
+    /// Those with the wrong outcome.
+    pub fn wrong(&self) -> u64 {
+        self.wrong.load(Ordering::Relaxed)
+    }
+}

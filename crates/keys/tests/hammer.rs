@@ -1,0 +1,48 @@
+//! A key is flipped as fast as possible while another thread evaluates sites that straddle cache lines and pages.
+
+mod common;
+#[path = "common/hammer.rs"]
+mod hammer;
+
+use std::time::{Duration, Instant};
+
+use common::in_mode;
+use hammer::{HAMMERED, Hammer, evaluate, expected};
+use quotient_keys::Mode;
+
+/// Checked evaluations a mode; the `hammer` example runs 10^9 and more.
+const CHECKED_MIN: u64 = 200_000;
+
+/// Gives up on a machine that has no second processor to spare.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+fn hammer_in(mode: Mode) {
+    let Some(_guard) = in_mode(mode) else { return };
+    assert_eq!(evaluate(), expected(false));
+    let hammer = Hammer::default();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| hammer.read());
+        hammer.flip_while(|checked| checked < CHECKED_MIN && started.elapsed() < TIME_MAX);
+    });
+    assert_eq!(
+        hammer.wrong(),
+        0,
+        "{mode}: of {} checked evaluations",
+        hammer.checked()
+    );
+    assert!(hammer.checked() > 0, "{mode}: nothing was checked");
+    assert_eq!(
+        HAMMERED.status().foreign,
+        0,
+        "{mode}: a site was left behind"
+    );
+    assert_eq!(evaluate(), expected(false));
+}
+
+#[test]
+fn no_wrong_outcome_in_any_mode() {
+    for mode in Mode::ALL {
+        hammer_in(mode);
+    }
+}
