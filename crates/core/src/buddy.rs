@@ -1,8 +1,8 @@
 //! Buddies: hints that a certain entity would better run next (or not next), honoured within bounds.
 //!
 //! A hint lives in one timeline and is looked at only when that timeline chooses among its own entities: a buddy
-//! inside a group never makes the group itself be chosen (isolation). It is honoured only if the buddy is eligible
-//! and no further than the wake-up granularity behind the rightful choice, so it moves a turn, not a share.
+//! inside a group never makes the group itself be chosen (isolation). It is honoured only if the buddy is no further
+//! than the wake-up granularity beyond V (EEVDF) or behind the rightful choice (CFS), so it moves a turn, not a share.
 
 use crate::config::Policy;
 use crate::node::{NONE, Node};
@@ -30,18 +30,15 @@ impl Default for Buddies {
 }
 
 impl Buddies {
-    /// Whether there is no hint at all. All three are `NONE`, which is all ones.
+    /// Whether there is a hint that may replace the choice `best`. (`NONE` is all ones.)
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.next & self.last & self.skip == NONE
+    pub(crate) fn concern(&self, best: u32) -> bool {
+        self.next & self.last != NONE || self.skip == best
     }
 
     /// Forgets a node that leaves the timeline or was chosen.
     #[inline]
     pub(crate) fn forget(&mut self, index: u32) {
-        if self.is_empty() {
-            return;
-        }
         for buddy in [&mut self.next, &mut self.last, &mut self.skip] {
             if *buddy == index {
                 *buddy = NONE;
@@ -77,12 +74,17 @@ impl Timeline {
         }
     }
 
-    /// Whether `buddy` waits here, may run, and is at most the granularity behind `best`.
+    /// Whether `buddy` waits here and is near enough: under EEVDF to being eligible, under CFS to the rightful choice.
+    ///
+    /// Exact eligibility would defeat the purpose: a task woken by a peer is placed at V, and when the peer then
+    /// sleeps, having run ahead of V, V moves back by a hair and the woken task is not eligible any more.
     fn is_near<T>(&self, nodes: &[Node<T>], buddy: u32, best: u32, rules: &Rules) -> bool {
         let (candidate, rightful) = (&nodes[buddy as usize], &nodes[best as usize]);
-        let may_run = rules.policy == Policy::Cfs || self.is_eligible(candidate.v, rules);
-        let bound = to_virtual(rules.wakeup_granularity, candidate.shares);
-        let behind = candidate.v.since(rightful.v);
-        candidate.place.is_queued() && may_run && behind <= bound.cast_signed()
+        let bound = to_virtual(rules.wakeup_granularity, candidate.shares).cast_signed();
+        candidate.place.is_queued()
+            && match rules.policy {
+                Policy::Eevdf => self.average.is_eligible(candidate.v.offset(-bound)),
+                Policy::Cfs => candidate.v.since(rightful.v) <= bound,
+            }
     }
 }

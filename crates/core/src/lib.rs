@@ -32,7 +32,7 @@ pub use error::{ConfigError, GroupError, NiceError, SliceError, WeightError};
 pub use group::Group;
 pub use group_weight::WeightMode;
 pub use load::CpuLoad;
-pub use run_queue::{Detached, RunQueue};
+pub use run_queue::{Detached, GroupSlot, RunQueue};
 pub use topology::{CpuPlace, Distance, Topology};
 pub use tree::GroupTree;
 pub use units::{CpuId, NICE_0_SHARES, Nanos, Slice};

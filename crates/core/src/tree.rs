@@ -220,6 +220,14 @@ impl GroupTree {
         Ok(group)
     }
 
+    /// Whether `path` could name a group, without looking for it. O(length).
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn check_path(path: &str) -> Result<(), GroupError> {
+        check_path(path)
+    }
+
     /// The group of that path, if it exists.
     ///
     /// # Errors

@@ -1,1 +1,99 @@
-//! placeholder
+//! Groups with weights for the tasks of a tokio program, on the user's own unmodified tokio runtime.
+//!
+//! Tasks live in a tree of groups, as processes live in Linux's control groups: a group's *weight* says how much of the
+//! processors it gets beside its siblings when there is not enough for all, its *clock* how much it has used. One group's
+//! runaway computation can no longer starve another's requests.
+//!
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let scheduler = quotient::Scheduler::builder().build()?; // inside any tokio runtime
+//! let acme = scheduler.group("tenants/acme")?.weight(300).create()?;
+//! let answer = acme.spawn(async {
+//!     // Children inherit the group.
+//!     quotient::spawn(async { 42 }).await
+//! });
+//! assert_eq!(answer.await??, 42);
+//! println!("{:?}", acme.stats().cpu);
+//! scheduler.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//! A few long-lived tasks of the tokio runtime are *virtual CPUs*: each polls the tasks of its run queue in the order that the
+//! scheduler core (`quotient-core`, the kernel's EEVDF over a hierarchy of groups) decides, and returns to tokio often enough that
+//! I/O, timers and foreign tasks go on. `ARCHITECTURE.md` is the map, the module headers are the protocols.
+//!
+//! # What it does not cover
+//! Fairness cannot be finer than a poll: a poll that computes for 10 ms holds its processor for 10 ms (the statistics name the task;
+//! [`checkpoint`] splits such loops). Tasks spawned with `tokio::spawn` are outside the groups: use [`spawn`], [`JoinSet`],
+//! [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor.
+#![deny(unsafe_code)]
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+mod park;
+mod sync;
+#[allow(unsafe_code)] // the one room of this crate that touches raw wakers and cells
+mod task;
+
+#[cfg(not(loom))]
+mod blocking;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod defer;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod group;
+#[cfg(not(loom))]
+mod histogram;
+#[cfg(not(loom))]
+mod host;
+#[cfg(all(feature = "hyper", not(loom)))]
+pub mod hyper;
+#[cfg(not(loom))]
+mod in_group;
+#[cfg(not(loom))]
+mod inbox;
+#[cfg(not(loom))]
+mod join_set;
+#[cfg(not(loom))]
+mod local;
+#[cfg(not(loom))]
+mod local_set;
+#[cfg(not(loom))]
+mod owned;
+#[cfg(not(loom))]
+mod scheduler;
+#[cfg(not(loom))]
+mod shared;
+#[cfg(not(loom))]
+mod spawn;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+mod task_context;
+#[cfg(not(loom))]
+mod tick;
+#[cfg(all(feature = "tower", not(loom)))]
+pub mod tower;
+#[cfg(not(loom))]
+mod vcpu;
+
+#[cfg(not(loom))]
+pub use self::{
+    blocking::{block_in_place, spawn_blocking},
+    error::{BuildError, Error, MAX_VCPUS, SpawnError},
+    group::{Group, GroupBuilder, Leftover},
+    histogram::Histogram,
+    in_group::{InGroup, InGroupExt},
+    join_set::JoinSet,
+    scheduler::{Builder, Scheduler},
+    spawn::{Checkpoint, checkpoint, spawn, try_spawn},
+    stats::{GroupStats, LongPoll, TaskStats},
+};
+#[cfg(not(loom))]
+pub use quotient_core::Policy;
+pub use task::{AbortHandle, Id, JoinError, JoinHandle};

@@ -6,13 +6,15 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::Mutex,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
     thread_local,
 };
 
 #[cfg(not(loom))]
 pub(crate) use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::Mutex,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
     thread_local,
 };
 

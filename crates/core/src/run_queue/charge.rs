@@ -24,11 +24,28 @@ impl<T> RunQueue<T> {
         Nanos(delta)
     }
 
+    /// Charges the current task and every group above it with `extra` that was spent elsewhere on its behalf. Nothing
+    /// without a current task. O(depth).
+    pub fn charge_extra(&mut self, extra: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        self.charge_time(extra.0);
+        self.flush();
+        self.set_limit();
+    }
+
     /// Charges the task now and remembers what the groups still have to be charged.
     #[inline]
     pub(super) fn charge_task(&mut self, now: Nanos, excluded: u64) -> u64 {
         let delta = (now - self.last).0.saturating_sub(excluded);
         self.last = Nanos(self.last.0.max(now.0));
+        self.charge_time(delta);
+        delta
+    }
+
+    #[inline]
+    fn charge_time(&mut self, delta: u64) {
         let timeline = &mut self.timelines[self.leaf as usize];
         let node = &mut self.slab.nodes[self.current as usize];
         let distance = to_virtual(delta, node.shares);
@@ -36,7 +53,6 @@ impl<T> RunQueue<T> {
         node.v = node.v.plus(distance);
         timeline.average.advance(distance, node.shares);
         self.pending += delta;
-        delta
     }
 
     /// Charges the collected service to every level of the chain. O(depth), nothing if there is none.

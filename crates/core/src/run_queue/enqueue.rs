@@ -10,6 +10,10 @@ use crate::node::{NONE, Node, Place};
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
+/// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSlot(u32);
+
 impl<T> RunQueue<T> {
     /// Queues a runnable task in its group (or the nearest ancestor that was not removed). Returns whether the
     /// current task should give way at its next chance; true as well if there is no current task.
@@ -23,8 +27,28 @@ impl<T> RunQueue<T> {
         kind: Enqueue,
         now: Nanos,
     ) -> bool {
+        let slot = self.slot(group);
+        self.enqueue_in(slot, entity, handle, kind, now)
+    }
+
+    /// The place of a group on this CPU, for [`RunQueue::enqueue_in`]: a handle that itself holds the group can thus be
+    /// moved in without another reference to the group. O(1) but for the first time that this CPU meets the group.
+    #[inline]
+    pub fn slot(&mut self, group: &Arc<Group>) -> GroupSlot {
         self.follow_changes();
-        let leaf = self.timeline_of(group);
+        GroupSlot(self.timeline_of(group))
+    }
+
+    /// As [`RunQueue::enqueue`], with the group's slot, which must come from this queue's [`RunQueue::slot`] just before.
+    pub fn enqueue_in(
+        &mut self,
+        slot: GroupSlot,
+        entity: TaskEntity,
+        handle: T,
+        kind: Enqueue,
+        now: Nanos,
+    ) -> bool {
+        let leaf = slot.0;
         let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
         let fresh = kind == Enqueue::New && !entity.placed;
         self.nr += 1;

@@ -22,6 +22,7 @@ mod pick;
 mod put;
 
 pub use detach::Detached;
+pub use enqueue::GroupSlot;
 
 use crate::config::{Config, GroupClock, Policy};
 use crate::foreign::ServiceClock;

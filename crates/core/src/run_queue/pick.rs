@@ -49,30 +49,38 @@ impl<T> RunQueue<T> {
     /// Chooses one entity of a timeline, takes it out of its queue and makes it the timeline's current.
     #[inline]
     pub(super) fn choose(&mut self, level: u32) -> Option<u32> {
-        let mut corrections = 0;
-        let chosen = loop {
-            let nodes = &mut self.slab.nodes;
-            let timeline = &mut self.timelines[level as usize];
-            let mut best = timeline.best(nodes, &self.rules)?;
-            if !timeline.buddies.is_empty() {
-                best = timeline.apply_buddies(nodes, best, &self.rules);
-            }
-            let node = &nodes[best as usize];
-            if node.is_task() || corrections == CORRECTIONS_MAX || !self.correct(level, best) {
-                break best;
-            }
-            corrections += 1;
-        };
-        let nodes = &mut self.slab.nodes;
+        let nodes = &mut self.slab.nodes[..];
+        let timeline = &mut self.timelines[level as usize];
+        let best = timeline.best(nodes, &self.rules)?;
+        let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
+        let chosen = if plain { best } else { self.choose_slowly(level, best)? };
+        let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
         timeline.unqueue(nodes, chosen, &self.rules);
         nodes[chosen as usize].place = Place::Current;
         timeline.current = chosen;
+        timeline.buddies.skip = NONE;
         timeline.protect(&nodes[chosen as usize], &self.rules);
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(nodes);
         }
         Some(chosen)
+    }
+
+    /// The choice where hints may replace the best, or a group may have been served elsewhere.
+    #[inline(never)]
+    fn choose_slowly(&mut self, level: u32, mut best: u32) -> Option<u32> {
+        for _ in 0..CORRECTIONS_MAX {
+            if self.slab.get(best).is_task() || !self.correct(level, best) {
+                break;
+            }
+            best = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
+        }
+        let timeline = &mut self.timelines[level as usize];
+        if timeline.buddies.concern(best) {
+            best = timeline.apply_buddies(&mut self.slab.nodes, best, &self.rules);
+        }
+        Some(best)
     }
 
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.

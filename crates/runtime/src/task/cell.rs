@@ -150,17 +150,20 @@ impl<C: Context, F: Future> Cell<C, F> {
     /// # Safety
     /// As [`Vtable::poll`].
     unsafe fn poll(task: NonNull<Header>, waker: &Waker) -> bool {
+        // The access is outside of the catching, so that a race found by loom is not taken for the future's panic.
         // SAFETY: the vtable belongs to this type; only the token's holder touches the stage before `COMPLETE`.
-        let polled = catch_unwind(AssertUnwindSafe(|| unsafe {
+        let polled = unsafe {
             Self::with_stage(task, |stage| {
-                let Stage::Future(future) = stage else {
-                    unreachable!("a token exists only while the future does")
-                };
-                // SAFETY: the future lies in the allocation that never moves; `Stage::Future` is never moved out of,
-                // only dropped in place, before the memory is reused.
-                Pin::new_unchecked(future).poll(&mut std::task::Context::from_waker(waker))
+                catch_unwind(AssertUnwindSafe(|| {
+                    let Stage::Future(future) = stage else {
+                        unreachable!("a token exists only while the future does")
+                    };
+                    // SAFETY: the future lies in the allocation that never moves; `Stage::Future` is never moved out
+                    // of, only dropped in place, before the memory is reused.
+                    Pin::new_unchecked(future).poll(&mut std::task::Context::from_waker(waker))
+                }))
             })
-        }));
+        };
         let result = match polled {
             Ok(Poll::Pending) => return false,
             Ok(Poll::Ready(output)) => Ok(output),
@@ -218,9 +221,11 @@ impl<C: Context, F: Future> Cell<C, F> {
     /// The caller may touch the stage.
     unsafe fn empty(task: NonNull<Header>) -> Result<(), Box<dyn Any + Send>> {
         // SAFETY: passed on to the caller.
-        catch_unwind(AssertUnwindSafe(|| unsafe {
-            Self::with_stage(task, |stage| *stage = Stage::Empty)
-        }))
+        unsafe {
+            Self::with_stage(task, |stage| {
+                catch_unwind(AssertUnwindSafe(|| *stage = Stage::Empty))
+            })
+        }
     }
 
     /// # Safety

@@ -127,7 +127,11 @@ pub(crate) trait Context: Sized + Send + Sync + 'static {
 /// Makes a task, queued: the caller runs it by its token or schedules that.
 ///
 /// One allocation. The token may be dropped, which cancels the task.
-pub(crate) fn spawn<C, F>(future: F, context: C, owned: C::Owned) -> (Task<C>, TaskRef<C>, JoinHandle<F::Output>)
+pub(crate) fn spawn<C, F>(
+    future: F,
+    context: C,
+    owned: C::Owned,
+) -> (Task<C>, TaskRef<C>, JoinHandle<F::Output>)
 where
     C: Context,
     F: Future + Send + 'static,
@@ -138,7 +142,10 @@ where
     unsafe {
         (
             Task::from_raw(task),
-            TaskRef { task: Reference::from_raw(task), context: PhantomData },
+            TaskRef {
+                task: Reference::from_raw(task),
+                context: PhantomData,
+            },
             JoinHandle::new(Reference::from_raw(task)),
         )
     }
@@ -158,13 +165,74 @@ unsafe impl<C: Context> Send for Task<C> {}
 // SAFETY: `&Task` gives access to the context, which is `Sync`, and to a new `TaskRef`; `Owned` takes `&mut Task`.
 unsafe impl<C: Context> Sync for Task<C> {}
 
-/// What became of a task that was run.
-pub(crate) enum Run<C: Context> {
-    /// Waiting for a wake-up, which schedules it.
-    Idle,
+/// What a poll left behind.
+pub(crate) enum Polled<C: Context> {
+    /// Pending, and nobody had woken the task when we looked. The token is still ours, so `Owned` may be settled before
+    /// [`Parking::park`] lets go of it.
+    Pending(Parking<C>),
     /// To be queued again: woken during the poll, or deferred.
     Again(Task<C>),
     /// Complete: ready, panicked or cancelled.
+    Done,
+}
+
+/// A polled task about to go idle; dropping it cancels the task, as dropping the token does.
+pub(crate) struct Parking<C: Context> {
+    task: Task<C>,
+    /// The wake-ups that the poll had to its account when it began: any other count means a wake-up since.
+    seen: state::Wakes,
+}
+
+/// What became of a task that was to go idle.
+pub(crate) enum Parked<C: Context> {
+    /// Waiting for a wake-up, which schedules it.
+    Idle,
+    /// Woken since the poll looked: to be queued again.
+    Woken(Task<C>),
+    /// Nobody can wake it any more: cancelled, complete.
+    Done,
+}
+
+impl<C: Context> Parking<C> {
+    /// What the scheduler keeps with the task, for everybody.
+    #[inline]
+    pub(crate) fn context(&self) -> &C {
+        self.task.context()
+    }
+
+    /// What the scheduler keeps with the task, for the token's holder.
+    #[inline]
+    pub(crate) fn owned_mut(&mut self) -> &mut C::Owned {
+        self.task.owned_mut()
+    }
+
+    /// Lets go of the token, unless a wake-up came since the poll: from *idle* on, any waker may take it.
+    #[inline]
+    pub(crate) fn park(self) -> Parked<C> {
+        let Self { task, seen } = self;
+        match task.view().state().idle(seen) {
+            Idle::Idle => {
+                // The token is gone by the transition, and perhaps the memory.
+                std::mem::forget(task);
+                Parked::Idle
+            }
+            Idle::Woken => Parked::Woken(task),
+            Idle::Orphaned => {
+                task.cancel();
+                Parked::Done
+            }
+        }
+    }
+}
+
+/// What became of a task that was run by [`Task::run`].
+#[cfg(test)]
+pub(crate) enum Run<C: Context> {
+    /// Waiting for a wake-up, which schedules it.
+    Idle,
+    /// To be queued again.
+    Again(Task<C>),
+    /// Complete.
     Done,
 }
 
@@ -173,7 +241,10 @@ impl<C: Context> Task<C> {
     /// `task` is a cell of context `C`, and the caller holds its token, which the result takes over.
     #[inline(always)]
     unsafe fn from_raw(task: NonNull<Header>) -> Self {
-        Self { task, context: PhantomData }
+        Self {
+            task,
+            context: PhantomData,
+        }
     }
 
     /// A look at the task through the token, which keeps the memory while `self` is borrowed.
@@ -194,7 +265,11 @@ impl<C: Context> Task<C> {
     #[inline]
     pub(crate) fn owned_mut(&mut self) -> &mut C::Owned {
         // SAFETY: the token keeps the memory and is unique; the result borrows it for as long.
-        unsafe { (*self.task.cast::<Core<C>>().as_ptr()).owned.with_mut(|owned| &mut *owned) }
+        unsafe {
+            (*self.task.cast::<Core<C>>().as_ptr())
+                .owned
+                .with_mut(|owned| &mut *owned)
+        }
     }
 
     /// The name of the task.
@@ -204,7 +279,15 @@ impl<C: Context> Task<C> {
 
     /// A new counted reference.
     pub(crate) fn task_ref(&self) -> TaskRef<C> {
-        TaskRef { task: Reference::clone(&self.view()), context: PhantomData }
+        TaskRef {
+            task: Reference::clone(&self.view()),
+            context: PhantomData,
+        }
+    }
+
+    /// Whether the task is to be dropped instead of polled.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.view().load().is_aborted()
     }
 
     /// Polls the future once, or drops it if the task was aborted.
@@ -213,46 +296,53 @@ impl<C: Context> Task<C> {
     /// this thread during the poll; "true" keeps the token. Meanwhile clones of that waker are no-op wakers, see
     /// [`probe_cloned`]. A panic in `deferred` cancels the task.
     #[inline]
-    pub(crate) fn run(self, deferred: impl FnOnce(&Waker) -> bool) -> Run<C> {
+    pub(crate) fn poll(self, deferred: impl FnOnce(&Waker) -> bool) -> Polled<C> {
         let view = self.view();
         let start = view.state().begin();
         if start.is_aborted() {
             return self.cancel_as_done();
         }
-        {
-            let scope = waker::PollScope::enter(self.task);
-            // SAFETY: the token, held until after the waker's last use, keeps the memory.
-            let waker = unsafe { waker::borrowed(self.task) };
-            // SAFETY: we hold the token, so the future is there and ours.
-            let finished = unsafe { (view.header().vtable.poll)(self.task, &waker) };
-            if finished {
-                drop(scope);
-                self.complete();
-                return Run::Done;
-            }
-            let now = view.load();
-            if now.is_aborted() {
-                drop(scope);
-                return self.cancel_as_done();
-            }
-            if now.wakes() != start.wakes() {
-                return Run::Again(self);
-            }
-            if scope.cloned() {
-                scope.start_probe();
-                if deferred(&waker) {
-                    return Run::Again(self);
-                }
+        let scope = waker::PollScope::enter(self.task);
+        // SAFETY: the token, held until after the waker's last use, keeps the memory.
+        let waker = unsafe { waker::borrowed(self.task) };
+        // SAFETY: we hold the token, so the future is there and ours.
+        let finished = unsafe { (view.header().vtable.poll)(self.task, &waker) };
+        if finished {
+            drop(scope);
+            self.complete();
+            return Polled::Done;
+        }
+        let now = view.load();
+        if now.is_aborted() {
+            drop(scope);
+            return self.cancel_as_done();
+        }
+        if now.wakes() != start.wakes() {
+            return Polled::Again(self);
+        }
+        if scope.cloned() {
+            scope.start_probe();
+            if deferred(&waker) {
+                return Polled::Again(self);
             }
         }
-        match view.state().idle(start.wakes()) {
-            Idle::Idle => {
-                // The token is gone by the transition, and perhaps the memory.
-                std::mem::forget(self);
-                Run::Idle
-            }
-            Idle::Woken => Run::Again(self),
-            Idle::Orphaned => self.cancel_as_done(),
+        Polled::Pending(Parking {
+            task: self,
+            seen: start.wakes(),
+        })
+    }
+
+    /// [`Task::poll`] and [`Parking::park`] in one, for tests that have nothing to settle in between.
+    #[cfg(test)]
+    pub(crate) fn run(self, deferred: impl FnOnce(&Waker) -> bool) -> Run<C> {
+        match self.poll(deferred) {
+            Polled::Again(task) => Run::Again(task),
+            Polled::Done => Run::Done,
+            Polled::Pending(parking) => match parking.park() {
+                Parked::Idle => Run::Idle,
+                Parked::Woken(task) => Run::Again(task),
+                Parked::Done => Run::Done,
+            },
         }
     }
 
@@ -262,9 +352,9 @@ impl<C: Context> Task<C> {
     }
 
     #[cold]
-    fn cancel_as_done(self) -> Run<C> {
+    fn cancel_as_done(self) -> Polled<C> {
         self.cancel();
-        Run::Done
+        Polled::Done
     }
 
     /// The future is dropped and the output stored: tells the scheduler, then the handle, and gives up the token.
@@ -304,7 +394,11 @@ impl<C: Context> Drop for Task<C> {
 
 impl<C: Context> fmt::Debug for Task<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Task").field("id", &self.id()).field("state", &self.view().load()).finish()
+        formatter
+            .debug_struct("Task")
+            .field("id", &self.id())
+            .field("state", &self.view().load())
+            .finish()
     }
 }
 
@@ -347,13 +441,20 @@ impl<C: Context> TaskRef<C> {
 
 impl<C: Context> Clone for TaskRef<C> {
     fn clone(&self) -> Self {
-        Self { task: self.task.clone(), context: PhantomData }
+        Self {
+            task: self.task.clone(),
+            context: PhantomData,
+        }
     }
 }
 
 impl<C: Context> fmt::Debug for TaskRef<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("TaskRef").field("id", &self.id()).field("state", &self.task.load()).finish()
+        formatter
+            .debug_struct("TaskRef")
+            .field("id", &self.id())
+            .field("state", &self.task.load())
+            .finish()
     }
 }
 

@@ -265,6 +265,10 @@ impl State {
     pub(super) fn complete(&self) -> Snapshot {
         let before = Snapshot(self.0.fetch_add(COMPLETE + REFERENCE, Ordering::AcqRel));
         debug_assert!(before.has_token(), "{before:?}");
+        debug_assert!(
+            before.has_join_interest() || !before.has_join_waker(),
+            "{before:?}"
+        );
         before
     }
 
@@ -407,7 +411,10 @@ mod tests {
         }
         assert_eq!(state.load().wakes(), Wakes(WAKES_LIMIT + 5));
         state.retain();
-        assert_eq!((state.load().wakes(), state.load().references()), (Wakes(WAKES_LIMIT), 2));
+        assert_eq!(
+            (state.load().wakes(), state.load().references()),
+            (Wakes(WAKES_LIMIT), 2)
+        );
     }
 
     #[test]
@@ -421,7 +428,9 @@ mod tests {
 
     #[test]
     fn wake_ups_after_completion_may_wrap() {
-        let state = State(AtomicU64::new((u64::MAX / WAKE) * WAKE + COMPLETE + REFERENCE));
+        let state = State(AtomicU64::new(
+            (u64::MAX / WAKE) * WAKE + COMPLETE + REFERENCE,
+        ));
         assert!(!state.wake_by_ref());
         let now = state.load();
         assert!(now.is_complete() && now.references() == 1 && now.wakes() == Wakes(0));

@@ -86,8 +86,23 @@ struct Polling {
     marks: Cell<u8>,
 }
 
+impl Polling {
+    const fn nothing() -> Self {
+        Self {
+            task: Cell::new(ptr::null()),
+            marks: Cell::new(0),
+        }
+    }
+}
+
+// Loom's macro takes no `const` block, which spares `std`'s the check for a first use.
+#[cfg(not(loom))]
 thread_local! {
-    static POLLING: Polling = const { Polling { task: Cell::new(ptr::null()), marks: Cell::new(0) } };
+    static POLLING: Polling = const { Polling::nothing() };
+}
+#[cfg(loom)]
+thread_local! {
+    static POLLING: Polling = Polling::nothing();
 }
 
 /// Notes a clone of the waker with this data; true: it must be a no-op waker.

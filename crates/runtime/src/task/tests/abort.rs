@@ -38,7 +38,12 @@ fn idle_is_queued_and_dropped() {
     assert!(output(&mut handle).unwrap_err().is_cancelled());
     assert_eq!(mock.polls(), 1);
     drop((task_ref, handle));
-    assert_eq!(mock.counts.cells_freed.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(
+        mock.counts
+            .cells_freed
+            .load(std::sync::atomic::Ordering::SeqCst),
+        0
+    );
     abort.abort();
     drop(abort);
     mock.assert_all_gone(1);
@@ -61,7 +66,11 @@ fn abort_in_poll(mock: &Mock, result: Poll<u8>) -> Result<u8, crate::task::JoinE
 #[test]
 fn polled_and_pending_is_dropped_after_the_poll() {
     let mock = Mock::default();
-    assert!(abort_in_poll(&mock, Poll::Pending).unwrap_err().is_cancelled());
+    assert!(
+        abort_in_poll(&mock, Poll::Pending)
+            .unwrap_err()
+            .is_cancelled()
+    );
     mock.assert_all_gone(1);
 }
 

@@ -35,11 +35,24 @@ fn asked(act: impl Fn(&Waker) + Send + 'static) -> (bool, bool) {
 fn is_asked_only_about_a_clone_made_here_and_no_wake_up() {
     assert_eq!(asked(|_| ()), (false, false), "no clone");
     assert_eq!(asked(|waker| drop(waker.clone())), (true, true), "a clone");
-    assert_eq!(asked(|waker| waker.clone().wake()), (false, true), "a clone, and woken");
-    let elsewhere = |waker: &Waker| thread::scope(|scope| drop(scope.spawn(|| waker.clone()).join().unwrap()));
-    assert_eq!(asked(elsewhere), (false, false), "a clone made on another thread");
+    assert_eq!(
+        asked(|waker| waker.clone().wake()),
+        (false, true),
+        "a clone, and woken"
+    );
+    let elsewhere =
+        |waker: &Waker| thread::scope(|scope| drop(scope.spawn(|| waker.clone()).join().unwrap()));
+    assert_eq!(
+        asked(elsewhere),
+        (false, false),
+        "a clone made on another thread"
+    );
     let clone_of_other = |_: &Waker| drop(Waker::noop().clone());
-    assert_eq!(asked(clone_of_other), (false, false), "a clone of somebody else's");
+    assert_eq!(
+        asked(clone_of_other),
+        (false, false),
+        "a clone of somebody else's"
+    );
 }
 
 #[test]
@@ -87,7 +100,8 @@ fn polls_nest() {
     let mock = Mock::default();
     let inner_mock = mock.clone();
     let (task, task_ref, _handle) = mock.spawn_held(poll_fn(move |context| {
-        let (inner, inner_ref, _inner_handle) = inner_mock.spawn_held(acts(|waker| drop(waker.clone())));
+        let (inner, inner_ref, _inner_handle) =
+            inner_mock.spawn_held(acts(|waker| drop(waker.clone())));
         let run = inner.run(|_| {
             // The outer task's waker is not the one that is probed.
             drop(context.waker().clone());
@@ -105,7 +119,10 @@ fn polls_nest() {
         asked.set(true);
         false
     });
-    assert!(matches!(run, Run::Idle) && asked.get(), "the outer clone after the inner poll was noted");
+    assert!(
+        matches!(run, Run::Idle) && asked.get(),
+        "the outer clone after the inner poll was noted"
+    );
     task_ref.abort();
     mock.drain();
 }

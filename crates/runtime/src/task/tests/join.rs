@@ -15,7 +15,11 @@ fn completion_wakes_the_joiner_once() {
     let (counter, waker) = CountingWaker::pair();
     assert!(poll_with(&mut handle, &waker).is_pending());
     assert!(poll_with(&mut handle, &waker).is_pending());
-    assert_eq!(Arc::strong_count(&counter), 3, "the same waker is not cloned again");
+    assert_eq!(
+        Arc::strong_count(&counter),
+        3,
+        "the same waker is not cloned again"
+    );
     mock.drain();
     assert_eq!((counter.wakes(), Arc::strong_count(&counter)), (1, 2));
     assert_eq!(output(&mut handle).unwrap(), 3);
@@ -103,8 +107,17 @@ fn a_failed_handle_resolves_at_once() {
     let error = output(&mut handle).unwrap_err();
     assert!(error.is_not_spawned() && !error.is_cancelled() && !error.is_panic());
     assert_eq!(error.id(), abort.id());
-    assert_eq!(error.to_string(), format!("task {} was not spawned: the scheduler has shut down", error.id()));
-    assert_eq!(std::io::Error::from(error.try_into_panic().unwrap_err()).to_string(), "task was not spawned");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "task {} was not spawned: the scheduler has shut down",
+            error.id()
+        )
+    );
+    assert_eq!(
+        std::io::Error::from(error.try_into_panic().unwrap_err()).to_string(),
+        "task was not spawned"
+    );
     drop(JoinHandle::<Vec<u8>>::failed("unread"));
 }
 
@@ -113,16 +126,28 @@ fn text_names_the_task() {
     let mock = Mock::default();
     let (task_ref, mut handle) = mock.spawn(async {});
     let id = handle.id();
-    assert_eq!(format!("{handle:?}"), format!("JoinHandle {{ id: {id:?} }}"));
-    assert_eq!(format!("{:?}", handle.abort_handle()), format!("AbortHandle {{ id: {id:?} }}"));
-    assert!(format!("{task_ref:?}").contains("references: 2"), "{task_ref:?}");
+    assert_eq!(
+        format!("{handle:?}"),
+        format!("JoinHandle {{ id: {id:?} }}")
+    );
+    assert_eq!(
+        format!("{:?}", handle.abort_handle()),
+        format!("AbortHandle {{ id: {id:?} }}")
+    );
+    assert!(
+        format!("{task_ref:?}").contains("references: 2"),
+        "{task_ref:?}"
+    );
     task_ref.abort();
     let task = mock.pop().unwrap();
     assert!(format!("{task:?}").contains("aborted: true"), "{task:?}");
     drop(task);
     let error = output(&mut handle).unwrap_err();
     assert_eq!(error.to_string(), format!("task {id} was cancelled"));
-    assert_eq!(format!("{error:?}"), format!("JoinError::Cancelled({id:?})"));
+    assert_eq!(
+        format!("{error:?}"),
+        format!("JoinError::Cancelled({id:?})")
+    );
 }
 
 #[test]
@@ -140,6 +165,9 @@ fn handles_are_as_free_as_tokios() {
 fn identifiers_are_unique_over_threads() {
     let take = || (0..1500).map(|_| Id::next()).collect::<Vec<_>>();
     let threads: Vec<_> = (0..3).map(|_| thread::spawn(take)).collect();
-    let all: Vec<Id> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    let all: Vec<Id> = threads
+        .into_iter()
+        .flat_map(|thread| thread.join().unwrap())
+        .collect();
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), 4500);
 }

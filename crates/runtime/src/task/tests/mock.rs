@@ -3,6 +3,7 @@
 //! Its own state is plain `std` even under loom: the model then knows of no ordering but that of the state word, and
 //! finds a race wherever the word alone would not do.
 
+use crate::sync::UnsafeCell;
 use crate::task::{Context, JoinHandle, Run, Task, TaskRef, spawn};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,11 +28,28 @@ pub(super) struct Mock {
     pub(super) counts: Arc<Counts>,
 }
 
-pub(super) struct MockContext(Mock);
+pub(super) struct MockContext {
+    mock: Mock,
+    /// Read through references, written at the end: loom finds an end that does not come after every reading.
+    probe: UnsafeCell<u8>,
+}
+
+// SAFETY: the probe is written only in `drop`, which has the context for itself.
+unsafe impl Sync for MockContext {}
+
+impl MockContext {
+    /// Reads the context, as anybody with a reference may.
+    pub(super) fn look(&self) {
+        // SAFETY: never written while the context is shared.
+        self.probe.with(|probe| assert_eq!(unsafe { *probe }, 0));
+    }
+}
 
 impl Drop for MockContext {
     fn drop(&mut self) {
-        self.0.counts.cells_freed.fetch_add(1, SeqCst);
+        // SAFETY: the context is ours.
+        self.probe.with_mut(|probe| unsafe { *probe = 1 });
+        self.mock.counts.cells_freed.fetch_add(1, SeqCst);
     }
 }
 
@@ -42,26 +60,41 @@ impl Context for MockContext {
     fn schedule(mut task: Task<Self>) {
         // The waking thread may touch `Owned`: it holds the token.
         let _ = *task.owned_mut();
-        let mock = task.context().0.clone();
+        let mock = task.context().mock.clone();
+        task.context().look();
         mock.counts.scheduled.fetch_add(1, SeqCst);
         mock.push(task);
     }
 
     fn released(task: &TaskRef<Self>) {
         assert!(!task.is_finished(), "completion must not be seen before");
-        task.context().0.counts.released.fetch_add(1, SeqCst);
+        task.context().mock.counts.released.fetch_add(1, SeqCst);
     }
 }
 
 impl Mock {
     /// Spawns `future`, to be counted; the token stays with the caller.
-    pub(super) fn spawn_held<F>(&self, future: F) -> (Task<MockContext>, TaskRef<MockContext>, JoinHandle<F::Output>)
+    pub(super) fn spawn_held<F>(
+        &self,
+        future: F,
+    ) -> (
+        Task<MockContext>,
+        TaskRef<MockContext>,
+        JoinHandle<F::Output>,
+    )
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let counted = Counted { future, counts: Arc::clone(&self.counts) };
-        spawn(counted, MockContext(self.clone()), 0)
+        let counted = Counted {
+            future,
+            counts: Arc::clone(&self.counts),
+        };
+        let context = MockContext {
+            mock: self.clone(),
+            probe: UnsafeCell::new(0),
+        };
+        spawn(counted, context, 0)
     }
 
     /// Spawns `future`, to be counted, and queues it.
@@ -100,7 +133,11 @@ impl Mock {
     /// Every one of `tasks` was released, its future dropped, and its memory freed, once.
     pub(super) fn assert_all_gone(&self, tasks: usize) {
         assert_eq!(self.queued(), 0);
-        assert_eq!(self.counts.futures_dropped.load(SeqCst), tasks, "futures dropped");
+        assert_eq!(
+            self.counts.futures_dropped.load(SeqCst),
+            tasks,
+            "futures dropped"
+        );
         assert_eq!(self.counts.released.load(SeqCst), tasks, "released");
         assert_eq!(self.counts.cells_freed.load(SeqCst), tasks, "freed");
     }
@@ -180,6 +217,10 @@ impl WakerSlot {
     }
 
     pub(super) fn take(&self) -> Waker {
-        self.0.lock().unwrap().take().expect("the task has left its waker")
+        self.0
+            .lock()
+            .unwrap()
+            .take()
+            .expect("the task has left its waker")
     }
 }

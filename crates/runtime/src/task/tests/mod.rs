@@ -7,6 +7,8 @@ mod loom;
 
 #[cfg(not(loom))]
 mod abort;
+#[cfg(not(any(loom, miri)))]
+mod costs;
 #[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]

@@ -35,7 +35,10 @@ impl<T: Unpin> Future for BombFuture<T> {
 fn message(error: JoinError) -> String {
     assert!(error.is_panic() && !error.is_cancelled());
     let payload = error.into_panic();
-    payload.downcast_ref::<&str>().map_or_else(|| payload.downcast_ref::<String>().unwrap().clone(), |m| m.to_string())
+    payload.downcast_ref::<&str>().map_or_else(
+        || payload.downcast_ref::<String>().unwrap().clone(),
+        |m| m.to_string(),
+    )
 }
 
 #[test]
@@ -48,8 +51,14 @@ fn in_poll_goes_to_the_handle() {
     });
     mock.drain();
     let error = output(&mut handle).unwrap_err();
-    assert_eq!(error.to_string(), format!("task {} panicked with message \"number 7\"", error.id()));
-    assert_eq!(format!("{error:?}"), format!("JoinError::Panic({:?}, \"number 7\", ...)", error.id()));
+    assert_eq!(
+        error.to_string(),
+        format!("task {} panicked with message \"number 7\"", error.id())
+    );
+    assert_eq!(
+        format!("{error:?}"),
+        format!("JoinError::Panic({:?}, \"number 7\", ...)", error.id())
+    );
     assert_eq!(message(error), "number 7");
     drop(handle);
     mock.assert_all_gone(1);
@@ -62,13 +71,19 @@ fn with_an_odd_payload_has_no_message() {
     mock.drain();
     let error = output(&mut handle).unwrap_err();
     assert_eq!(error.to_string(), format!("task {} panicked", error.id()));
-    assert_eq!(*error.try_into_panic().unwrap().downcast::<u32>().unwrap(), 5);
+    assert_eq!(
+        *error.try_into_panic().unwrap().downcast::<u32>().unwrap(),
+        5
+    );
 }
 
 #[test]
 fn in_the_destructor_after_ready_replaces_the_output() {
     let mock = Mock::default();
-    let (_, mut handle) = mock.spawn(BombFuture { output: Some(1), _bomb: Bomb("in drop") });
+    let (_, mut handle) = mock.spawn(BombFuture {
+        output: Some(1),
+        _bomb: Bomb("in drop"),
+    });
     mock.drain();
     assert_eq!(message(output(&mut handle).unwrap_err()), "in drop");
     drop(handle);
@@ -78,7 +93,10 @@ fn in_the_destructor_after_ready_replaces_the_output() {
 #[test]
 fn in_both_destructors_after_ready_is_survived() {
     let mock = Mock::default();
-    let (_, mut handle) = mock.spawn(BombFuture { output: Some(Bomb("output")), _bomb: Bomb("in drop") });
+    let (_, mut handle) = mock.spawn(BombFuture {
+        output: Some(Bomb("output")),
+        _bomb: Bomb("in drop"),
+    });
     mock.drain();
     assert_eq!(message(output(&mut handle).unwrap_err()), "in drop");
     drop(handle);
@@ -88,7 +106,10 @@ fn in_both_destructors_after_ready_is_survived() {
 #[test]
 fn in_poll_and_destructor_keeps_the_first() {
     let mock = Mock::default();
-    let (_, mut handle) = mock.spawn(BombFuture::<u8> { output: None, _bomb: Bomb("in drop") });
+    let (_, mut handle) = mock.spawn(BombFuture::<u8> {
+        output: None,
+        _bomb: Bomb("in drop"),
+    });
     mock.drain();
     assert_eq!(message(output(&mut handle).unwrap_err()), "in poll");
     drop(handle);
@@ -98,7 +119,10 @@ fn in_poll_and_destructor_keeps_the_first() {
 #[test]
 fn in_the_destructor_on_abort_goes_to_the_handle() {
     let mock = Mock::default();
-    let (task, task_ref, mut handle) = mock.spawn_held(BombFuture { output: Some(1), _bomb: Bomb("in drop") });
+    let (task, task_ref, mut handle) = mock.spawn_held(BombFuture {
+        output: Some(1),
+        _bomb: Bomb("in drop"),
+    });
     task_ref.abort();
     assert!(matches!(task.run(|_| false), Run::Done));
     assert_eq!(message(output(&mut handle).unwrap_err()), "in drop");
@@ -109,7 +133,10 @@ fn in_the_destructor_on_abort_goes_to_the_handle() {
 #[test]
 fn in_the_destructor_of_a_dropped_token_goes_to_the_handle() {
     let mock = Mock::default();
-    let (task, _, mut handle) = mock.spawn_held(BombFuture { output: Some(1), _bomb: Bomb("in drop") });
+    let (task, _, mut handle) = mock.spawn_held(BombFuture {
+        output: Some(1),
+        _bomb: Bomb("in drop"),
+    });
     task.cancel();
     assert_eq!(message(output(&mut handle).unwrap_err()), "in drop");
     drop(handle);

@@ -10,7 +10,10 @@ use std::thread;
 const ROUNDS: usize = if cfg!(miri) { 8 } else { 2000 };
 
 /// A task that is ready once `flag` is set; it leaves its waker at each poll.
-fn waits(flag: &Arc<AtomicBool>, slot: &WakerSlot) -> impl Future<Output = String> + Send + 'static {
+fn waits(
+    flag: &Arc<AtomicBool>,
+    slot: &WakerSlot,
+) -> impl Future<Output = String> + Send + 'static {
     let (flag, slot) = (Arc::clone(flag), slot.clone());
     poll_fn(move |context| {
         if flag.load(SeqCst) {
@@ -50,7 +53,10 @@ fn wakers_runner_aborter_and_joiner_race() {
             for _ in 0..3 {
                 if !joined && let Poll::Ready(result) = poll_with(&mut handle, Waker::noop()) {
                     joined = true;
-                    completed.fetch_add(usize::from(result.is_ok_and(|text| text == "output")), SeqCst);
+                    completed.fetch_add(
+                        usize::from(result.is_ok_and(|text| text == "output")),
+                        SeqCst,
+                    );
                 }
             }
             drop(handle);

@@ -64,8 +64,12 @@ fn a_wake_up_during_the_poll_keeps_the_token() {
             Poll::Pending
         })
     });
-    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else { panic!("woken") };
-    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else { panic!("woken") };
+    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else {
+        panic!("woken")
+    };
+    let Run::Again(task) = task.run(|_| unreachable!("it was woken")) else {
+        panic!("woken")
+    };
     assert!(matches!(task.run(|_| unreachable!()), Run::Done));
     assert_eq!((mock.scheduled(), output(&mut handle).unwrap()), (0, 3));
     drop((task_ref, handle));
@@ -137,6 +141,19 @@ fn an_idle_task_that_nobody_knows_is_queued_for_its_end() {
     assert_eq!((mock.queued(), mock.scheduled()), (1, 1));
     mock.drain();
     assert_eq!(mock.polls(), 1, "dropped, not polled");
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn an_idle_task_known_to_its_handle_only_ends_with_it() {
+    let mock = Mock::default();
+    let (task_ref, handle) = mock.spawn(pending::<()>());
+    mock.drain();
+    drop(task_ref);
+    assert_eq!(mock.queued(), 0);
+    drop(handle);
+    assert_eq!(mock.queued(), 1);
+    mock.drain();
     mock.assert_all_gone(1);
 }
 

@@ -1,0 +1,24 @@
+//! Did the task that just returned `Pending` leave its waker with tokio's *deferred* list?
+//!
+//! `tokio::task::yield_now` and an exhausted cooperation budget do not wake the task: they leave its waker with the worker, which
+//! wakes it when its own queue is empty. With a virtual CPU polling tasks inside one tokio task that moment is far away, so the
+//! yielder would leave the run queue and fairness between groups would collapse (1:1.1 where 1:3 was asked for). tokio keeps a
+//! waker only once if it is the last of the list already. So we leave it once more: if tokio does not clone it again, it was there.
+//! If tokio does clone it, that clone is a no-op waker (the task module's probe mode), and costs one extra driver turn.
+//!
+//! tokio may change this; `tests/tokio_defer_canary.rs` names the version it was checked with and fails when it does.
+
+use std::future::Future;
+use std::task::{Context, Waker};
+
+use crate::task::probe_cloned;
+
+/// Called between a pending poll that cloned its waker and the task's going idle.
+pub(crate) fn was_deferred(waker: &Waker) -> bool {
+    let mut yielding = std::pin::pin!(tokio::task::yield_now());
+    let ready = yielding
+        .as_mut()
+        .poll(&mut Context::from_waker(waker))
+        .is_ready();
+    !ready && !probe_cloned()
+}

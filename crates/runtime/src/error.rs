@@ -1,0 +1,136 @@
+//! What can be refused, and why. Every error names the field, the value and the allowed range, and nothing has changed.
+
+use std::fmt;
+
+use quotient_core::{ConfigError, GroupError, WeightError};
+
+/// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: one 64-bit idle mask, half of it for stand-ins.
+pub const MAX_VCPUS: usize = 32;
+
+/// Why a scheduler was not built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// `build` was called outside a tokio runtime, and no handle was given to the builder.
+    NoRuntime,
+    /// `vcpus` is outside `1..=`[`MAX_VCPUS`].
+    Vcpus {
+        /// The value that was given.
+        value: usize,
+    },
+    /// A scheduling parameter is out of its range.
+    Config(ConfigError),
+    /// The operating system refused the scheduler's tick thread.
+    TickThread(String),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRuntime => formatter.write_str(
+                "no tokio runtime here: call `build` inside one, or give the builder a `tokio::runtime::Handle`",
+            ),
+            Self::Vcpus { value } => {
+                write!(formatter, "vcpus is {value}, allowed are 1 to {MAX_VCPUS}")
+            }
+            Self::Config(error) => write!(formatter, "{error}"),
+            Self::TickThread(reason) => write!(formatter, "the tick thread did not start: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<ConfigError> for BuildError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+/// Why a group was not found, created, changed or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The weight is outside 1..=10000.
+    Weight(WeightError),
+    /// The group path is malformed, unknown, or the tree refused the change.
+    Group(GroupError),
+    /// The group was removed.
+    Removed {
+        /// Its path while it lived.
+        path: String,
+    },
+    /// The group still has tasks, and the caller asked not to touch them.
+    Busy {
+        /// The group's path.
+        path: String,
+        /// Live tasks in the group and below it.
+        tasks: usize,
+    },
+    /// The root group cannot be frozen, killed, removed or given a weight.
+    Root,
+    /// The scheduler was shut down.
+    ShutDown,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Weight(error) => write!(formatter, "{error}"),
+            Self::Group(error) => write!(formatter, "{error}"),
+            Self::Removed { path } => write!(formatter, "group {path:?} was removed"),
+            Self::Busy { path, tasks } => write!(
+                formatter,
+                "group {path:?} has {tasks} live tasks, allowed are 0: kill them, or move them to the parent"
+            ),
+            Self::Root => formatter.write_str("the root group is not open to this change"),
+            Self::ShutDown => formatter.write_str("the scheduler was shut down"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<WeightError> for Error {
+    fn from(error: WeightError) -> Self {
+        Self::Weight(error)
+    }
+}
+
+impl From<GroupError> for Error {
+    fn from(error: GroupError) -> Self {
+        Self::Group(error)
+    }
+}
+
+/// Why a task was not spawned. The future was dropped; nothing else happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// The scheduler was shut down.
+    ShutDown,
+    /// The group was removed.
+    GroupRemoved {
+        /// Its path while it lived.
+        path: String,
+    },
+    /// The caller runs in no group: it is neither a task of a scheduler nor inside `in_group`.
+    NoGroup,
+    /// There is no tokio runtime on the calling thread.
+    NoRuntime,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ShutDown => formatter.write_str("the scheduler was shut down"),
+            Self::GroupRemoved { path } => write!(formatter, "group {path:?} was removed"),
+            Self::NoGroup => formatter.write_str(
+                "the caller runs in no group: spawn with `Group::spawn`, or from a task that runs in a group",
+            ),
+            Self::NoRuntime => formatter.write_str("no tokio runtime on the calling thread"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}

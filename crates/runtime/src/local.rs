@@ -1,0 +1,244 @@
+//! What a thread knows while it is inside a virtual CPU's poll.
+//!
+//! A wake-up made inside a task's poll goes to this thread's `next` slot without a lock: the last task woken runs next (the
+//! kernel's next buddy). An older occupant moves on to the inbox, where other virtual CPUs can see it. The slot is emptied at
+//! every switch and before the poll returns to the host, so a task waits in it for at most one poll.
+//! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use quotient_core::{Enqueue, Nanos};
+
+use crate::group::GroupShared;
+use crate::inbox::Arrival;
+use crate::shared::Shared;
+use crate::task_context::Task;
+
+thread_local! {
+    static LOCAL: Local = const { Local::new() };
+}
+
+/// The thread's view.
+pub(crate) struct Local {
+    /// Address of the scheduler whose virtual CPU runs here, 0 for none: identity only.
+    scheduler: Cell<usize>,
+    vcpu: Cell<usize>,
+    /// A task is being polled (as against: the virtual CPU itself works).
+    polling: Cell<bool>,
+    next: RefCell<Option<Arrival>>,
+    /// The group that is charged now: the task's, or the innermost `in_group`'s.
+    group: RefCell<Option<(Arc<Shared>, Arc<GroupShared>)>>,
+    /// Time of the current poll that somebody else was charged for.
+    excluded: Cell<Nanos>,
+    /// Time beyond the current poll that the current task is charged for (a gate's outer polls).
+    extra: Cell<Nanos>,
+    /// The task asks for a return to the host after this poll.
+    leave: Cell<bool>,
+}
+
+impl Local {
+    const fn new() -> Self {
+        Self {
+            scheduler: Cell::new(0),
+            vcpu: Cell::new(0),
+            polling: Cell::new(false),
+            next: RefCell::new(None),
+            group: RefCell::new(None),
+            excluded: Cell::new(Nanos::ZERO),
+            extra: Cell::new(Nanos::ZERO),
+            leave: Cell::new(false),
+        }
+    }
+}
+
+/// `task` was queued by a waker or is new: hands it to this thread's virtual CPU if it belongs to the same scheduler, else to the
+/// task's home.
+pub(crate) fn schedule(task: Task, kind: Enqueue) {
+    let address = Arc::as_ptr(&task.context().shared) as usize;
+    let mut task = Some(task);
+    // After the thread's locals are gone (a waker called from another local's destructor) the remote path serves.
+    let _ = LOCAL.try_with(|local| {
+        if local.scheduler.get() != address {
+            return;
+        }
+        let Ok(mut next) = local.next.try_borrow_mut() else {
+            return;
+        };
+        let Some(task) = task.take() else { return };
+        let vcpu = local.vcpu.get();
+        let displaced = next.replace(Arrival { task, kind });
+        drop(next);
+        if let Some(displaced) = displaced {
+            let shared = displaced.task.context().shared.clone();
+            shared.publish_local(vcpu, displaced);
+        }
+    });
+    if let Some(task) = task {
+        let shared = task.context().shared.clone();
+        shared.submit_remote(task, kind);
+    }
+}
+
+/// Guard of one virtual CPU's poll.
+pub(crate) struct Entered {
+    previous: (usize, usize, bool),
+    previous_next: Option<Arrival>,
+    previous_group: Option<(Arc<Shared>, Arc<GroupShared>)>,
+    _not_send: PhantomData<*mut ()>,
+}
+
+/// The calling thread starts to poll a virtual CPU.
+pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
+    LOCAL.with(|local| {
+        let previous = (
+            local.scheduler.replace(Arc::as_ptr(shared) as usize),
+            local.vcpu.replace(vcpu),
+            local.polling.replace(false),
+        );
+        Entered {
+            previous,
+            previous_next: local.next.take(),
+            previous_group: local.group.take(),
+            _not_send: PhantomData,
+        }
+    })
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let restore = |local: &Local| {
+            let (scheduler, vcpu, polling) = self.previous;
+            let index = local.vcpu.replace(vcpu);
+            local.scheduler.set(scheduler);
+            local.polling.set(polling);
+            let left = local.next.replace(self.previous_next.take());
+            drop(local.group.replace(self.previous_group.take()));
+            (index, left)
+        };
+        if let Ok((index, Some(arrival))) = LOCAL.try_with(restore) {
+            let shared = arrival.task.context().shared.clone();
+            shared.publish_local(index, arrival);
+        }
+    }
+}
+
+impl Entered {
+    /// Takes the task that was woken last on this thread.
+    #[inline]
+    pub(crate) fn take_next(&self) -> Option<Arrival> {
+        LOCAL.with(|local| local.next.borrow_mut().take())
+    }
+
+    /// A task's poll starts. `group` is taken over only if it differs from the last one.
+    #[inline]
+    pub(crate) fn begin_task(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) {
+        LOCAL.with(|local| {
+            {
+                let mut current = local.group.borrow_mut();
+                let same = matches!(&*current, Some((_, known)) if Arc::ptr_eq(known, group));
+                if !same {
+                    *current = Some((shared.clone(), group.clone()));
+                }
+            }
+            local.excluded.set(Nanos::ZERO);
+            local.polling.set(true);
+        });
+    }
+
+    /// The poll is over: (excluded, extra, leave) for the charge and the switch.
+    #[inline]
+    pub(crate) fn end_task(&self) -> PollNotes {
+        LOCAL.with(|local| {
+            local.polling.set(false);
+            PollNotes {
+                excluded: local.excluded.replace(Nanos::ZERO),
+                extra: local.extra.replace(Nanos::ZERO),
+                leave: local.leave.replace(false),
+            }
+        })
+    }
+}
+
+/// What happened inside a poll that its charge must know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PollNotes {
+    pub(crate) excluded: Nanos,
+    pub(crate) extra: Nanos,
+    pub(crate) leave: bool,
+}
+
+/// The scheduler and the group that the caller's CPU time is charged to, if any.
+pub(crate) fn current_group() -> Option<(Arc<Shared>, Arc<GroupShared>)> {
+    LOCAL
+        .try_with(|local| local.group.try_borrow().ok().and_then(|group| group.clone()))
+        .ok()
+        .flatten()
+}
+
+/// The virtual CPU of `shared` that runs on this thread.
+pub(crate) fn current_vcpu(shared: &Arc<Shared>) -> Option<usize> {
+    LOCAL
+        .try_with(|local| {
+            (local.scheduler.get() == Arc::as_ptr(shared) as usize).then(|| local.vcpu.get())
+        })
+        .ok()
+        .flatten()
+}
+
+/// Calls `look` with the scheduler and the virtual CPU if a task is being polled on this thread.
+#[inline]
+pub(crate) fn with_polling<R>(look: impl FnOnce(&Shared, usize) -> R) -> Option<R> {
+    LOCAL
+        .try_with(|local| {
+            if !local.polling.get() {
+                return None;
+            }
+            let group = local.group.try_borrow().ok()?;
+            let (shared, _) = group.as_ref()?;
+            Some(look(shared, local.vcpu.get()))
+        })
+        .ok()
+        .flatten()
+}
+
+/// The current task is charged `extra` beyond its poll; `leave` asks for a return to the host after it.
+pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
+    let _ = LOCAL.try_with(|local| {
+        local.extra.set(local.extra.get().saturating_add(extra));
+        local.leave.set(local.leave.get() | leave);
+    });
+}
+
+/// What [`replace_group`] replaced.
+pub(crate) type Saved = (Option<(Arc<Shared>, Arc<GroupShared>)>, Nanos);
+
+/// Makes `group` the charged group of this thread; give the result back to [`restore_group`].
+pub(crate) fn replace_group(
+    shared: &Arc<Shared>,
+    group: &Arc<GroupShared>,
+) -> Saved {
+    LOCAL.with(|local| {
+        let previous = local.group.replace(Some((shared.clone(), group.clone())));
+        (previous, local.excluded.replace(Nanos::ZERO))
+    })
+}
+
+/// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that nobody nested inside was charged for.
+pub(crate) fn restore_group(
+    (previous, excluded_before): Saved,
+    elapsed: Nanos,
+) -> Nanos {
+    LOCAL.with(|local| {
+        drop(local.group.replace(previous));
+        let nested = local.excluded.get();
+        local.excluded.set(excluded_before.saturating_add(elapsed));
+        elapsed.saturating_sub(nested)
+    })
+}
+
+/// Time of the current poll that somebody else was charged for.
+pub(crate) fn exclude(time: Nanos) {
+    let _ = LOCAL.try_with(|local| local.excluded.set(local.excluded.get().saturating_add(time)));
+}

@@ -1,0 +1,351 @@
+//! The state that all parts of one scheduler share, and how a woken task finds a virtual CPU.
+//!
+//! # Who may touch what
+//! - A run queue belongs to its virtual CPU; a thief takes its lock with `try_lock` and only removes waiting tasks. Nobody holds
+//!   two run-queue locks at once, and no lock is held while user code runs.
+//! - The idle mask says which virtual CPUs may be claimed: set by the sleeper before it sleeps, cleared by whoever claims it or by
+//!   its own next poll. It is a hint for choosing; the truth is the parking word (see `park`).
+//! - A woken task goes (1) to the `next` slot of the waking thread's own virtual CPU (`local`), or (2) to the inbox of its home, or,
+//!   if its home is busy and another is idle, to the idle one's. A queued token is in exactly one slot, inbox, run queue or frozen list.
+//!
+//! # End of the scheduler
+//! `phase` only grows. `OPEN -> CLOSING`: spawns are refused, every live task is aborted, so that the virtual CPUs drop the
+//! futures. `CLOSING -> CLOSED`: no virtual CPU is left (they ended because no task lives, or the host dropped them); inboxes
+//! are closed, what waits is cancelled on the spot, and a token that comes later is cancelled by whoever brings it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use crossbeam_utils::CachePadded;
+use quotient_core::Topology;
+use quotient_core::{CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos, RunQueue};
+
+use crate::clock::Clock;
+use crate::group::GroupShared;
+use crate::host::Host;
+use crate::inbox::{Arrival, Inbox};
+use crate::park::Park;
+use crate::scheduler::Handles;
+use crate::task_context::{Task, TaskContext, TaskRef};
+use crate::tick::TickControl;
+
+/// Spawns are accepted.
+pub(crate) const OPEN: u8 = 0;
+/// Tasks are being aborted; virtual CPUs end once none lives.
+pub(crate) const CLOSING: u8 = 1;
+/// No virtual CPU is left.
+pub(crate) const CLOSED: u8 = 2;
+
+/// One virtual CPU as others see it.
+#[derive(Debug)]
+pub(crate) struct VcpuShared {
+    pub(crate) queue: Mutex<RunQueue<Task>>,
+    pub(crate) inbox: Inbox,
+    pub(crate) park: Park,
+    /// Its future exists and will be polled when woken (stand-ins come and go).
+    pub(crate) online: AtomicBool,
+    /// The running task should return to the scheduler at its next checkpoint.
+    pub(crate) resched: AtomicBool,
+    /// When the poll in progress started, plus one; 0 between polls. Read by the tick thread.
+    pub(crate) polling_since: AtomicU64,
+    /// The running task said that it blocks in place.
+    pub(crate) blocked: AtomicBool,
+}
+
+/// All of one scheduler.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) tree: GroupTree,
+    pub(crate) groups: RwLock<HashMap<u32, Arc<GroupShared>>>,
+    pub(crate) root: Arc<GroupShared>,
+    /// Regular virtual CPUs first, then the slots of the stand-ins.
+    pub(crate) vcpus: Box<[CachePadded<VcpuShared>]>,
+    /// Number of regular virtual CPUs.
+    pub(crate) regular: usize,
+    pub(crate) loads: Box<[Arc<CpuLoad>]>,
+    pub(crate) topology: Topology,
+    pub(crate) idle: CachePadded<AtomicU64>,
+    phase: AtomicU8,
+    /// Live tasks of all groups.
+    live: CachePadded<AtomicUsize>,
+    /// Futures of virtual CPUs that the host still holds.
+    futures: AtomicUsize,
+    /// Handles that users hold; with none and no live task the virtual CPUs end.
+    pub(crate) handle_count: AtomicUsize,
+    next_home: AtomicUsize,
+    pub(crate) ended: tokio::sync::Notify,
+    pub(crate) host: Box<dyn Host>,
+    pub(crate) tick: TickControl,
+    /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
+    pub(crate) shape: Mutex<()>,
+    /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
+    pub(crate) leaving: Mutex<Vec<Arc<GroupShared>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Scheduler")
+            .field("vcpus", &self.regular)
+            .field("live", &self.live.load(Ordering::Relaxed))
+            .field("phase", &self.phase.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(tree: GroupTree, regular: usize, slots: usize, host: Box<dyn Host>) -> Self {
+        let mut loads = Vec::with_capacity(slots);
+        let vcpus = (0..slots)
+            .map(|index| {
+                let queue = RunQueue::new(&tree, cpu_id(index));
+                loads.push(queue.load().clone());
+                CachePadded::new(VcpuShared {
+                    queue: Mutex::new(queue),
+                    inbox: Inbox::default(),
+                    park: Park::new(),
+                    online: AtomicBool::new(index < regular),
+                    resched: AtomicBool::new(false),
+                    polling_since: AtomicU64::new(0),
+                    blocked: AtomicBool::new(false),
+                })
+            })
+            .collect();
+        let root = Arc::new(GroupShared::new(tree.root(), None, slots));
+        Self {
+            clock: Clock::new(),
+            groups: RwLock::new(HashMap::new()),
+            root,
+            vcpus,
+            regular,
+            loads: loads.into_boxed_slice(),
+            topology: Topology::flat(u32::try_from(slots).unwrap_or(u32::MAX)),
+            idle: CachePadded::new(AtomicU64::new(0)),
+            phase: AtomicU8::new(OPEN),
+            live: CachePadded::new(AtomicUsize::new(0)),
+            futures: AtomicUsize::new(regular),
+            handle_count: AtomicUsize::new(0),
+            next_home: AtomicUsize::new(0),
+            ended: tokio::sync::Notify::new(),
+            host,
+            tick: TickControl::default(),
+            shape: Mutex::new(()),
+            leaving: Mutex::new(Vec::new()),
+            tree,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> u8 {
+        self.phase.load(Ordering::Acquire)
+    }
+
+    /// Live tasks of all groups.
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Locks a run queue. A panic under this lock aborts the process (see `vcpu`), so poison cannot be seen.
+    pub(crate) fn queue(&self, vcpu: usize) -> MutexGuard<'_, RunQueue<Task>> {
+        self.vcpus[vcpu]
+            .queue
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Takes every waiting task out of a run queue.
+    pub(crate) fn drain_queue(&self, vcpu: usize) -> Vec<Detached<Task>> {
+        let mut waiting = Vec::new();
+        self.queue(vcpu).drain(None, self.now(), &mut waiting);
+        waiting
+    }
+
+    /// A task is about to be listed in a group.
+    pub(crate) fn task_began(&self) {
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A task's future was dropped and its output stored.
+    pub(crate) fn task_ended(&self) {
+        if self.live.fetch_sub(1, Ordering::AcqRel) == 1 && self.may_end() {
+            self.wake_everybody();
+        }
+    }
+
+    /// Nothing lives and nobody can spawn any more: the virtual CPUs end. Once true it stays true.
+    pub(crate) fn may_end(&self) -> bool {
+        (self.phase() != OPEN || self.handle_count.load(Ordering::Acquire) == 0) && self.live() == 0
+    }
+
+    /// The home of a task that is spawned from outside: one virtual CPU after the other.
+    pub(crate) fn next_home(&self) -> usize {
+        self.next_home.fetch_add(1, Ordering::Relaxed) % self.regular
+    }
+
+    /// One more handle for the user.
+    pub(crate) fn handles(self: &Arc<Self>) -> Arc<Handles> {
+        Handles::new(self)
+    }
+
+    /// A virtual CPU of this thread hands on a task that others may see.
+    pub(crate) fn publish_local(&self, vcpu: usize, mut arrival: Arrival) {
+        if matches!(arrival.kind, Enqueue::WakeBuddy) {
+            arrival.kind = Enqueue::Wake;
+        }
+        if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
+            task.cancel();
+        }
+    }
+
+    /// A thread outside the virtual CPUs (a driver, a timer, another runtime) woke or spawned `task`.
+    pub(crate) fn submit_remote(&self, mut task: Task, kind: Enqueue) {
+        task.owned_mut().since = self.clock.now();
+        let home = task.context().home.load(Ordering::Relaxed) as usize;
+        let target = self.choose(home);
+        match self.vcpus[target].inbox.push(Arrival { task, kind }) {
+            Ok(()) => {
+                self.vcpus[target].resched.store(true, Ordering::Relaxed);
+                self.wake_vcpu(target);
+            }
+            // A stand-in that has just retired: its home is a regular one from now on.
+            Err(mut task) => {
+                task.context().home.store(0, Ordering::Relaxed);
+                if self.phase() == CLOSED || target < self.regular {
+                    task.cancel();
+                } else {
+                    task.owned_mut().since = self.clock.now();
+                    match self.vcpus[0].inbox.push(Arrival { task, kind }) {
+                        Ok(()) => {
+                            self.wake_vcpu(0);
+                        }
+                        Err(task) => task.cancel(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The home if it is free to take the task at once, else an idle virtual CPU, else the home.
+    fn choose(&self, home: usize) -> usize {
+        let home = if self.vcpus[home].online.load(Ordering::Relaxed) {
+            home
+        } else {
+            0
+        };
+        let vcpu = &self.vcpus[home];
+        if vcpu.park.is_sleeping() {
+            return home;
+        }
+        let idle = self.idle.load(Ordering::Relaxed);
+        if idle == 0 {
+            return home;
+        }
+        let busy = vcpu.polling_since.load(Ordering::Relaxed) != 0
+            || self.loads[home].nr_queued() > 0
+            || vcpu.inbox.len() > 0;
+        if busy {
+            idle.trailing_zeros() as usize
+        } else {
+            home
+        }
+    }
+
+    /// Wakes one virtual CPU if it sleeps; work for it must be visible already.
+    pub(crate) fn wake_vcpu(&self, vcpu: usize) -> bool {
+        let woken = self.vcpus[vcpu].park.wake();
+        if woken {
+            self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
+            self.tick.run();
+        }
+        woken
+    }
+
+    /// Wakes an idle virtual CPU, if there is one, to take part of the caller's queue.
+    pub(crate) fn kick_idle(&self) -> bool {
+        let idle = self.idle.load(Ordering::SeqCst);
+        idle != 0 && self.wake_vcpu(idle.trailing_zeros() as usize)
+    }
+
+    /// Wakes all virtual CPUs, so that they look at the phase.
+    pub(crate) fn wake_everybody(&self) {
+        for vcpu in 0..self.vcpus.len() {
+            self.wake_vcpu(vcpu);
+        }
+    }
+
+    /// Refuses spawns from now on and aborts every live task. Idempotent. O(tasks).
+    pub(crate) fn close(&self) {
+        let _ = self
+            .phase
+            .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
+        for group in self.all_groups() {
+            group.kill_own();
+        }
+        self.wake_everybody();
+    }
+
+    /// Every group that exists, the root first.
+    pub(crate) fn all_groups(&self) -> Vec<Arc<GroupShared>> {
+        let groups = self.groups.read().unwrap_or_else(|poison| poison.into_inner());
+        std::iter::once(self.root.clone())
+            .chain(groups.values().cloned())
+            .collect()
+    }
+
+    /// One more future of a virtual CPU exists.
+    pub(crate) fn future_began(&self) {
+        self.futures.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).
+    pub(crate) fn future_ended(&self, vcpu: usize) {
+        self.vcpus[vcpu].online.store(false, Ordering::Release);
+        self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
+        if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        self.phase.store(CLOSED, Ordering::Release);
+        self.tick.stop();
+        for vcpu in 0..self.vcpus.len() {
+            for arrival in self.vcpus[vcpu].inbox.close() {
+                arrival.task.cancel();
+            }
+            for detached in self.drain_queue(vcpu) {
+                detached.handle.cancel();
+            }
+        }
+        // Sleeping tasks: the abort queues each, finds every inbox closed, and so drops the future here and now.
+        for group in self.all_groups() {
+            group.kill_own();
+        }
+        self.ended.notify_waiters();
+    }
+
+    /// A new task is made known to its group, then queued. The caller has checked that the scheduler is open.
+    pub(crate) fn list(&self, group: &Arc<GroupShared>, task: &TaskRef, hint: usize) {
+        let context: &TaskContext = task.context();
+        self.task_began();
+        group.joined();
+        let (shard, key) = group.owned.insert(task.clone(), hint);
+        *context
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner()) =
+            Some(crate::task_context::Membership {
+                group: group.clone(),
+                key,
+                shard,
+            });
+    }
+
+    /// Now, on the scheduler's clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+}
+
+/// The core's name of a virtual CPU.
+pub(crate) fn cpu_id(index: usize) -> CpuId {
+    CpuId(u32::try_from(index).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,152 @@
+//! What a group and a task have consumed; read at any time without stopping anybody.
+//!
+//! Every figure has one writer: the virtual CPU that runs the group. It owns one [`GroupCpu`] for each (group, virtual CPU),
+//! made when the group first runs there, and stores relaxed atomics on lines of its own. A reader sums them. At quiescence
+//! the sums are exact; while tasks run they lag by at most the polls in progress.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use quotient_core::Nanos;
+
+use crate::histogram::{AtomicHistogram, Histogram};
+
+/// The longest poll seen and where its task was spawned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LongPoll {
+    /// How long the poll took, wall time.
+    pub duration: Duration,
+    /// Where the task was spawned.
+    pub location: &'static Location<'static>,
+}
+
+/// Figures of one group; children are included in `cpu` alone, which is charged at every level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupStats {
+    /// CPU time of the group and all its descendants, exact at quiescence.
+    pub cpu: Duration,
+    /// Wall time that polls of the group's own tasks took.
+    pub wall: Duration,
+    /// Wall time of those polls in which the host ran something else on the worker's processor; not billed.
+    pub steal: Duration,
+    /// Polls of the group's own tasks.
+    pub polls: u64,
+    /// Time from being woken to being polled, of the group's own tasks.
+    pub run_delay: Histogram,
+    /// The longest poll of the group's own tasks.
+    pub longest_poll: Option<LongPoll>,
+    /// Live tasks of the group itself.
+    pub tasks: usize,
+    /// Tasks that left the groups through `tokio::spawn` during polls of this group, as far as they could be seen (see `DESIGN.md`).
+    pub escaped_spawns: u64,
+}
+
+/// Figures of one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskStats {
+    /// CPU time billed to the task.
+    pub cpu: Duration,
+    /// Number of polls.
+    pub polls: u64,
+    /// Sum of the times from being woken to being polled.
+    pub run_delay: Duration,
+    /// The longest poll and where the task was spawned.
+    pub longest_poll: LongPoll,
+}
+
+/// One group on one virtual CPU.
+#[derive(Debug, Default)]
+pub(crate) struct GroupCpu {
+    wall: AtomicU64,
+    steal: AtomicU64,
+    polls: AtomicU64,
+    escaped: AtomicU64,
+    longest: AtomicU64,
+    longest_at: Mutex<Option<&'static Location<'static>>>,
+    run_delay: AtomicHistogram,
+}
+
+/// Adds to a counter that only this thread writes; wraps after 584 years of nanoseconds.
+#[inline]
+pub(crate) fn bump(counter: &AtomicU64, amount: u64) {
+    counter.store(
+        counter.load(Ordering::Relaxed).wrapping_add(amount),
+        Ordering::Relaxed,
+    );
+}
+
+impl GroupCpu {
+    /// One poll of `wall` after a wait of `delay`.
+    #[inline]
+    pub(crate) fn record_poll(
+        &self,
+        wall: Nanos,
+        delay: Nanos,
+        location: &'static Location<'static>,
+    ) {
+        bump(&self.polls, 1);
+        bump(&self.wall, wall.as_nanos());
+        self.run_delay.record(delay);
+        if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
+            self.longest.store(wall.as_nanos(), Ordering::Relaxed);
+            *self.longest_at.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(location);
+        }
+    }
+
+    /// Wall time that the host gave to somebody else.
+    pub(crate) fn record_steal(&self, steal: Nanos) {
+        bump(&self.steal, steal.as_nanos());
+    }
+
+    /// Tasks that were seen to leave the groups.
+    pub(crate) fn record_escapes(&self, count: u64) {
+        bump(&self.escaped, count);
+    }
+}
+
+/// One slot for each virtual CPU, filled when the group first runs there.
+#[derive(Debug)]
+pub(crate) struct GroupCpus {
+    slots: Box<[OnceLock<std::sync::Arc<GroupCpu>>]>,
+}
+
+impl GroupCpus {
+    pub(crate) fn new(vcpus: usize) -> Self {
+        Self {
+            slots: (0..vcpus).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// The figures of the group on one virtual CPU; made on first use.
+    pub(crate) fn on(&self, vcpu: usize) -> &std::sync::Arc<GroupCpu> {
+        self.slots[vcpu].get_or_init(Default::default)
+    }
+
+    /// Sums all virtual CPUs into `stats`.
+    pub(crate) fn add_to(&self, stats: &mut GroupStats) {
+        for cpu in self.slots.iter().filter_map(OnceLock::get) {
+            stats.wall += Duration::from_nanos(cpu.wall.load(Ordering::Relaxed));
+            stats.steal += Duration::from_nanos(cpu.steal.load(Ordering::Relaxed));
+            stats.polls = stats.polls.wrapping_add(cpu.polls.load(Ordering::Relaxed));
+            stats.escaped_spawns = stats
+                .escaped_spawns
+                .wrapping_add(cpu.escaped.load(Ordering::Relaxed));
+            cpu.run_delay.add_to(&mut stats.run_delay);
+            let duration = Duration::from_nanos(cpu.longest.load(Ordering::Relaxed));
+            let location = *cpu
+                .longest_at
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner());
+            if let Some(location) = location
+                && stats.longest_poll.is_none_or(|known| known.duration < duration)
+            {
+                stats.longest_poll = Some(LongPoll { duration, location });
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the scheduler keeps for each task beside its future.
+//!
+//! Two parts with two rules. [`TaskContext`] is shared: any thread that holds a reference may read it, and it is made of
+//! atomics and one small lock that only spawn, move and completion take. [`Owned`] belongs to whoever holds the run token
+//! (`task::Task`): a waker that has just queued the task, the queue, or the virtual CPU that polls it.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quotient_core::{Enqueue, Nanos, TaskEntity};
+
+use crate::group::GroupShared;
+use crate::shared::Shared;
+use crate::stats::{LongPoll, TaskStats, bump};
+use crate::task;
+
+/// The run token of a task of this runtime.
+pub(crate) type Task = task::Task<TaskContext>;
+/// A counted reference without run rights.
+pub(crate) type TaskRef = task::TaskRef<TaskContext>;
+
+/// Where a live task is listed, so that its group can kill it and shutdown can drop it.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) group: Arc<GroupShared>,
+    pub(crate) key: usize,
+    pub(crate) shard: usize,
+}
+
+/// The shared part.
+#[derive(Debug)]
+pub(crate) struct TaskContext {
+    pub(crate) shared: Arc<Shared>,
+    /// Where the task was spawned.
+    pub(crate) location: &'static Location<'static>,
+    /// The virtual CPU that ran it last: wake-ups go there first.
+    pub(crate) home: AtomicU32,
+    /// Set when `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
+    pub(crate) moved: AtomicBool,
+    /// `None` before the task is listed and after it ended.
+    pub(crate) membership: Mutex<Option<Membership>>,
+    cpu: AtomicU64,
+    polls: AtomicU64,
+    delay: AtomicU64,
+    longest: AtomicU64,
+}
+
+/// The part of the run token's holder.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    /// Scheduling state while the task is not in a run queue.
+    pub(crate) entity: TaskEntity,
+    /// The group that the task runs in.
+    pub(crate) group: Arc<GroupShared>,
+    /// When it was queued, for the run delay.
+    pub(crate) since: Nanos,
+}
+
+impl TaskContext {
+    pub(crate) fn new(shared: Arc<Shared>, location: &'static Location<'static>, home: u32) -> Self {
+        Self {
+            shared,
+            location,
+            home: AtomicU32::new(home),
+            moved: AtomicBool::new(false),
+            membership: Mutex::new(None),
+            cpu: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+        }
+    }
+
+    /// One poll: `billed` CPU time, `wall` time, and the `delay` before it. Called by the token's holder only.
+    #[inline]
+    pub(crate) fn record_poll(&self, billed: Nanos, wall: Nanos, delay: Nanos) {
+        bump(&self.cpu, billed.as_nanos());
+        bump(&self.polls, 1);
+        bump(&self.delay, delay.as_nanos());
+        if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
+            self.longest.store(wall.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The figures so far.
+    pub(crate) fn stats(&self) -> TaskStats {
+        TaskStats {
+            cpu: Duration::from_nanos(self.cpu.load(Ordering::Relaxed)),
+            polls: self.polls.load(Ordering::Relaxed),
+            run_delay: Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
+            longest_poll: LongPoll {
+                duration: Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
+                location: self.location,
+            },
+        }
+    }
+}
+
+impl task::Context for TaskContext {
+    type Owned = Owned;
+
+    fn schedule(task: Task) {
+        crate::local::schedule(task, Enqueue::WakeBuddy);
+    }
+
+    fn released(task: &TaskRef) {
+        let membership = task
+            .context()
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .take();
+        if let Some(Membership { group, key, shard }) = membership {
+            group.owned.remove(shard, key);
+            group.left(&task.context().shared);
+        }
+        task.context().shared.task_ended();
+    }
+}

@@ -1,0 +1,593 @@
+//! A virtual CPU: a long-lived future on the host that polls the tasks of its run queue.
+//!
+//! # One turn
+//! The host polls the virtual CPU; it dispatches tasks until its budget ends, a long poll ended, or nothing is runnable, and returns.
+//! Between two dispatches there is one clock read and one lock of the own run queue, under which (in this order) the previous task
+//! is charged and put back, the tasks woken meanwhile are admitted, and the next one is picked. No lock is held during a poll.
+//!
+//! # Rules, each paid for once
+//! 1. *Never start a long poll with stale I/O*: after a poll longer than [`STALE_AFTER`] the turn ends, so that the host's driver and
+//!    its other tasks go first; then the virtual CPU picks again, among the newly woken too.
+//! 2. *Yields that tokio defers stay in the run queue*: see `defer`.
+//! 3. *A virtual CPU that wakes another one wakes itself and returns*: tokio puts the woken one into the worker's LIFO slot, which no
+//!    other worker can steal from; our own wake-up goes to the stealable queue and notifies another worker.
+//! 4. The tokio cooperation budget of each task's poll is its own: a budget guard around the inner poll restores the turn's.
+//! 5. Wall time is charged by time-stamp counter; a poll longer than [`SUSPICIOUS_POLL`] is compared with the thread's CPU clock,
+//!    and what the host stole is not billed. Shorter thefts are bounded by that constant a poll.
+//! 6. A panic of user code is caught by the task module; a panic of the scheduler itself leaves queues in an unknown state and
+//!    aborts the process.
+//!
+//! # Sleeping
+//! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox and the phase.
+//! (The own run queue is empty then and only its owner fills it; surplus of others is offered by them when they return to the
+//! host, through the idle mask.)
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use quotient_core::balance::{self, Reason};
+use quotient_core::{Detached, Enqueue, Nanos, RunQueue};
+
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::defer::was_deferred;
+use crate::group::GroupShared;
+use crate::inbox::Arrival;
+use crate::local::{self, Entered, PollNotes};
+use crate::shared::{CLOSED, OPEN, Shared, VcpuShared, cpu_id};
+use crate::stats::GroupCpu;
+use crate::task::{Parked, Parking, Polled};
+use crate::task_context::{Owned, Task, TaskContext};
+use crate::tick::STUCK;
+
+/// A poll longer than this ends the turn. Unit: nanoseconds. Default 50 us: below it, a return to the host (about 0.5 us) would cost
+/// more than 1 %; above it, waiting I/O would add up behind hogs (measured in a prototype: 1.6k against 6.5k requests a second).
+const STALE_AFTER: Nanos = Nanos(50_000);
+/// Length of a turn of short polls. Unit: nanoseconds. Default 100 us, by the same reckoning as [`STALE_AFTER`].
+const TURN_BUDGET: Nanos = Nanos(100_000);
+/// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
+/// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
+const SUSPICIOUS_POLL: Nanos = Nanos(500_000);
+/// Difference between wall and CPU time that counts as steal. Unit: nanoseconds. Default 20 us: interrupts and reading skew stay below.
+const STEAL_FLOOR: Nanos = Nanos(20_000);
+/// Period of periodic balancing. Unit: nanoseconds. Default 500 us, the core's pull threshold.
+const BALANCE_INTERVAL: Nanos = Nanos(500_000);
+/// A gap between two turns that says: the host has busy tasks of its own. Unit: nanoseconds.
+const BUSY_HOST_GAP: Nanos = Nanos(500_000);
+/// Turns for which a virtual CPU queues with the host's busy tasks before it tries the driver turn again. Unit: turns.
+const QUEUE_TURNS: u32 = 8;
+/// After this many short polls in a row a virtual CPU no longer expects long ones. Unit: polls.
+const SHORT_POLLS: u32 = 64;
+
+/// What a turn ended with.
+enum Leave {
+    /// Tasks wait: poll again after the host's driver and tasks.
+    Yield,
+    /// As `Yield`, and another virtual CPU was woken from here (rule 3).
+    YieldAfterKick,
+    /// Nothing to run.
+    Sleep,
+    /// The scheduler has ended, or the stand-in is no longer needed.
+    Stop,
+}
+
+/// What became of the task that was polled last.
+enum Previous {
+    Nothing,
+    Again(Task),
+    Pending(Parking<TaskContext>),
+    Done,
+}
+
+/// A point where wall and thread CPU clock were read together, on one thread that has not slept since.
+struct Reference {
+    thread: usize,
+    wall: Nanos,
+    cpu: Nanos,
+}
+
+/// The future of one virtual CPU.
+pub(crate) struct Vcpu {
+    shared: Arc<Shared>,
+    index: usize,
+    arrivals: Vec<Arrival>,
+    detached: Vec<Detached<Task>>,
+    /// The group that ran last and its figures here: saves the lookup while one group runs.
+    figures: Option<(Arc<GroupShared>, Arc<GroupCpu>)>,
+    reference: Option<Reference>,
+    last_balance: Nanos,
+    left_at: Nanos,
+    queue_turns: u32,
+    /// Short polls since the last long one.
+    short_polls: u32,
+    /// Of the last poll, until its charge.
+    notes: PollNotes,
+}
+
+impl Vcpu {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
+        Self {
+            shared,
+            index,
+            arrivals: Vec::new(),
+            detached: Vec::new(),
+            figures: None,
+            reference: None,
+            last_balance: Nanos::ZERO,
+            left_at: Nanos::ZERO,
+            queue_turns: 0,
+            short_polls: SHORT_POLLS,
+            notes: PollNotes::default(),
+        }
+    }
+
+    fn is_stand_in(&self) -> bool {
+        self.index >= self.shared.regular
+    }
+}
+
+impl Drop for Vcpu {
+    fn drop(&mut self) {
+        self.shared.future_ended(self.index);
+    }
+}
+
+/// Rule 6.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl Future for Vcpu {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let shared = this.shared.clone();
+        let me: &VcpuShared = &shared.vcpus[this.index];
+        let bit = 1_u64 << this.index;
+        me.park.begin();
+        if shared.idle.load(Ordering::Relaxed) & bit != 0 {
+            shared.idle.fetch_and(!bit, Ordering::Relaxed);
+        }
+        shared.tick.run();
+        let bomb = AbortOnUnwind;
+        let leave = {
+            let entered = local::enter(&shared, this.index);
+            this.turn(&shared, me, &entered)
+        };
+        let poll = this.leave(&shared, me, leave, context);
+        std::mem::forget(bomb);
+        poll
+    }
+}
+
+impl Vcpu {
+    /// Ends the host's poll as the turn asked for.
+    fn leave(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        leave: Leave,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        match leave {
+            Leave::Stop => return Poll::Ready(()),
+            Leave::YieldAfterKick => context.waker().wake_by_ref(),
+            Leave::Yield if self.queue_turns > 0 => {
+                self.queue_turns -= 1;
+                context.waker().wake_by_ref();
+            }
+            Leave::Yield => shared.host.defer(context),
+            Leave::Sleep => {
+                self.reference = None;
+                shared.idle.fetch_or(1 << self.index, Ordering::SeqCst);
+                me.park.prepare_sleep(context.waker());
+                if me.inbox.len() > 0 || shared.may_end() {
+                    me.park.cancel_sleep();
+                    shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
+                    context.waker().wake_by_ref();
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Dispatches tasks until there is a reason to return to the host.
+    fn turn(&mut self, shared: &Arc<Shared>, me: &VcpuShared, entered: &Entered) -> Leave {
+        let started = shared.now();
+        let mut now = started;
+        self.notice_gap(now);
+        self.refresh_reference(now);
+        let mut previous = Previous::Nothing;
+        let mut returning = false;
+        loop {
+            if let Some(arrival) = entered.take_next() {
+                self.arrivals.push(arrival);
+            }
+            if me.inbox.len() > 0 {
+                me.inbox.take_all(&mut self.arrivals);
+            }
+            let picked = self.switch(shared, me, previous, &mut returning, now);
+            let Some(task) = picked else {
+                if !returning && self.pull(shared, Reason::Idle, now) {
+                    previous = Previous::Nothing;
+                    continue;
+                }
+                return self.end_turn(shared, now);
+            };
+            let Some(task) = admit_to_poll(me, task, now) else {
+                previous = Previous::Nothing;
+                continue;
+            };
+            let poll_started = now;
+            (previous, now) = self.dispatch(shared, me, entered, task, now);
+            let long = now.saturating_sub(poll_started) > STALE_AFTER;
+            self.short_polls = if long { 0 } else { self.short_polls.saturating_add(1) };
+            returning = self.notes.leave
+                || long
+                || now.saturating_sub(started) > TURN_BUDGET
+                || shared.phase() == CLOSED;
+        }
+    }
+
+    /// Puts the previous task back, admits arrivals and picks the next one (unless `returning`); one lock.
+    fn switch(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        previous: Previous,
+        returning: &mut bool,
+        now: Nanos,
+    ) -> Option<Task> {
+        let mut queue = me.queue.lock().unwrap_or_else(|poison| poison.into_inner());
+        if !matches!(previous, Previous::Nothing) {
+            // Putting the task back charges the time up to `now`; only what differs from that is said here.
+            if self.notes.excluded != Nanos::ZERO {
+                queue.charge_except(now, self.notes.excluded);
+            }
+            if self.notes.extra != Nanos::ZERO {
+                queue.charge_extra(self.notes.extra);
+            }
+        }
+        match previous {
+            Previous::Nothing => {}
+            Previous::Done => drop(queue.put_prev_exit(now)),
+            Previous::Again(mut task) => {
+                task.owned_mut().since = now;
+                if self.arrivals.is_empty() && !*returning {
+                    return Some(queue.switch_yield(task, now));
+                }
+                queue.put_prev_yield(task, now);
+            }
+            Previous::Pending(mut parking) => {
+                settle(&mut queue, parking.owned_mut(), now);
+                if let Parked::Woken(mut task) = parking.park() {
+                    // Woken after we looked: it is runnable again.
+                    task.owned_mut().since = now;
+                    enqueue(&mut queue, task, Enqueue::Wake, now);
+                }
+            }
+        }
+        let home = self.index as u32;
+        for mut arrival in self.arrivals.drain(..) {
+            arrival.task.context().home.store(home, Ordering::Relaxed);
+            let owned = arrival.task.owned_mut();
+            if owned.since == Nanos::ZERO {
+                owned.since = now;
+            }
+            enqueue(&mut queue, arrival.task, arrival.kind, now);
+        }
+        // With long polls about, waiting behind one costs more than waking somebody: offer the surplus first (rule 3 needs a return).
+        *returning |= self.short_polls <= SHORT_POLLS
+            && queue.nr_queued() > 1
+            && shared.idle.load(Ordering::Relaxed) != 0;
+        if *returning { None } else { queue.pick(now) }
+    }
+
+    /// Polls one task. Returns what became of it, the time after, and what the charge must know.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        entered: &Entered,
+        mut task: Task,
+        started: Nanos,
+    ) -> (Previous, Nanos) {
+        let owned = task.owned_mut();
+        let delay = started.saturating_sub(owned.since);
+        owned.since = Nanos::ZERO;
+        self.enter_group(&owned.group);
+        entered.begin_task(shared, &owned.group);
+        me.polling_since
+            .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
+        let location = task.context().location;
+        let polled = {
+            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(was_deferred)
+        };
+        let now = shared.now();
+        me.polling_since.store(0, Ordering::Relaxed);
+        let notes = entered.end_task();
+        let wall = now.saturating_sub(started);
+        self.notes = notes;
+        if wall > SUSPICIOUS_POLL {
+            let steal = self.steal(now, wall.saturating_sub(notes.excluded));
+            self.notes.excluded = notes.excluded.saturating_add(steal);
+            me.resched.store(false, Ordering::Relaxed);
+        }
+        if let Some((_, figures)) = &self.figures {
+            figures.record_poll(wall, delay, location);
+        }
+        let billed = wall.saturating_sub(self.notes.excluded).saturating_add(notes.extra);
+        let previous = match polled {
+            Polled::Pending(parking) => {
+                parking.context().record_poll(billed, wall, delay);
+                Previous::Pending(parking)
+            }
+            Polled::Again(task) => {
+                task.context().record_poll(billed, wall, delay);
+                Previous::Again(task)
+            }
+            Polled::Done => Previous::Done,
+        };
+        (previous, now)
+    }
+
+    /// Makes `group`'s figures on this virtual CPU the current ones.
+    #[inline]
+    fn enter_group(&mut self, group: &Arc<GroupShared>) {
+        let same = matches!(&self.figures, Some((known, _)) if Arc::ptr_eq(known, group));
+        if !same {
+            self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
+        }
+    }
+
+    /// The part of a long poll of `wall` in which the host ran something else, or the poll blocked; counted for its group.
+    #[cold]
+    fn steal(&mut self, now: Nanos, wall: Nanos) -> Nanos {
+        let Some(cpu) = thread_cpu_time() else {
+            return Nanos::ZERO;
+        };
+        let here = Reference {
+            thread: thread_mark(),
+            wall: now,
+            cpu,
+        };
+        let steal = match &self.reference {
+            Some(before) if before.thread == here.thread => now
+                .saturating_sub(before.wall)
+                .saturating_sub(cpu.saturating_sub(before.cpu))
+                .min(wall),
+            _ => Nanos::ZERO,
+        };
+        self.reference = Some(here);
+        if steal < STEAL_FLOOR {
+            return Nanos::ZERO;
+        }
+        if let Some((_, figures)) = &self.figures {
+            figures.record_steal(steal);
+        }
+        steal
+    }
+
+    /// Where polls are long, keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
+    fn refresh_reference(&mut self, now: Nanos) {
+        if self.short_polls > SHORT_POLLS {
+            return;
+        }
+        let thread = thread_mark();
+        let good = matches!(&self.reference, Some(known)
+            if known.thread == thread && now.saturating_sub(known.wall) < RECONCILE_INTERVAL);
+        if !good {
+            self.reference = thread_cpu_time().map(|cpu| Reference {
+                thread,
+                wall: now,
+                cpu,
+            });
+        }
+    }
+
+    /// A long gap since the last turn means that the host has busy tasks of its own: then queue with them for a while, because a
+    /// deferred virtual CPU is polled only when the host's queue is empty (or after 61 of its ticks).
+    fn notice_gap(&mut self, now: Nanos) {
+        let deferred = self.left_at != Nanos::ZERO && self.queue_turns == 0;
+        if deferred && now.saturating_sub(self.left_at) > BUSY_HOST_GAP {
+            self.queue_turns = QUEUE_TURNS;
+        }
+        self.left_at = Nanos::ZERO;
+    }
+
+    /// Moves waiting tasks from another virtual CPU to this one, if the balancer says so; true if any came.
+    fn pull(&mut self, shared: &Shared, reason: Reason, now: Nanos) -> bool {
+        let plan = balance::plan(&shared.topology, cpu_id(self.index), &shared.loads, reason, now);
+        if let Some(request) = plan
+            && let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock()
+        {
+            victim.detach(&request, now, &mut self.detached);
+        }
+        if self.detached.is_empty() {
+            return reason == Reason::Idle && self.pull_inbox(shared, now);
+        }
+        let mut queue = shared.queue(self.index);
+        for detached in self.detached.drain(..) {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            task.context().home.store(self.index as u32, Ordering::Relaxed);
+            enqueue(&mut queue, task, Enqueue::Migrate, now);
+        }
+        true
+    }
+
+    /// Takes arrivals of a virtual CPU that is in a long poll and cannot look at them itself.
+    fn pull_inbox(&mut self, shared: &Shared, now: Nanos) -> bool {
+        for (index, other) in shared.vcpus.iter().enumerate() {
+            if index == self.index || other.inbox.len() == 0 {
+                continue;
+            }
+            let since = other.polling_since.load(Ordering::Relaxed);
+            if since != 0 && now.saturating_sub(Nanos(since - 1)) > STALE_AFTER {
+                other.inbox.take_half(&mut self.arrivals);
+                if !self.arrivals.is_empty() {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Decides how to return to the host.
+    fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
+        if shared.regular > 1 && now.saturating_sub(self.last_balance) >= BALANCE_INTERVAL {
+            self.last_balance = now;
+            self.pull(shared, Reason::Periodic, now);
+        }
+        if shared.may_end() || shared.phase() == CLOSED {
+            return Leave::Stop;
+        }
+        if self.is_stand_in() && !needs_stand_in(shared, now) {
+            self.retire(shared);
+            return Leave::Stop;
+        }
+        let waiting = shared.loads[self.index].nr_queued();
+        if waiting == 0 {
+            return Leave::Sleep;
+        }
+        self.left_at = now;
+        if waiting > 1 && shared.kick_idle() {
+            return Leave::YieldAfterKick;
+        }
+        Leave::Yield
+    }
+
+    /// A stand-in is no longer needed: hands its tasks to the regular virtual CPUs.
+    fn retire(&mut self, shared: &Arc<Shared>) {
+        let arrivals = shared.vcpus[self.index].inbox.close();
+        let queued = shared.drain_queue(self.index);
+        let mut target = 0;
+        let mut forward = |task: Task, kind: Enqueue| {
+            task.context().home.store(target, Ordering::Relaxed);
+            target = (target + 1) % shared.regular as u32;
+            shared.submit_remote(task, kind);
+        };
+        for arrival in arrivals {
+            forward(arrival.task, arrival.kind);
+        }
+        for detached in queued {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            forward(task, Enqueue::Migrate);
+        }
+    }
+}
+
+/// Lets a picked task through to its poll, or puts it where it belongs (held group, moved to another group).
+#[inline]
+fn admit_to_poll(me: &VcpuShared, mut task: Task, now: Nanos) -> Option<Task> {
+    let moved = task.context().moved.load(Ordering::Relaxed);
+    if !moved && !task.owned_mut().group.is_held() {
+        return Some(task);
+    }
+    put_aside(me, task, now)
+}
+
+#[cold]
+fn put_aside(me: &VcpuShared, mut task: Task, now: Nanos) -> Option<Task> {
+    if task.is_aborted() {
+        return Some(task);
+    }
+    let mut queue = me.queue.lock().unwrap_or_else(|poison| poison.into_inner());
+    // The entity leaves the queue before another thread may see the token.
+    settle(&mut queue, task.owned_mut(), now);
+    if task.context().moved.swap(false, Ordering::AcqRel) {
+        let group = task
+            .context()
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .as_ref()
+            .map(|member| member.group.clone());
+        if let Some(group) = group {
+            task.owned_mut().group = group;
+        }
+        enqueue(&mut queue, task, Enqueue::Migrate, now);
+        return None;
+    }
+    let group = task.owned_mut().group.clone();
+    if let Err(task) = group.hold(task) {
+        enqueue(&mut queue, task, Enqueue::Wake, now);
+    }
+    None
+}
+
+/// Takes the current task out of the queue and keeps its state with it.
+#[inline]
+fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+    if let Some(entity) = queue.put_prev_sleep(now) {
+        owned.entity = entity;
+    }
+}
+
+/// Queues a task by its own group and entity.
+#[inline]
+fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
+    let owned = task.owned_mut();
+    let slot = queue.slot(&owned.group.core);
+    let entity = owned.entity;
+    queue.enqueue_in(slot, entity, task, kind, now);
+}
+
+/// Identifies the calling thread for as long as it lives.
+fn thread_mark() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+/// Whether a regular virtual CPU cannot look at its queue: blocked in place, or in a poll longer than [`STUCK`].
+fn needs_stand_in(shared: &Shared, now: Nanos) -> bool {
+    shared.vcpus[..shared.regular].iter().any(|vcpu| {
+        let since = vcpu.polling_since.load(Ordering::Relaxed);
+        vcpu.blocked.load(Ordering::Relaxed)
+            || since != 0 && now.saturating_sub(Nanos(since - 1)) >= STUCK
+    })
+}
+
+/// Starts a stand-in virtual CPU, or wakes one that sleeps; at most one more at a time, at most as many as there are regular
+/// ones. Called when every regular virtual CPU is stuck.
+pub(crate) fn stand_in(shared: &Arc<Shared>) {
+    if shared.phase() != OPEN {
+        return;
+    }
+    for index in shared.regular..shared.vcpus.len() {
+        let vcpu = &shared.vcpus[index];
+        let started = vcpu
+            .online
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if started {
+            vcpu.inbox.reopen();
+            shared.future_began();
+            shared.host.spawn(Box::pin(Vcpu::new(shared.clone(), index)));
+            return;
+        }
+        let since = vcpu.polling_since.load(Ordering::Relaxed);
+        let busy = since != 0 && shared.now().saturating_sub(Nanos(since - 1)) >= STUCK;
+        if !busy {
+            // It runs, is about to, or sleeps: then it is enough to wake it.
+            shared.wake_vcpu(index);
+            return;
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Tasks behave as tokio's: outputs, panics, aborts, detached tasks, children in the parent's group.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use quotient::{Group, JoinSet, Scheduler};
+
+fn scheduler(vcpus: usize) -> (Scheduler, Group) {
+    let scheduler = Scheduler::builder().vcpus(vcpus).build().unwrap();
+    let group = scheduler.group("tenants/acme").unwrap().create().unwrap();
+    (scheduler, group)
+}
+
+/// Runs the test body on a multi-thread runtime with 1 and 2 workers and on a current-thread runtime.
+fn on_every_host<F, Fut>(test: F)
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    for workers in [1, 2] {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers)
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(guarded(test(workers)));
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(guarded(test(1)));
+}
+
+async fn guarded(test: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(60), test)
+        .await
+        .expect("a task was lost");
+}
+
+#[test]
+fn outputs_reach_their_handles() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let handles: Vec<_> = (0..1000).map(|index| group.spawn(async move { index * 2 })).collect();
+        for (index, handle) in handles.into_iter().enumerate() {
+            assert_eq!(handle.await.unwrap(), index * 2);
+        }
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn children_inherit_the_group() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let path = group
+            .spawn(async {
+                quotient::spawn(async {
+                    let mut set = JoinSet::new();
+                    set.spawn(async { Group::current().unwrap().path().to_owned() });
+                    set.join_next().await.unwrap().unwrap()
+                })
+                .await
+                .unwrap()
+            })
+            .await
+            .unwrap();
+        assert_eq!(path, "tenants/acme");
+        assert!(Group::current().is_none());
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn a_panic_goes_to_the_handle_and_nobody_else() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let error = group
+            .spawn(async {
+                tokio::task::yield_now().await;
+                std::panic::resume_unwind(Box::new("boom"));
+            })
+            .await
+            .unwrap_err();
+        assert!(error.is_panic());
+        assert_eq!(*error.into_panic().downcast::<&str>().unwrap(), "boom");
+        assert_eq!(group.spawn(async { 1 }).await.unwrap(), 1);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn timers_io_and_channels_of_tokio_work_inside() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let (sender, mut receiver) = tokio::sync::mpsc::channel(4);
+        let producer = group.spawn(async move {
+            for index in 0..100 {
+                if index % 10 == 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                sender.send(index).await.unwrap();
+            }
+        });
+        let consumer = group.spawn(async move {
+            let mut sum = 0;
+            while let Some(value) = receiver.recv().await {
+                sum += value;
+            }
+            sum
+        });
+        producer.await.unwrap();
+        assert_eq!(consumer.await.unwrap(), 4950);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn abort_drops_the_future_and_says_so() {
+    struct Flag(Arc<AtomicUsize>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let flag = Flag(dropped.clone());
+        let handle = group.spawn(async move {
+            let _flag = flag;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        handle.abort();
+        assert!(handle.await.unwrap_err().is_cancelled());
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn shutdown_runs_every_destructor() {
+    struct Flag(Arc<AtomicUsize>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let dropped = Arc::new(AtomicUsize::new(0));
+        for index in 0..300 {
+            let flag = Flag(dropped.clone());
+            group.spawn(async move {
+                let _flag = flag;
+                loop {
+                    match index % 3 {
+                        0 => std::future::pending::<()>().await,
+                        1 => tokio::task::yield_now().await,
+                        _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                    }
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        scheduler.shutdown().await;
+        assert_eq!(dropped.load(Ordering::SeqCst), 300);
+        assert_eq!(scheduler.tasks(), 0);
+        assert!(group.try_spawn(async {}).is_err());
+        assert!(group.spawn(async {}).await.unwrap_err().is_not_spawned());
+    });
+}
+
+#[test]
+fn dropping_the_host_runs_every_destructor() {
+    struct Flag(Arc<AtomicUsize>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let kept = runtime.block_on(async {
+        let (scheduler, group) = scheduler(2);
+        for index in 0..100 {
+            let flag = Flag(dropped.clone());
+            group.spawn(async move {
+                let _flag = flag;
+                if index % 2 == 0 {
+                    std::future::pending::<()>().await;
+                }
+                loop {
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        (scheduler, group)
+    });
+    drop(runtime);
+    assert_eq!(dropped.load(Ordering::SeqCst), 100);
+    assert_eq!(kept.0.tasks(), 0);
+}
+
+#[test]
+fn yielders_of_tokio_and_self_wakers_all_advance() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let mut set = JoinSet::new();
+        for index in 0..200 {
+            set.spawn_in(&group, async move {
+                for _ in 0..100 {
+                    if index % 2 == 0 {
+                        tokio::task::yield_now().await;
+                    } else {
+                        quotient::checkpoint().await;
+                        tokio::task::consume_budget().await;
+                    }
+                }
+            });
+        }
+        while let Some(result) = set.join_next().await {
+            result.unwrap();
+        }
+        scheduler.shutdown().await;
+    });
+}
