@@ -1,0 +1,114 @@
+//! `quotient bench`: Quotient against plain tokio, both in the same run.
+//!
+//! | command | what it shows |
+//! |---|---|
+//! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
+//! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
+//! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
+
+mod arena;
+mod fair;
+mod hog;
+mod memory;
+mod probe;
+mod scale;
+mod spawner;
+mod stall;
+mod statistics;
+mod switch;
+mod workload;
+
+use clap::{Args, Subcommand, value_parser};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// What `quotient bench` takes.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArguments {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum BenchCommand {
+    /// Cost of wake-ups, switches and spawns, with memory and growth at the end; about two minutes
+    Switch(SwitchArguments),
+    /// Shares of groups against their weights; about a minute
+    Fair(FairArguments),
+    /// Memory a task and a group, and growth of costs up to 100,000 groups and 1,000,000 tasks
+    Scale(ScaleArguments),
+    /// One measurement of `scale` in a process of its own
+    #[command(hide = true)]
+    Probe(probe::ProbeArguments),
+}
+
+/// What `bench switch` takes.
+#[derive(Debug, Clone, Args)]
+pub struct SwitchArguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// A tenth of the work: a look, not a figure
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose name contains this text, and no growth at the end
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+impl SwitchArguments {
+    fn selects(&self, bench: &str) -> bool {
+        self.only.as_ref().is_none_or(|text| bench.contains(text.as_str()))
+    }
+}
+
+/// What `bench fair` takes.
+#[derive(Debug, Clone, Args)]
+pub struct FairArguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// One second a row: a look, not a figure
+    #[arg(long)]
+    quick: bool,
+    /// Seconds a row (1..=600)
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// tokio workers and vCPUs (1..=1024) [default: 2, or 1 on a machine with one CPU]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    workers: Option<u32>,
+    /// Only rows whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// What `bench scale` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ScaleArguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// A tenth of the groups and tasks
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs one of the benchmarks.
+///
+/// # Errors
+/// When a measurement fails or its premise does not hold.
+pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    match &arguments.command {
+        BenchCommand::Switch(arguments) => switch::run(arguments),
+        BenchCommand::Fair(arguments) => fair::run(arguments),
+        BenchCommand::Scale(arguments) => scale::run(arguments),
+        BenchCommand::Probe(arguments) => probe::run(arguments),
+    }
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(Failure::during("cannot write JSON"))?;
+    println!("{text}");
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Arguments: what each command takes, its range and its default. clap answers a bad one with the field, the value
+//! and the allowed range, and exits with code 2.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, value_parser};
+
+use crate::demo;
+use crate::demo::mode::Mode;
+use crate::failure::Failure;
+
+/// Groups with weights for the tasks of a tokio program.
+#[derive(Debug, Parser)]
+#[command(name = "quotient", version, about, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A noisy neighbour on real HTTP traffic, with and without Quotient: live numbers, a table and a picture
+    Demo(DemoArguments),
+    /// The demo's server process; ends when its standard input closes
+    #[command(hide = true)]
+    DemoServer(ServerArguments),
+    /// The demo's client process; ends by itself, or when its standard input closes
+    #[command(hide = true)]
+    DemoClient(ClientArguments),
+}
+
+/// What `quotient demo` takes.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArguments {
+    /// How long the whole run takes, in seconds (5..=3600)
+    #[arg(long, default_value_t = 60, value_parser = value_parser!(u64).range(5..=3600))]
+    pub seconds: u64,
+    /// tokio workers of the server, and on Linux the CPUs it may use (1..=1024) [default: all but one, which the client
+    /// gets, at least 1]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    pub workers: Option<u32>,
+    /// Keep-alive connections of the client (1..=256)
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=256))]
+    pub connections: u32,
+    /// Tasks of the noisy neighbour (1..=4096)
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=4096))]
+    pub hogs: u32,
+    /// Arrivals of the open loop, requests per second (1..=200000) [default: 40 % of what plain tokio serves alone]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=200_000))]
+    pub rate: Option<u32>,
+    /// Seed of arrivals and documents (any 64-bit number)
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the picture goes
+    #[arg(long, value_name = "FILE", default_value = "demo.html")]
+    pub out: PathBuf,
+    /// Print exactly one JSON object on standard output; progress goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the server process takes.
+#[derive(Debug, Clone, Args)]
+pub struct ServerArguments {
+    /// Who shares the machine with the victim, and under which scheduler
+    #[arg(long)]
+    pub mode: Mode,
+    /// tokio workers (1..=1024)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    pub workers: u32,
+    /// Tasks of the noisy neighbour (1..=4096)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=4096))]
+    pub hogs: u32,
+    /// Time between two samples, in milliseconds (1..=60000)
+    #[arg(long, value_parser = value_parser!(u64).range(1..=60_000))]
+    pub sample_ms: u64,
+}
+
+/// What the client process takes.
+#[derive(Debug, Clone, Args)]
+pub struct ClientArguments {
+    /// Where the server listens; loopback only
+    #[arg(long)]
+    pub address: SocketAddr,
+    /// Keep-alive connections (1..=256)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=256))]
+    pub connections: u32,
+    /// CPUs to keep away from (1..=1024)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    pub server_cpus: u32,
+    /// Closed loop whose results are thrown away, in milliseconds (0..=60000)
+    #[arg(long, value_parser = value_parser!(u64).range(0..=60_000))]
+    pub warm_up_ms: u64,
+    /// Closed loop: as many requests as the server takes, in milliseconds (0..=600000)
+    #[arg(long, value_parser = value_parser!(u64).range(0..=600_000))]
+    pub capacity_ms: u64,
+    /// Open loop, in milliseconds (0..=600000)
+    #[arg(long, value_parser = value_parser!(u64).range(0..=600_000))]
+    pub open_ms: u64,
+    /// Width of the windows over which p99 is followed, in milliseconds (1..=600000)
+    #[arg(long, value_parser = value_parser!(u64).range(1..=600_000))]
+    pub window_ms: u64,
+    /// Arrivals of the open loop, requests per second (1..=200000)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=200_000))]
+    pub rate: u32,
+    /// Seed of arrivals and documents
+    #[arg(long)]
+    pub seed: u64,
+}
+
+/// Parses the arguments and runs the command.
+///
+/// # Errors
+/// Whatever stopped the command. Bad arguments never get here: clap has already exited with code 2.
+pub fn run() -> Result<(), Failure> {
+    match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoServer(arguments) => demo::server::run(&arguments),
+        Command::DemoClient(arguments) => demo::client::run(&arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_names_field_value_and_range() {
+        let error = Arguments::try_parse_from(["quotient", "demo", "--seconds", "4"])
+            .expect_err("4 is out of range");
+        let text = error.to_string();
+        assert!(
+            text.contains("--seconds") && text.contains('4') && text.contains("5..=3600"),
+            "{text}"
+        );
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let parsed =
+            Arguments::try_parse_from(["quotient", "demo"]).expect("no argument is required");
+        let Command::Demo(demo) = parsed.command else {
+            panic!("not the demo")
+        };
+        assert_eq!(
+            (demo.seconds, demo.connections, demo.hogs, demo.seed),
+            (60, 8, 64, 1)
+        );
+        assert_eq!((demo.workers, demo.rate), (None, None));
+    }
+}

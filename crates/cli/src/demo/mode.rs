@@ -1,0 +1,55 @@
+//! The set-ups that the demo compares.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// One set-up: who shares the process with the victim, and who decides which of them runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The victim alone on tokio: what it could have.
+    Alone,
+    /// Victim and hogs on one tokio runtime.
+    Tokio,
+    /// Today's practice: the hogs on a second tokio runtime, so that the operating system schedules.
+    TwoRuntimes,
+}
+
+impl Mode {
+    /// Every mode, in the order of one round. The first one is the yardstick of the others.
+    pub const ALL: [Self; 3] = [Self::Alone, Self::Tokio, Self::TwoRuntimes];
+
+    /// The name in tables, in `--json` and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Tokio => "tokio",
+            Self::TwoRuntimes => "two-runtimes",
+        }
+    }
+
+    /// One line that says what runs where, for the picture.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Alone => "the victim alone on tokio",
+            Self::Tokio => "victim and hogs on one tokio runtime",
+            Self::TwoRuntimes => "hogs on a second tokio runtime (today's practice)",
+        }
+    }
+
+    /// Whether the noisy neighbour runs.
+    pub fn has_hogs(self) -> bool {
+        match self {
+            Self::Alone => false,
+            Self::Tokio | Self::TwoRuntimes => true,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}

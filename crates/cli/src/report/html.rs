@@ -1,0 +1,226 @@
+//! The picture: one HTML file with inline SVG and CSS that asks the network for nothing.
+
+use std::fmt::Write as _;
+
+use super::{Report, duration, svg};
+use crate::demo::mode::Mode;
+use crate::demo::results::{Row, Series};
+
+const STYLE: &str = "
+:root{color-scheme:light dark;--page:#fff;--text:#1c2330;--soft:#5d6778;--line:#dde2ea;--victim:#2563eb;--hogs:#f2a33a;--bad:#dc2626;--good:#0f9d58;--mild:#8a94a6}
+@media(prefers-color-scheme:dark){:root{--page:#12161d;--text:#e7ebf2;--soft:#9aa5b6;--line:#2c3442;--victim:#6b9bff;--hogs:#d88a1f;--bad:#f87171;--good:#34d399;--mild:#7d8798}}
+body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif}
+main{max-width:1020px;margin:0 auto;padding:28px 20px 60px}
+h1{font-size:26px;margin:0 0 6px}h2{font-size:18px;margin:36px 0 6px}h3{font-size:16px;margin:22px 0 2px}
+p{margin:6px 0;max-width:76ch}.soft,figcaption{color:var(--soft);font-size:14px}h3 .soft{font-weight:400;margin-left:8px}
+svg{width:100%;height:auto;display:block}figure{margin:0}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:14px}@media(max-width:760px){.pair{grid-template-columns:1fr}}
+.grid{stroke:var(--line);stroke-width:1}.round{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 4}
+.tick{fill:var(--soft);font-size:12px}.name{fill:var(--text);font-size:15px}.value{fill:var(--text);font-size:15px;font-weight:600}
+.victim{fill:var(--victim)}.hogs{fill:var(--hogs)}.latency{fill:none;stroke:var(--victim);stroke-width:2.2;stroke-linejoin:round}
+.bad{fill:var(--bad)}.good{fill:var(--good)}.mild{fill:var(--mild)}
+.key{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 5px 0 12px;vertical-align:-1px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:tabular-nums}
+th,td{padding:6px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
+";
+
+/// The whole page.
+pub fn page(report: &Report) -> String {
+    let rows = &report.rows;
+    let p99 = rows.iter().map(|row| row.p99_us);
+    let points = report
+        .series
+        .iter()
+        .flat_map(|series| series.p99.iter().flatten().map(|point| point.1));
+    let curve_scale = svg::decades(points);
+    let bar_scale = svg::decades(p99);
+    let cpus = cpu_scale(&report.series);
+    let mut text = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Quotient: a noisy neighbour, tamed</title><style>{STYLE}</style></head><body><main>\n\
+         <h1>A noisy neighbour on one HTTP server</h1>\n<p>{}</p>\n",
+        escape(&report.verdict)
+    );
+    let bars: Vec<_> = rows
+        .iter()
+        .map(|row| (row.mode.name(), row.p99_us, bar_class(row.mode)))
+        .collect();
+    let _ = write!(
+        text,
+        "<h2>The victim's p99 latency</h2>\n<p class=\"soft\">{} req/s arrive whatever the answers; counted from the \
+         intended start; logarithmic scale</p>\n<figure>{}</figure>\n<h2>Over time</h2>\n<p class=\"soft\">Left: CPU of \
+         the server process, by group <i class=\"key\" style=\"background:var(--victim)\"></i>victim and its runtime<i \
+         class=\"key\" style=\"background:var(--hogs)\"></i>hogs. Right: the victim's p99. Dashed: the next round.</p>\n",
+        report.facts.rate_rps,
+        svg::bars(&bars, bar_scale)
+    );
+    for series in &report.series {
+        let _ = write!(
+            text,
+            "<h3>{}<span class=\"soft\">{}</span></h3>\n<div class=\"pair\"><figure>{}</figure><figure>{}</figure></div>\n",
+            series.mode,
+            series.mode.description(),
+            svg::cpu(series, cpus),
+            svg::p99(series, curve_scale)
+        );
+    }
+    text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + "</main></body></html>\n"
+}
+
+/// The top of the CPU scale: the highest stack, rounded up to half a CPU.
+fn cpu_scale(series: &[Series]) -> f64 {
+    let stacks = series
+        .iter()
+        .flat_map(|series| series.cpu.iter().flatten())
+        .map(|point| point.victim + point.hogs);
+    (stacks.fold(0.0, f64::max) * 2.0 - 0.1).ceil().max(1.0) / 2.0
+}
+
+fn bar_class(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Tokio => "bad",
+        Mode::TwoRuntimes => "hogs",
+        Mode::Alone => "mild",
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "<div class=\"scroll\"><table><thead><tr><th>mode</th><th>req/s</th><th>p50</th><th>p99</th><th>max</th>\
+         <th>victim CPU</th><th>hog CPU</th><th>capacity req/s</th></tr></thead><tbody>\n",
+    );
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "<tr><td>{}</td><td>{:.0}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:.0}</td></tr>",
+            row.mode,
+            row.victim_rps,
+            duration(row.p50_us),
+            duration(row.p99_us),
+            duration(row.max_us),
+            row.victim_cpu,
+            row.hog_cpu,
+            row.capacity_rps
+        );
+    }
+    text + "</tbody></table></div>\n"
+}
+
+fn conditions(report: &Report) -> String {
+    let facts = &report.facts;
+    format!(
+        "<p class=\"soft\">{} CPUs; the server has {} tokio worker(s) per runtime{}; {} keep-alive connections, {} hogs in polls of 50 µs to \
+         1 ms, {} round(s), {:.0} s, seed {}, Quotient {}. req/s, latencies and CPU: open loop with Poisson arrivals. \
+         Capacity: closed loop, median of the rounds. CPU counts CPUs: 0.5 is half of one, all the time. Requests \
+         still unanswered at the end of a round count with the time they had waited.</p>\n",
+        facts.cpus,
+        facts.workers,
+        if facts.confined {
+            " and as many CPUs in every mode"
+        } else {
+            ""
+        },
+        facts.connections,
+        facts.hogs,
+        facts.rounds,
+        facts.seconds,
+        facts.seed,
+        escape(&facts.version)
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::results::CpuPoint;
+    use crate::report::Facts;
+
+    fn sample_report() -> Report {
+        let row = |mode, p99_us| Row {
+            mode,
+            victim_rps: 100.0,
+            offered_rps: 200.0,
+            p50_us: 80,
+            p99_us,
+            max_us: p99_us * 2,
+            unanswered: 1,
+            hog_cpu: 0.5,
+            victim_cpu: 0.4,
+            hog_documents_per_second: 1e4,
+            capacity_rps: 5_000.0,
+            capacity_hog_cpu: 0.5,
+        };
+        let series = |mode| Series {
+            mode,
+            round_seconds: 2.0,
+            cpu: vec![vec![CpuPoint {
+                from: 0.0,
+                to: 0.1,
+                victim: 0.4,
+                hogs: 0.5,
+            }]],
+            p99: vec![vec![(0.0, 900), (0.25, 90_000)]],
+        };
+        let facts = Facts {
+            version: "0.0.0".into(),
+            cpus: 2,
+            workers: 1,
+            hogs: 64,
+            connections: 8,
+            rounds: 1,
+            rate_rps: 200,
+            seed: 1,
+            confined: true,
+            seconds: 5.0,
+        };
+        let modes = Mode::ALL;
+        Report::new(
+            facts,
+            modes
+                .into_iter()
+                .zip([300, 900_000, 6_000, 1_900, 310])
+                .map(|(mode, p99)| row(mode, p99))
+                .collect(),
+            modes.into_iter().map(series).collect(),
+        )
+    }
+
+    #[test]
+    fn the_page_is_self_contained_and_names_every_mode() {
+        let page = page(&sample_report());
+        for banned in [
+            "http:", "https:", "src=", "href=", "url(", "@import", "<script", "NaN", "inf",
+        ] {
+            assert!(!page.contains(banned), "the page contains {banned}");
+        }
+        for mode in Mode::ALL {
+            assert!(
+                page.contains(mode.name()) && page.contains(mode.description()),
+                "{mode}"
+            );
+        }
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        assert_eq!(page.matches("<svg").count(), 1 + 2 * Mode::ALL.len());
+    }
+
+    #[test]
+    fn the_json_object_has_facts_and_rows_and_no_curves() {
+        let value = serde_json::to_value(sample_report()).expect("plain structs");
+        assert_eq!(value["rows"][1]["mode"], "tokio");
+        assert_eq!(value["rows"][0]["p50_us"], 80);
+        assert_eq!(value["rate_rps"], 200);
+        assert!(
+            value["verdict"]
+                .as_str()
+                .is_some_and(|text| text.contains("64 hogs"))
+        );
+        assert!(value.get("series").is_none());
+    }
+}

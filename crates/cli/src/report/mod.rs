@@ -1,0 +1,183 @@
+//! What a person, or a program, sees of the demo: progress, table, JSON object, picture.
+
+mod html;
+pub mod progress;
+mod svg;
+mod verdict;
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::demo::results::{Row, Series};
+use crate::failure::Failure;
+
+/// Under what conditions the figures were taken.
+#[derive(Debug, Clone, Serialize)]
+pub struct Facts {
+    /// Of this binary.
+    pub version: String,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// tokio workers of the server.
+    pub workers: u32,
+    /// Tasks of the noisy neighbour.
+    pub hogs: u32,
+    /// Keep-alive connections of the client.
+    pub connections: u32,
+    /// How often every mode had its turn.
+    pub rounds: u32,
+    /// Arrivals per second of the open loop.
+    pub rate_rps: u32,
+    /// Seed of arrivals and documents.
+    pub seed: u64,
+    /// Whether the server was kept on as many CPUs as it has workers, and the client off them.
+    pub confined: bool,
+    /// How long the run took.
+    pub seconds: f64,
+}
+
+/// The results of a run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    facts: Facts,
+    verdict: String,
+    rows: Vec<Row>,
+    #[serde(skip)]
+    series: Vec<Series>,
+}
+
+impl Report {
+    /// Puts the results together and words the verdict.
+    pub fn new(facts: Facts, rows: Vec<Row>, series: Vec<Series>) -> Self {
+        let verdict = verdict::sentence(&facts, &rows);
+        Self {
+            facts,
+            verdict,
+            rows,
+            series,
+        }
+    }
+
+    /// Prints the table and the verdict, or with `json` one JSON object, and writes the picture to `out`.
+    ///
+    /// # Errors
+    /// When the picture or standard output cannot be written.
+    pub fn publish(&self, out: &Path, json: bool) -> Result<(), Failure> {
+        std::fs::write(out, html::page(self))
+            .map_err(Failure::during(&format!("cannot write {}", out.display())))?;
+        let text = if json {
+            serde_json::to_string(self)
+                .map_err(Failure::during("cannot word the results as JSON"))?
+                + "\n"
+        } else {
+            format!(
+                "\n{}\n{}\n\nThe picture: {}\n",
+                table(&self.rows),
+                self.verdict,
+                out.display()
+            )
+        };
+        io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(Failure::during("cannot write to standard output"))
+    }
+}
+
+/// Fails early if the picture cannot be written at the end. Leaves no file that was not there before.
+///
+/// # Errors
+/// `Usage`, with the path and the operating system's reason.
+pub fn check_writable(out: &Path) -> Result<(), Failure> {
+    let existed = out.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(out);
+    opened.map_err(|error| {
+        Failure::Usage(format!(
+            "--out {}: cannot be written: {error}",
+            out.display()
+        ))
+    })?;
+    if !existed {
+        // An empty file that stays behind is no reason to refuse the run.
+        let _ = std::fs::remove_file(out);
+    }
+    Ok(())
+}
+
+/// One slot's row in a few words, for the progress display.
+pub fn brief(row: &Row) -> String {
+    format!(
+        "{:>6.0} of {:.0} req/s  p50 {:>8}  p99 {:>8}  hogs {:.2} CPU  capacity {:.0} req/s",
+        row.victim_rps,
+        row.offered_rps,
+        duration(row.p50_us),
+        duration(row.p99_us),
+        row.hog_cpu,
+        row.capacity_rps
+    )
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:<15}{:>9}{:>11}{:>11}{:>11}{:>12}{:>12}{:>16}\n",
+        "mode", "req/s", "p50", "p99", "max", "victim CPU", "hog CPU", "capacity req/s"
+    );
+    for row in rows {
+        text += &format!(
+            "{:<15}{:>9.0}{:>11}{:>11}{:>11}{:>12.2}{:>12.2}{:>16.0}\n",
+            row.mode,
+            row.victim_rps,
+            duration(row.p50_us),
+            duration(row.p99_us),
+            duration(row.max_us),
+            row.victim_cpu,
+            row.hog_cpu,
+            row.capacity_rps
+        );
+    }
+    text
+}
+
+/// Microseconds for people: three digits and a unit.
+fn duration(micros: u64) -> String {
+    let value = micros as f64;
+    match micros {
+        0..1_000 => format!("{micros} µs"),
+        1_000..10_000 => format!("{:.2} ms", value / 1e3),
+        10_000..100_000 => format!("{:.1} ms", value / 1e3),
+        100_000..1_000_000 => format!("{:.0} ms", value / 1e3),
+        _ => format!("{:.2} s", value / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(
+            [870, 1_234, 56_780, 812_400, 2_345_678].map(duration),
+            ["870 µs", "1.23 ms", "56.8 ms", "812 ms", "2.35 s"]
+        );
+    }
+
+    #[test]
+    fn an_unwritable_path_is_refused_and_a_writable_one_left_alone() {
+        let folder = std::env::temp_dir().join(format!("quotient-report-{}", std::process::id()));
+        let file = folder.join("picture.html");
+        let refusal = check_writable(&file)
+            .expect_err("the folder does not exist")
+            .to_string();
+        assert!(
+            refusal.contains("--out") && refusal.contains("picture.html"),
+            "{refusal}"
+        );
+        std::fs::create_dir_all(&folder).expect("a folder in the temporary directory");
+        assert!(check_writable(&file).is_ok() && !file.exists());
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+    }
+}
