@@ -23,7 +23,9 @@ fn hammer_in(mode: Mode) {
     let started = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| hammer.read());
-        hammer.flip_while(|checked| checked < CHECKED_MIN && started.elapsed() < TIME_MAX);
+        hammer.flip_while(200, |checked| {
+            checked < CHECKED_MIN && started.elapsed() < TIME_MAX
+        });
     });
     assert_eq!(
         hammer.wrong(),

@@ -17,69 +17,44 @@ static_key! {
 }
 
 /// The sites of one round.
-const SITES: u32 = 8;
+const SITES: u32 = 10;
 
-/// All sites, on a word: bit n is the outcome of site n. Placed where a flip could go wrong.
+/// All sites, on a word: bit n is the outcome of site n. Placed where a flip could go wrong; a jump leads over the
+/// filling in front of each.
 #[cfg(patching)]
+#[rustfmt::skip]
 #[inline(never)]
 pub fn evaluate() -> u32 {
     use quotient_keys::__site as site;
-    // A short site whose opcode is the last byte of a cache line, one whose opcode is the last of a page, the same for
-    // near sites (whose operand then straddles), near sites split 4 + 1, and ordinary sites of both senses.
-    u32::from(site!(
-        HAMMERED,
-        false,
-        [".p2align 6", ".skip 63, 0x90", "2: jmp {slow}"]
-    )) | u32::from(site!(
-        HAMMERED,
-        false,
-        [
-            ".p2align 12",
-            "jmp 3f",
-            ".skip 4093, 0x90",
-            "3:",
-            "2: jmp {slow}"
-        ]
-    )) << 1
-        | u32::from(site!(
-            HAMMERED,
-            false,
-            [
-                ".p2align 6",
-                ".skip 63, 0x90",
-                "2: .byte 0xe9",
-                ".long {slow} - . - 4"
-            ]
-        )) << 2
-        | u32::from(site!(
-            HAMMERED,
-            true,
-            [
-                ".p2align 12",
-                "jmp 3f",
-                ".skip 4090, 0x90",
-                "3: nop",
-                "2: .byte 0xe9",
-                ".long {slow} - . - 4"
-            ]
-        )) << 3
-        | u32::from(site!(
-            HAMMERED,
-            true,
-            [
-                ".p2align 6",
-                ".skip 60, 0x90",
-                "2: .byte 0xe9",
-                ".long {slow} - . - 4"
-            ]
-        )) << 4
-        | u32::from(site!(
-            HAMMERED,
-            true,
-            [".p2align 6", ".skip 63, 0x90", "2: jmp {slow}"]
-        )) << 5
+    // Sites whose opcode is the last byte of a cache line or of a page, near because their targets are far.
+    u32::from(site!(HAMMERED, false, [".p2align 6", ".byte 0xeb, 61", ".skip 61, 0x90", "2: jmp {slow}"]))
+        | u32::from(site!(HAMMERED, false, [".p2align 12", ".byte 0xe9", ".long 4090", ".skip 4090, 0x90", "2: jmp {slow}"])) << 1
+        // The same, near by their encoding.
+        | u32::from(site!(HAMMERED, false, [".p2align 6", ".byte 0xeb, 61", ".skip 61, 0x90", "2: .byte 0xe9", ".long {slow} - . - 4"])) << 2
+        | u32::from(site!(HAMMERED, true, [".p2align 12", ".byte 0xe9", ".long 4090", ".skip 4090, 0x90", "2: .byte 0xe9", ".long {slow} - . - 4"])) << 3
+        // A site whose operand straddles; the other bias.
+        | u32::from(site!(HAMMERED, true, [".p2align 6", ".byte 0xeb, 59", ".skip 59, 0x90", "2: .byte 0xe9", ".long {slow} - . - 4"])) << 4
+        | u32::from(site!(HAMMERED, true, [".p2align 6", ".byte 0xeb, 61", ".skip 61, 0x90", "2: jmp {slow}"])) << 5
         | u32::from(static_branch_unlikely!(HAMMERED)) << 6
         | u32::from(static_branch_likely!(HAMMERED)) << 7
+        | u32::from(short_at_line_end()) << 8
+        | u32::from(short_at_page_end()) << 9
+}
+
+/// A site of two bytes in two cache lines.
+#[cfg(patching)]
+#[rustfmt::skip]
+#[inline(never)]
+fn short_at_line_end() -> bool {
+    quotient_keys::__site!(HAMMERED, false, [".p2align 6", ".byte 0xeb, 61", ".skip 61, 0x90", "2: jmp {slow}"])
+}
+
+/// A site of two bytes on two pages.
+#[cfg(patching)]
+#[rustfmt::skip]
+#[inline(never)]
+fn short_at_page_end() -> bool {
+    quotient_keys::__site!(HAMMERED, true, [".p2align 12", ".byte 0xe9", ".long 4090", ".skip 4090, 0x90", "2: jmp {slow}"])
 }
 
 /// All sites, where they cannot be placed.
@@ -109,8 +84,9 @@ pub struct Hammer {
 
 impl Hammer {
     /// Flips until `go_on` says no (asked after every pair of flips, with the number of checked evaluations), then stops
-    /// the readers. Returns the number of flips.
-    pub fn flip_while(&self, mut go_on: impl FnMut(u64) -> bool) -> u64 {
+    /// the readers. Pauses for `pause` spins after each flip, in which readers find undisturbed rounds. Returns the
+    /// number of flips.
+    pub fn flip_while(&self, pause: u32, mut go_on: impl FnMut(u64) -> bool) -> u64 {
         let mut flips = 0;
         while go_on(self.checked()) {
             for on in [true, false] {
@@ -118,8 +94,7 @@ impl Hammer {
                 HAMMERED.set(on).expect("nothing hinders a flip");
                 self.phase.fetch_add(1, Ordering::SeqCst);
                 flips += 1;
-                // Leave the readers some undisturbed rounds.
-                for _ in 0..200 {
+                for _ in 0..pause {
                     std::hint::spin_loop();
                 }
             }
@@ -131,16 +106,20 @@ impl Hammer {
     /// Evaluates until told to stop.
     pub fn read(&self) {
         const ROUNDS: u32 = 64;
+        const REPEATS: u64 = 4;
         while !self.stop.load(Ordering::Relaxed) {
             let (mut checked, mut wrong) = (0, 0);
             for _ in 0..ROUNDS {
                 let before = self.phase.load(Ordering::Acquire);
-                let outcome = black_box(evaluate());
+                let expected = expected(!before.is_multiple_of(4));
+                let mut differing = 0;
+                for _ in 0..REPEATS {
+                    differing += u64::from((black_box(evaluate()) ^ expected).count_ones());
+                }
                 let after = self.phase.load(Ordering::Acquire);
                 if before == after && before.is_multiple_of(2) {
-                    checked += u64::from(SITES);
-                    wrong +=
-                        u64::from((outcome ^ expected(!before.is_multiple_of(4))).count_ones());
+                    checked += REPEATS * u64::from(SITES);
+                    wrong += differing;
                 }
             }
             self.checked.fetch_add(checked, Ordering::Relaxed);
