@@ -98,3 +98,9 @@ pub mod __private {
         DEFAULT
     }
 }
+
+/// For measurements only.
+#[doc(hidden)]
+pub mod __bench {
+    pub use crate::text::lookup::Lookup;
+}

@@ -7,7 +7,6 @@ mod barrier;
 mod batch;
 mod canary;
 mod fork;
-pub(crate) mod lookup;
 mod processor;
 mod protocol;
 mod site;

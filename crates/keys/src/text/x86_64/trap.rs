@@ -17,8 +17,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::lookup::Lookup;
 use super::table::Table;
+use crate::text::lookup::Lookup;
 
 /// Counters of one processor start on their own cache line: a row is a multiple of this many counters.
 const COUNTERS_PER_LINE: usize = 64 / core::mem::size_of::<AtomicU32>();

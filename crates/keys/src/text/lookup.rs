@@ -1,8 +1,10 @@
-//! From an address to the site there: what the signal handler searches.
+//! From an address to the site there: what the signal handler searches. Compiled everywhere, so that its cost can be
+//! measured everywhere.
 
 /// All sites, by address. Addresses are kept as 32-bit distances from the lowest, apart from the rest, so that a search
 /// among 16,000 sites touches few cache lines.
-pub(crate) struct Lookup {
+#[derive(Debug)]
+pub struct Lookup {
     base: usize,
     distances: Vec<u32>,
     /// Jump target and key index of each site.
@@ -12,7 +14,7 @@ pub(crate) struct Lookup {
 impl Lookup {
     /// Takes (address, target, key index), ascending by address. Sites 4 GiB above the first are left out: code is
     /// addressed with 32 bits.
-    pub(crate) fn new(sites: impl Iterator<Item = (usize, usize, u32)>) -> Self {
+    pub fn new(sites: impl Iterator<Item = (usize, usize, u32)>) -> Self {
         let mut lookup = Self {
             base: 0,
             distances: Vec::new(),
@@ -30,9 +32,19 @@ impl Lookup {
         lookup
     }
 
+    /// Number of sites.
+    pub fn len(&self) -> usize {
+        self.distances.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.distances.is_empty()
+    }
+
     /// Target and key index of the site at `address`. Binary search.
     #[inline]
-    pub(crate) fn find(&self, address: usize) -> Option<(usize, u32)> {
+    pub fn find(&self, address: usize) -> Option<(usize, u32)> {
         let distance = u32::try_from(address.wrapping_sub(self.base)).ok()?;
         let index = self.distances.binary_search(&distance).ok()?;
         self.answers.get(index).copied()
