@@ -102,6 +102,8 @@ pub(crate) struct Vcpu {
     queue_turns: u32,
     /// Short polls since the last long one.
     short_polls: u32,
+    /// Tasks that waited at the last switch.
+    waiting: usize,
     /// Of the last poll, until its charge.
     notes: PollNotes,
 }
@@ -119,6 +121,7 @@ impl Vcpu {
             left_at: Nanos::ZERO,
             queue_turns: 0,
             short_polls: SHORT_POLLS,
+            waiting: 0,
             notes: PollNotes::default(),
         }
     }
@@ -289,6 +292,7 @@ impl Vcpu {
         *returning |= self.short_polls <= SHORT_POLLS
             && queue.nr_queued() > 1
             && shared.idle.load(Ordering::Relaxed) != 0;
+        self.waiting = queue.nr_queued();
         if *returning { None } else { queue.pick(now) }
     }
 
@@ -426,6 +430,7 @@ impl Vcpu {
             task.context().home.store(self.index as u32, Ordering::Relaxed);
             enqueue(&mut queue, task, Enqueue::Migrate, now);
         }
+        self.waiting = queue.nr_queued();
         true
     }
 
@@ -459,12 +464,12 @@ impl Vcpu {
             self.retire(shared);
             return Leave::Stop;
         }
-        let waiting = shared.loads[self.index].nr_queued();
-        if waiting == 0 {
+        // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
+        if self.waiting == 0 {
             return Leave::Sleep;
         }
         self.left_at = now;
-        if waiting > 1 && shared.kick_idle() {
+        if self.waiting > 1 && shared.kick_idle() {
             return Leave::YieldAfterKick;
         }
         Leave::Yield
