@@ -4,8 +4,8 @@
 //! # Words
 //! - **cell**: the one allocation of a task: header (state word, table, identifier, join waker's slot), the scheduler's
 //!   [`Context`], its `Owned` part, and the future, later the output, in the same place.
-//! - **token**: the right and duty to run the task ([`Task`]). It exists if and only if the task is queued or being run,
-//!   and there is never more than one.
+//! - **token**: the right and duty to run the task ([`Task`], or [`Parking`] between a pending poll and *idle*). It exists
+//!   if and only if the task is queued or being run, and there is never more than one.
 //! - **reference**: a count that keeps the memory: [`TaskRef`], [`JoinHandle`], [`AbortHandle`], every cloned waker. The
 //!   token is not counted: while it exists, the state itself keeps the memory.
 //! - **completing side**: the token's holder from `COMPLETE` on.
@@ -33,7 +33,8 @@
 //!
 //! # Who may touch what
 //! - **Future, `Owned`**: the token's holder. Tokens pass from holder to holder either by hand or through the word:
-//!   *idle* releases, and the wake-up that makes the next token acquires.
+//!   *idle* releases, and the wake-up that makes the next token acquires. From *idle* on, a waker on another thread may
+//!   already hold the next token: whatever is to be settled in `Owned` after a poll is settled before [`Parking::park`].
 //! - **Output**: the token's holder stores it. At *complete*, if `JOIN_INTEREST` was set, it is the join handle's, and if
 //!   not, the completing side's, which drops it. The handle gives up its interest by one step on the same word, so that
 //!   exactly one of the two sees the other's step first. The place is emptied when read: at most one reader.
@@ -73,7 +74,7 @@
 //! - in [`Context::released`]: aborts the process. A scheduler whose lists are broken must not go on.
 //!
 //! # The deferral probe
-//! A future may hand its waker to something that wakes it "later, on this thread" (tokio's deferred wake-ups). [`Task::run`]
+//! A future may hand its waker to something that wakes it "later, on this thread" (tokio's deferred wake-ups). [`Task::poll`]
 //! tells its caller when that is possible: pending, not woken, and the waker was cloned on this thread during the poll.
 //! The caller then probes with the same waker; meanwhile clones of it are no-op wakers and are noted
 //! ([`probe_cloned`]). Waking it in the probe is a real wake-up: the task runs once more.
@@ -97,7 +98,7 @@ pub(crate) use waker::probe_cloned;
 
 use cell::{Core, Header};
 use reference::Reference;
-use state::{Idle, State};
+use state::{AfterPoll, State};
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -154,6 +155,7 @@ where
 /// The run token of a task: exists exactly while the task is queued or being run.
 ///
 /// Dropping it cancels the task: the future is dropped at once, on this thread, and its handle sees a cancellation.
+#[must_use = "a token that is dropped cancels its task"]
 pub(crate) struct Task<C: Context> {
     task: NonNull<Header>,
     context: PhantomData<C>,
@@ -211,13 +213,13 @@ impl<C: Context> Parking<C> {
     pub(crate) fn park(self) -> Parked<C> {
         let Self { task, seen } = self;
         match task.view().state().idle(seen) {
-            Idle::Idle => {
+            AfterPoll::Idle => {
                 // The token is gone by the transition, and perhaps the memory.
                 std::mem::forget(task);
                 Parked::Idle
             }
-            Idle::Woken => Parked::Woken(task),
-            Idle::Orphaned => {
+            AfterPoll::Woken => Parked::Woken(task),
+            AfterPoll::Orphaned => {
                 task.cancel();
                 Parked::Done
             }
@@ -278,6 +280,7 @@ impl<C: Context> Task<C> {
     }
 
     /// A new counted reference.
+    #[cfg(test)]
     pub(crate) fn task_ref(&self) -> TaskRef<C> {
         TaskRef {
             task: Reference::clone(&self.view()),
@@ -429,11 +432,13 @@ impl<C: Context> TaskRef<C> {
     }
 
     /// Whether the task is complete.
+    #[cfg(test)]
     pub(crate) fn is_finished(&self) -> bool {
         self.task.load().is_complete()
     }
 
     /// Whether both refer to the same task.
+    #[cfg(test)]
     pub(crate) fn ptr_eq(&self, other: &Self) -> bool {
         self.task.as_ptr() == other.task.as_ptr()
     }

@@ -112,7 +112,7 @@ pub(super) enum Woken {
 
 /// What became of a task whose poll was pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Idle {
+pub(super) enum AfterPoll {
     /// Idle; the token is gone and the memory may be gone too.
     Idle,
     /// Woken since the poll began; the caller keeps the token.
@@ -237,19 +237,19 @@ impl State {
     ///
     /// Release: the next token's holder sees what this one did. Acquire: an orphan's last references are gone.
     #[inline]
-    pub(super) fn idle(&self, seen: Wakes) -> Idle {
+    pub(super) fn idle(&self, seen: Wakes) -> AfterPoll {
         let before = Snapshot(self.0.fetch_sub(seen.0 * WAKE, Ordering::AcqRel));
         debug_assert!(
             before.has_token() && before.wakes().0 >= seen.0,
             "{before:?}"
         );
         if before.wakes() != seen {
-            Idle::Woken
+            AfterPoll::Woken
         } else if before.references() == 0 {
             self.adopt();
-            Idle::Orphaned
+            AfterPoll::Orphaned
         } else {
-            Idle::Idle
+            AfterPoll::Idle
         }
     }
 
@@ -385,7 +385,7 @@ mod tests {
         for _ in 0..4 {
             state.wake_by_ref();
         }
-        assert_eq!(state.idle(start.wakes()), Idle::Woken);
+        assert_eq!(state.idle(start.wakes()), AfterPoll::Woken);
         assert_eq!(state.load().wakes(), Wakes(1));
     }
 
@@ -395,8 +395,8 @@ mod tests {
         let start = state.begin();
         assert_eq!((start.wakes(), start.references()), (Wakes(1), 1));
         assert!(!state.wake_by_ref());
-        assert_eq!(state.idle(start.wakes()), Idle::Woken);
-        assert_eq!(state.idle(state.begin().wakes()), Idle::Idle);
+        assert_eq!(state.idle(start.wakes()), AfterPoll::Woken);
+        assert_eq!(state.idle(state.begin().wakes()), AfterPoll::Idle);
         assert!(state.wake_by_ref(), "the next wake-up makes the token");
     }
 
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(flags, REFERENCE - 1);
         assert_eq!(flags & REFERENCE_MASK, 0);
         assert_eq!(REFERENCE_MASK + REFERENCE, WAKE);
-        assert!(WAKES_LIMIT + REFERENCES_MAX < u64::MAX / WAKE);
+        const { assert!(WAKES_LIMIT + REFERENCES_MAX < u64::MAX / WAKE) };
     }
 
     #[test]

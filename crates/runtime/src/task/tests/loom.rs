@@ -254,7 +254,11 @@ fn join_polls(main: Main, wakers: [usize; 2]) {
         (handle, result)
     });
     if result.is_pending() {
-        assert_eq!(counters[wakers[1]].0.wakes(), 1, "the joiner sleeps for ever");
+        assert_eq!(
+            counters[wakers[1]].0.wakes(),
+            1,
+            "the joiner sleeps for ever"
+        );
         result = poll_with(&mut handle, &last);
     }
     assert!(matches!(result, Poll::Ready(Ok(ref output)) if **output == 1));
@@ -364,7 +368,13 @@ fn loom_last_waker_of_a_complete_task_against_handle() {
 
 /// Ready at once, or never.
 fn ready_if(finished: bool) -> impl Future<Output = ()> + Send + 'static {
-    poll_fn(move |_| if finished { Poll::Ready(()) } else { Poll::Pending })
+    poll_fn(move |_| {
+        if finished {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
 }
 
 #[test]

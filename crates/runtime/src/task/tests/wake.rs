@@ -1,7 +1,7 @@
 //! Waking, running, going idle; the end of the memory.
 
 use super::mock::{Mock, WakerSlot, output};
-use crate::task::Run;
+use crate::task::{Parked, Polled, Run};
 use std::future::{pending, poll_fn, ready};
 use std::task::Poll;
 
@@ -195,4 +195,69 @@ fn clones_wake_the_same_task() {
         task.abort();
     }
     mock.drain();
+}
+
+#[test]
+fn owned_can_be_settled_between_the_poll_and_idle() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task, task_ref, handle) = mock.spawn_held(ready_at(2, &slot));
+    let Polled::Pending(mut parking) = task.poll(|_| false) else {
+        panic!("pending")
+    };
+    *parking.owned_mut() = 5;
+    parking.context().look();
+    let Parked::Idle = parking.park() else {
+        panic!("nobody woke it")
+    };
+    slot.take().wake();
+    let mut task = mock.pop().expect("queued by the wake-up");
+    assert_eq!(*task.owned_mut(), 5);
+    drop((task, task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_wake_up_between_the_poll_and_idle_keeps_the_token() {
+    let mock = Mock::default();
+    let slot = WakerSlot::default();
+    let (task, task_ref, handle) = mock.spawn_held(ready_at(2, &slot));
+    let Polled::Pending(parking) = task.poll(|_| false) else {
+        panic!("pending")
+    };
+    slot.take().wake();
+    let Parked::Woken(task) = parking.park() else {
+        panic!("woken")
+    };
+    assert_eq!(mock.scheduled(), 0, "the token was never away");
+    assert!(matches!(task.run(|_| false), Run::Done));
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn an_abort_between_the_poll_and_idle_is_seen_by_the_next_poll() {
+    let mock = Mock::default();
+    let (task, task_ref, handle) = mock.spawn_held(pending::<()>());
+    let Polled::Pending(parking) = task.poll(|_| false) else {
+        panic!("pending")
+    };
+    task_ref.abort();
+    let Parked::Woken(task) = parking.park() else {
+        panic!("woken by the abort")
+    };
+    assert!(task.is_aborted());
+    assert!(matches!(task.run(|_| false), Run::Done));
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
+#[test]
+fn a_task_dropped_before_it_goes_idle_is_cancelled() {
+    let mock = Mock::default();
+    let (task, task_ref, handle) = mock.spawn_held(pending::<()>());
+    drop(task.poll(|_| false));
+    assert!(task_ref.is_finished());
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
 }
