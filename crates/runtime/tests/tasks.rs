@@ -1,43 +1,13 @@
 //! Tasks behave as tokio's: outputs, panics, aborts, detached tasks, children in the parent's group.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quotient::{Group, JoinSet, Scheduler};
-
-fn scheduler(vcpus: usize) -> (Scheduler, Group) {
-    let scheduler = Scheduler::builder().vcpus(vcpus).build().unwrap();
-    let group = scheduler.group("tenants/acme").unwrap().create().unwrap();
-    (scheduler, group)
-}
-
-/// Runs the test body on a multi-thread runtime with 1 and 2 workers and on a current-thread runtime.
-fn on_every_host<F, Fut>(test: F)
-where
-    F: Fn(usize) -> Fut,
-    Fut: Future<Output = ()>,
-{
-    for workers in [1, 2] {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(workers)
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(guarded(test(workers)));
-    }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(guarded(test(1)));
-}
-
-async fn guarded(test: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(60), test)
-        .await
-        .expect("a task was lost");
-}
+use common::{CountDrop, on_every_host, scheduler};
+use quotient::{Group, JoinSet};
 
 #[test]
 fn outputs_reach_their_handles() {
@@ -119,16 +89,10 @@ fn timers_io_and_channels_of_tokio_work_inside() {
 
 #[test]
 fn abort_drops_the_future_and_says_so() {
-    struct Flag(Arc<AtomicUsize>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     on_every_host(|vcpus| async move {
         let (scheduler, group) = scheduler(vcpus);
         let dropped = Arc::new(AtomicUsize::new(0));
-        let flag = Flag(dropped.clone());
+        let flag = CountDrop(dropped.clone());
         let handle = group.spawn(async move {
             let _flag = flag;
             std::future::pending::<()>().await;
@@ -143,17 +107,11 @@ fn abort_drops_the_future_and_says_so() {
 
 #[test]
 fn shutdown_runs_every_destructor() {
-    struct Flag(Arc<AtomicUsize>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     on_every_host(|vcpus| async move {
         let (scheduler, group) = scheduler(vcpus);
         let dropped = Arc::new(AtomicUsize::new(0));
         for index in 0..300 {
-            let flag = Flag(dropped.clone());
+            let flag = CountDrop(dropped.clone());
             group.spawn(async move {
                 let _flag = flag;
                 loop {
@@ -176,22 +134,12 @@ fn shutdown_runs_every_destructor() {
 
 #[test]
 fn dropping_the_host_runs_every_destructor() {
-    struct Flag(Arc<AtomicUsize>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = common::runtime(2);
     let dropped = Arc::new(AtomicUsize::new(0));
     let kept = runtime.block_on(async {
         let (scheduler, group) = scheduler(2);
         for index in 0..100 {
-            let flag = Flag(dropped.clone());
+            let flag = CountDrop(dropped.clone());
             group.spawn(async move {
                 let _flag = flag;
                 if index % 2 == 0 {

@@ -1,0 +1,77 @@
+//! Hosts that every behaviour is tested on.
+#![allow(dead_code)] // each test file uses its part
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use quotient::{Group, Scheduler};
+
+/// A scheduler with one group.
+pub fn scheduler(vcpus: usize) -> (Scheduler, Group) {
+    let scheduler = Scheduler::builder().vcpus(vcpus).build().unwrap();
+    let group = scheduler.group("tenants/acme").unwrap().create().unwrap();
+    (scheduler, group)
+}
+
+/// A multi-thread runtime.
+pub fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// Runs the test body on a multi-thread runtime with 1 and 2 workers and on a current-thread runtime.
+pub fn on_every_host<F, Fut>(test: F)
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    for workers in [1, 2] {
+        runtime(workers).block_on(guarded(test(workers)));
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(guarded(test(1)));
+}
+
+/// A lost task or wake-up would hang for ever: a minute is generous for tests of milliseconds.
+pub async fn guarded(test: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(60), test)
+        .await
+        .expect("a task or a wake-up was lost");
+}
+
+/// Waits until `condition` holds, at most ten seconds.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "{what} did not come true");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Counts drops.
+pub struct CountDrop(pub Arc<AtomicUsize>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Real arithmetic for about `duration` of wall time, without a pause.
+pub fn burn(duration: Duration) {
+    let end = Instant::now() + duration;
+    let mut sum = 1_u64;
+    while Instant::now() < end {
+        for value in 0..200_u64 {
+            sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(value));
+        }
+    }
+}

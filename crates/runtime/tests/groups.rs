@@ -1,0 +1,181 @@
+//! Freeze, thaw, kill, removal and moves of groups, and what bad input is answered with.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{CountDrop, eventually, on_every_host, scheduler};
+use quotient::{BuildError, Error, Group, Leftover, MAX_VCPUS, Scheduler, SpawnError};
+
+/// A task that counts its polls.
+fn counting(group: &Group) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let shared = count.clone();
+    group.spawn(async move {
+        loop {
+            shared.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    count
+}
+
+#[test]
+fn frozen_tasks_do_not_run_and_thawed_ones_go_on() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let inner = group.child("inner").create().unwrap();
+        let count = counting(&inner);
+        eventually("running", || count.load(Ordering::SeqCst) > 10).await;
+        group.freeze().unwrap();
+        assert!(inner.is_frozen(), "a frozen ancestor holds the group");
+        // A poll in progress may end; then the count stands still.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let frozen = count.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(count.load(Ordering::SeqCst), frozen);
+        inner.thaw().unwrap();
+        assert!(inner.is_frozen(), "the ancestor's freeze is still in force");
+        group.thaw().unwrap();
+        eventually("running again", || count.load(Ordering::SeqCst) > frozen + 10).await;
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn kill_reaches_running_sleeping_and_frozen_tasks_below() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let inner = group.child("a/b").create().unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        for index in 0..60 {
+            let flag = CountDrop(dropped.clone());
+            inner.spawn(async move {
+                let _flag = flag;
+                if index % 2 == 0 {
+                    std::future::pending::<()>().await;
+                }
+                loop {
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        inner.freeze().unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        group.kill().unwrap();
+        eventually("all dropped", || dropped.load(Ordering::SeqCst) == 60).await;
+        eventually("all accounted for", || scheduler.tasks() == 0).await;
+        inner.thaw().unwrap();
+        assert_eq!(inner.spawn(async { 7 }).await.unwrap(), 7);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn removal_refuses_kills_or_moves_live_tasks_and_frees_the_name() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let parent = scheduler.find("tenants").unwrap();
+        let count = counting(&group);
+        assert!(matches!(group.remove(Leftover::Refuse), Err(Error::Busy { tasks: 1, .. })));
+        group.remove(Leftover::MoveToParent).unwrap();
+        assert_eq!(group.try_spawn(async {}).unwrap_err(), SpawnError::GroupRemoved { path: "tenants/acme".into() });
+        let before = count.load(Ordering::SeqCst);
+        eventually("goes on in the parent", || count.load(Ordering::SeqCst) > before + 10).await;
+        assert_eq!(parent.stats().tasks, 1);
+        eventually("name is free", || scheduler.find("tenants/acme").is_err()).await;
+        let again = scheduler.group("tenants/acme").unwrap().create().unwrap();
+        assert_ne!(again, group);
+        assert_eq!(again.spawn(async { 3 }).await.unwrap(), 3);
+        parent.remove(Leftover::Kill).unwrap();
+        eventually("all killed", || scheduler.tasks() == 0).await;
+        eventually("subtree is gone", || scheduler.groups().len() == 1).await;
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn moved_tasks_are_charged_to_their_new_group() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, first) = scheduler(vcpus);
+        let second = scheduler.group("other").unwrap().create().unwrap();
+        let count = counting(&first);
+        eventually("running", || count.load(Ordering::SeqCst) > 10).await;
+        first.move_tasks_to(&second).unwrap();
+        assert_eq!((first.stats().tasks, second.stats().tasks), (0, 1));
+        eventually("polled there", || second.stats().polls > 10).await;
+        let polls = first.stats().polls;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(first.stats().polls, polls);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let groups = scheduler.groups().len();
+        for weight in [0, 10_001, u32::MAX] {
+            let error = scheduler.group("new").unwrap().weight(weight).create().unwrap_err();
+            assert!(error.to_string().contains(&weight.to_string()), "{error}");
+            assert!(error.to_string().contains("1..=10000"), "{error}");
+            assert!(group.set_weight(weight).is_err());
+        }
+        for path in ["", "/abs", "a//b", "a/", "..", "a/../b", "a/."] {
+            assert!(scheduler.group(path).is_err(), "{path:?} was accepted");
+            assert!(scheduler.find(path).is_err());
+            assert!(group.child(path).create().is_err(), "child {path:?} was accepted");
+        }
+        assert!(matches!(scheduler.find("unknown"), Err(Error::Group(_))));
+        assert_eq!(scheduler.root().freeze(), Err(Error::Root));
+        assert_eq!(scheduler.root().remove(Leftover::Kill), Err(Error::Root));
+        assert_eq!(scheduler.groups().len(), groups);
+        assert_eq!(group.weight(), 100);
+        for weight in [1, 10_000] {
+            group.set_weight(weight).unwrap();
+            assert_eq!(group.weight(), weight);
+        }
+        assert_eq!(quotient::try_spawn(async {}).unwrap_err(), SpawnError::NoGroup);
+        assert!(quotient::spawn(async {}).await.unwrap_err().is_not_spawned());
+        scheduler.shutdown().await;
+        assert_eq!(scheduler.group("late").unwrap().create().unwrap_err(), Error::ShutDown);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn a_scheduler_is_not_built_from_bad_settings() {
+    assert_eq!(Scheduler::builder().build().unwrap_err(), BuildError::NoRuntime);
+    on_every_host(|_| async {
+        for value in [0, MAX_VCPUS + 1] {
+            let error = Scheduler::builder().vcpus(value).build().unwrap_err();
+            assert_eq!(error, BuildError::Vcpus { value });
+            assert!(error.to_string().contains("1 to 32"), "{error}");
+        }
+        for slice in [Duration::ZERO, Duration::from_secs(1)] {
+            assert!(matches!(
+                Scheduler::builder().slice(slice).build(),
+                Err(BuildError::Config(_))
+            ));
+        }
+    });
+}
+
+#[test]
+fn the_scheduler_ends_when_its_last_handle_and_task_are_gone() {
+    on_every_host(|vcpus| async move {
+        let metrics = tokio::runtime::Handle::current().metrics();
+        let (scheduler, group) = scheduler(vcpus);
+        let handle = group.spawn(async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Group::current().unwrap().path().to_owned()
+        });
+        drop((scheduler, group));
+        assert_eq!(handle.await.unwrap(), "tenants/acme");
+        eventually("virtual CPUs end", || metrics.num_alive_tasks() == 0).await;
+    });
+}
