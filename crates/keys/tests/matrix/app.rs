@@ -1,0 +1,96 @@
+//! The program of the build matrix: the kernel's checks with keys of two crates, branches wherever code can be compiled,
+//! and a library that brings keys and an engine of its own.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::task::{Context, Poll, Waker};
+
+use quotient_keys::{Mode, static_branch, static_branch_likely, static_key, status};
+
+pub extern crate base;
+mod checks;
+
+static_key! {
+    /// Branched on in every kind of function.
+    static EVERYWHERE = false;
+}
+
+fn generic<T: Default + PartialEq>(value: T) -> bool {
+    let inner = move || static_branch!(EVERYWHERE) && value == T::default();
+    inner()
+}
+
+trait Asks {
+    fn ask(&self) -> bool {
+        static_branch_likely!(EVERYWHERE)
+    }
+}
+
+impl Asks for u8 {}
+
+#[inline(always)]
+fn always_inlined() -> bool {
+    static_branch!(EVERYWHERE)
+}
+
+async fn asynchronous() -> bool {
+    let before = static_branch!(EVERYWHERE);
+    std::future::ready(()).await;
+    before & static_branch_likely!(EVERYWHERE)
+}
+
+fn outcomes() -> Vec<bool> {
+    let mut context = Context::from_waker(Waker::noop());
+    let awaited = match pin!(asynchronous()).as_mut().poll(&mut context) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("nothing to wait for"),
+    };
+    let asked: &dyn Asks = &0_u8;
+    let mut outcomes = vec![awaited, asked.ask(), always_inlined(), generic(0_u32), generic(String::new()), generic([0_u8; 3])];
+    outcomes.extend((0..3).map(|_| static_branch!(EVERYWHERE)));
+    outcomes
+}
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// Loads the library and lets it check itself.
+fn check_plugin(path: &str) {
+    const RTLD_NOW: c_int = 2;
+    let path = CString::new(path).expect("a path has no zero byte");
+    // SAFETY: valid strings; the symbol is a function of that type, exported by the library of this matrix.
+    let failures = unsafe {
+        let library = dlopen(path.as_ptr(), RTLD_NOW);
+        assert!(!library.is_null(), "the library does not load");
+        let symbol = dlsym(library, c"check_plugin".as_ptr());
+        assert!(!symbol.is_null(), "the library lacks its function");
+        let check: extern "C" fn() -> c_int = std::mem::transmute(symbol);
+        check()
+    };
+    assert_eq!(failures, 0, "the library found something wrong");
+}
+
+fn main() -> ExitCode {
+    checks::eighteen_checks_in_every_mode();
+    for mode in Mode::ALL {
+        quotient_keys::set_mode(mode).expect("the mode is available");
+        for on in [true, false, true, false] {
+            EVERYWHERE.set(on).expect("nothing hinders");
+            assert!(outcomes().into_iter().all(|outcome| outcome == on), "{mode}, {on}");
+        }
+    }
+    quotient_keys::patch_all();
+    let before = status();
+    assert!(before.patched > 0, "nothing is patched: {before:?}");
+    assert!(EVERYWHERE.status().sites >= 8, "sites were lost: {:?}", EVERYWHERE.status());
+    if let Some(path) = std::env::args().nth(1) {
+        check_plugin(&path);
+        assert_eq!(status().sites, before.sites, "the library's sites are not ours");
+        assert_eq!(status().foreign, 0);
+    }
+    println!("{} sites, {} patched", before.sites, before.patched);
+    ExitCode::SUCCESS
+}
