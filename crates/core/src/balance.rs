@@ -1,29 +1,44 @@
-//! Whom to pull waiting tasks from: when idle, when someone has more to do, when someone's groups get too little.
+//! Whom to pull waiting tasks from: when idle, and when somebody's tasks get too little.
 //!
-//! All decisions are the puller's, from what the CPUs publish ([`CpuLoad`]), without locks. Three rules, nearest
-//! CPU first in each:
+//! All decisions are the puller's, from what the CPUs publish, without taking their locks. Nearest CPU first.
 //!
-//! 1. **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere.
-//! 2. **Counts.** A CPU with at least two tasks more gives half of the difference, unless its virtual time is the
-//!    faster one: then it holds many tasks of small weight, and evening out counts would undo rule 3.
-//! 3. **Virtual time.** With V_c the virtual time of CPU c's root timeline and W_c the shares competing there, a gain
-//!    of V over a window is the service that each unit of weight got. If mine gained more than yours, your groups are
-//!    being short-changed by
+//! **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere.
 //!
-//!    ```text
-//!    excess = (gain_mine / window - gain_yours / window) * common window * W_mine      (in ns of my service)
-//!    ```
+//! **Virtual time.** Let V_g,c be the virtual time of group g's timeline on CPU c and W_g,c the shares competing
+//! there. What V gains over a window is the service that one unit of weight in g got, including what the same child
+//! groups got on other CPUs (see `foreign`), so within g the machine is fair iff all V_g,c gain equally. If
+//! mine gained more than yours, what is in g on your CPU is being short-changed by
 //!
-//!    and once that exceeds [`PULL_THRESHOLD`] I take one waiting task from you, and both windows start anew. Where
-//!    3 equal groups of one hog each share 2 CPUs, this makes the pairs rotate, and each gets 2/3.
+//! ```text
+//! excess = (gain_mine / window - gain_yours / window) * common window * W_mine      (in ns of my service)
+//! ```
+//!
+//! and once that exceeds [`PULL_THRESHOLD`] I take a waiting task of g from you, and both windows start anew. The
+//! balancer looks at the groups on the path that its CPU is running, the root first. At the root this keeps groups to
+//! their weights over all CPUs; inside a group, its children; inside a group of tasks, the tasks.
+//!
+//! With 3 equal groups of one hog each on 2 CPUs, this makes the pairs rotate, and each gets 2/3:
+//!
+//! | ms | CPU 0 | gain of V | CPU 1 | gain of V | then |
+//! |---|---|---|---|---|---|
+//! | 0..1 | a | 1 | b, c | 1/2 | 0 is ahead by 0.5 ms: pulls b |
+//! | 1..2 | a, b | 1/2 | c | 1 | 1 is ahead by 0.5 ms: pulls a, the one not moved lately |
+//! | 2..3 | b | 1 | c, a | 1/2 | ... |
+//!
+//! There is no rule that evens out the *number* of tasks. Where numbers matter, virtual times show it within a
+//! millisecond, and then half of the difference moves at once; where they do not (many tasks of small weight, a group
+//! that has its share elsewhere), such a rule would undo the above forever.
 
+use crate::clock::CpuCell;
+use crate::group::Group;
 use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
+use core::cmp::Reverse;
 use std::sync::Arc;
 
-/// Service by which a CPU must be ahead of another before rule 3 pulls: 500 us, measured best in the prototypes
-/// (less moves tasks for noise, more lets small imbalances last).
+/// Service by which a CPU must be ahead of another before it pulls: 500 us, measured best in the prototypes (less
+/// moves tasks for noise, more lets small imbalances last).
 pub const PULL_THRESHOLD: Nanos = Nanos::from_micros(500);
 
 /// Windows over which virtual times are compared are halved when they get longer than this, so that what happened
@@ -52,10 +67,12 @@ pub struct Pull {
     pub from: CpuId,
     /// At most so many tasks.
     pub max: usize,
+    /// Id of the group to take from, descendants included; 0 is the root, so anything.
+    pub group: u32,
 }
 
 /// Decides whether CPU `me` should pull, and from whom. `loads` holds every CPU's load in the order of the CPUs'
-/// numbers. O(CPUs), a few relaxed loads each.
+/// numbers. To be called without holding any run queue's lock. O(CPUs x depth), a few relaxed loads each.
 pub fn plan(
     topology: &Topology,
     me: CpuId,
@@ -64,77 +81,93 @@ pub fn plan(
     now: Nanos,
 ) -> Option<Pull> {
     let mine = loads.get(me.index())?;
-    let pull = match reason {
+    match reason {
         Reason::Idle => plan_idle(topology, me, loads),
-        Reason::Periodic => plan_periodic(topology, me, loads, now),
-    };
-    if let Some(pull) = pull {
-        // A pull changes what both sides hold: old gains say nothing about the new mix.
-        mine.mark(now);
-        loads[pull.from.index()].mark(now);
-    } else if mine.gained(now).1 > WINDOW_MAX {
-        mine.halve_window(now);
+        Reason::Periodic => {
+            let mut levels = mine.chain().into_iter();
+            levels.find_map(|group| plan_level(topology, me, loads, &group, now))
+        }
     }
-    pull
-}
-
-/// The other CPUs that have something waiting.
-fn victims<'a>(
-    topology: &'a Topology,
-    me: CpuId,
-    loads: &'a [Arc<CpuLoad>],
-) -> impl Iterator<Item = (CpuId, Distance, &'a CpuLoad)> {
-    let numbered = (0u32..).zip(loads);
-    let others = numbered.filter(move |(cpu, load)| *cpu != me.0 && load.nr_queued() > 0);
-    others.map(move |(cpu, load)| (CpuId(cpu), topology.distance(me, CpuId(cpu)), load.as_ref()))
 }
 
 fn plan_idle(topology: &Topology, me: CpuId, loads: &[Arc<CpuLoad>]) -> Option<Pull> {
-    let nearest = victims(topology, me, loads)
-        .max_by_key(|(_, distance, load)| (core::cmp::Reverse(*distance), load.nr_queued()));
-    nearest.map(|(from, _, load)| Pull {
-        from,
-        max: load.nr_queued().div_ceil(2).min(PULL_MAX),
+    let numbered = (0u32..).map(CpuId).zip(loads);
+    let victims = numbered.filter(|(cpu, load)| *cpu != me && load.nr_queued() > 0);
+    let nearest = victims.max_by_key(|(cpu, load)| {
+        (
+            Reverse(topology.distance(me, *cpu)),
+            load.nr_queued(),
+            Reverse(cpu.0),
+        )
+    });
+    nearest.map(|(from, load)| {
+        let max = load.nr_queued().div_ceil(2).min(PULL_MAX);
+        Pull {
+            from,
+            max,
+            group: 0,
+        }
     })
 }
 
-fn plan_periodic(
+/// Looks for a CPU where what is in `group` gets less than what is in it here.
+fn plan_level(
     topology: &Topology,
     me: CpuId,
     loads: &[Arc<CpuLoad>],
+    group: &Arc<Group>,
     now: Nanos,
 ) -> Option<Pull> {
-    let mine = &loads[me.index()];
-    let running = mine.nr_running();
-    let mut best: Option<(core::cmp::Reverse<Distance>, u64, Pull)> = None;
-    for (from, distance, load) in victims(topology, me, loads) {
-        let (ahead, behind) = compare(mine, load, now);
-        let difference = load.nr_running().saturating_sub(running);
-        let by_count = difference >= 2 && behind < PULL_THRESHOLD.0;
-        let by_time = ahead >= PULL_THRESHOLD.0;
-        let (merit, max) = match (by_count, by_time) {
-            (true, _) => (difference as u64, (difference / 2).min(PULL_MAX)),
-            (false, true) => (0, 1),
-            (false, false) => continue,
+    let cells = group.cells.all();
+    let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let my_load = loads.get(me.index())?;
+    // Inside a group virtual time comes in bursts of a slice, on either side: that much is noise.
+    let burst = if group.depth() == 0 {
+        0
+    } else {
+        2 * group.config().base_slice.0
+    };
+    let mut best: Option<((Reverse<Distance>, u64), CpuId, &Arc<CpuCell>)> = None;
+    for (cpu, cell) in &cells {
+        let Some(load) = loads.get(cpu.index()) else {
+            continue;
         };
-        let candidate = (core::cmp::Reverse(distance), merit, Pull { from, max });
-        let better = |found: &(core::cmp::Reverse<Distance>, u64, Pull)| {
-            (found.1 > 0, found.0, found.1) < (merit > 0, candidate.0, merit)
-        };
-        if best.as_ref().is_none_or(better) {
-            best = Some(candidate);
+        if *cpu == me || cell.spare() == 0 || load.nr_queued() == 0 {
+            continue;
+        }
+        let ahead = service_ahead((mine, my_load), (cell, load));
+        // What one side has charged and the other has not yet is noise, too.
+        let noise = burst + 2 * (my_load.grain().0 + load.grain().0);
+        let merit = (Reverse(topology.distance(me, *cpu)), ahead);
+        let enough = ahead >= PULL_THRESHOLD.0 + noise;
+        if enough && best.as_ref().is_none_or(|(found, _, _)| *found < merit) {
+            best = Some((merit, *cpu, cell));
         }
     }
-    best.map(|(_, _, pull)| pull)
+    let Some((_, from, theirs)) = best else {
+        if mine.gained(now).1 > WINDOW_MAX {
+            mine.halve_window(now);
+        }
+        return None;
+    };
+    // A pull changes what both sides hold: old gains say nothing about the new mix.
+    mine.mark(now);
+    theirs.mark(now);
+    let surplus = theirs.entities().saturating_sub(mine.entities()) as usize;
+    Some(Pull {
+        from,
+        max: (surplus / 2).clamp(1, PULL_MAX),
+        group: group.id(),
+    })
 }
 
-/// By how much service I am ahead of the other CPU and behind it, over the window that both have seen, ns. One of
-/// the two is zero.
-fn compare(mine: &CpuLoad, theirs: &CpuLoad, now: Nanos) -> (u64, u64) {
-    let ((my_gain, my_window), (their_gain, their_window)) = (mine.gained(now), theirs.gained(now));
+/// By how much service what is here is ahead of what is there, over the window that both have seen, ns.
+fn service_ahead(mine: (&CpuCell, &CpuLoad), theirs: (&CpuCell, &CpuLoad)) -> u64 {
+    let (my_gain, my_window) = mine.0.gained(mine.1.settled_at());
+    let (their_gain, their_window) = theirs.0.gained(theirs.1.settled_at());
     let window = Nanos(my_window.0.min(their_window.0));
     if window < WINDOW_MIN {
-        return (0, 0);
+        return 0;
     }
     let over_window = |gain: u64, of: Nanos| {
         let scaled = u128::from(gain) * u128::from(window.0) / u128::from(of.0.max(1));
@@ -144,7 +177,5 @@ fn compare(mine: &CpuLoad, theirs: &CpuLoad, now: Nanos) -> (u64, u64) {
         over_window(my_gain, my_window),
         over_window(their_gain, their_window),
     );
-    let ahead = to_service(my_gain.saturating_sub(their_gain), mine.shares());
-    let behind = to_service(their_gain.saturating_sub(my_gain), theirs.shares());
-    (ahead, behind)
+    to_service(my_gain.saturating_sub(their_gain), mine.0.load())
 }

@@ -70,11 +70,13 @@ impl<T> RunQueue<T> {
             least = Some(least.map_or(node.v, |v| node.v.min(v)));
         };
         let nodes = &self.slab.nodes;
-        timeline.ready.for_each(nodes, |at, _| {
-            visit(at, |p| matches!(p, Place::ReadyRing | Place::ReadyHeap))
+        timeline.ready.visit(nodes, |at| {
+            visit(at, |p| matches!(p, Place::ReadyRing | Place::ReadyHeap));
+            true
         });
-        timeline.later.for_each(nodes, |at, _| {
-            visit(at, |p| matches!(p, Place::LaterRing | Place::LaterHeap))
+        timeline.later.visit(nodes, |at| {
+            visit(at, |p| matches!(p, Place::LaterRing | Place::LaterHeap));
+            true
         });
         if timeline.current != NONE {
             visit(timeline.current, |place| place == Place::Current);

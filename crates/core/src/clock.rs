@@ -5,7 +5,7 @@
 //! A reader may be late by what the writer has not published yet ([`crate::Config::publish_interval`]) and sees each
 //! cell grow monotonically.
 
-use crate::units::{CpuId, Nanos};
+use crate::units::{CpuId, Nanos, VirtualTime};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,12 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct CpuCell {
     /// CPU time charged on this CPU to the group and its descendants, ns.
     exec: AtomicU64,
-    /// Shares of the group's runnable children on this CPU.
+    /// Shares of what competes inside the group on this CPU.
     load: AtomicU64,
     /// The group's own tasks that are queued or running on this CPU.
     runnable: AtomicU32,
     /// The same with all descendants, kept for [`crate::GroupClock::PerCpu`] only.
     runnable_below: AtomicU32,
+    /// Children of the group competing on this CPU (tasks and groups), and those that could be given away.
+    entities: AtomicU32,
+    spare: AtomicU32,
+    /// Virtual time V of the group's timeline on this CPU.
+    virtual_time: AtomicU64,
+    /// V and the clock at the start of the window over which CPUs are compared.
+    mark_virtual: AtomicU64,
+    mark_at: AtomicU64,
 }
 
 impl CpuCell {
@@ -37,9 +45,56 @@ impl CpuCell {
     }
 
     #[inline]
-    pub(crate) fn publish(&self, load: u64, runnable: u32) {
-        self.load.store(load, Relaxed);
+    pub(crate) fn publish_runnable(&self, runnable: u32) {
         self.runnable.store(runnable, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn publish_virtual(&self, now: VirtualTime) {
+        self.virtual_time.store(now.0, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn publish_entities(&self, load: u64, entities: u32, spare: u32) {
+        self.load.store(load, Relaxed);
+        self.entities.store(entities, Relaxed);
+        self.spare.store(spare, Relaxed);
+    }
+
+    pub(crate) fn entities(&self) -> u32 {
+        self.entities.load(Relaxed)
+    }
+
+    pub(crate) fn spare(&self) -> u32 {
+        self.spare.load(Relaxed)
+    }
+
+    /// Virtual time gained since the mark, and the wall time from there to `now`, up to when the CPU has charged.
+    pub(crate) fn gained(&self, now: Nanos) -> (u64, Nanos) {
+        let mark = VirtualTime(self.mark_virtual.load(Relaxed));
+        let gained = VirtualTime(self.virtual_time.load(Relaxed))
+            .since(mark)
+            .max(0);
+        (
+            gained.unsigned_abs(),
+            now - Nanos(self.mark_at.load(Relaxed)),
+        )
+    }
+
+    /// Starts a new window now. Any CPU may do it (a pull concerns both sides); a race costs one odd window.
+    pub(crate) fn mark(&self, now: Nanos) {
+        self.mark_virtual
+            .store(self.virtual_time.load(Relaxed), Relaxed);
+        self.mark_at.store(now.0, Relaxed);
+    }
+
+    /// Forgets the older half of the window.
+    pub(crate) fn halve_window(&self, now: Nanos) {
+        let (gained, window) = self.gained(now);
+        let mark = self.virtual_time.load(Relaxed).wrapping_sub(gained / 2);
+        self.mark_virtual.store(mark, Relaxed);
+        self.mark_at
+            .store(now.0.saturating_sub(window.0 / 2), Relaxed);
     }
 
     pub(crate) fn publish_below(&self, runnable: u32) {
@@ -77,6 +132,11 @@ impl CpuCells {
         let cell = Arc::new(CpuCell::default());
         cells.push((cpu, Arc::clone(&cell)));
         cell
+    }
+
+    /// Every cell with its CPU.
+    pub(crate) fn all(&self) -> Vec<(CpuId, Arc<CpuCell>)> {
+        self.lock().clone()
     }
 
     pub(crate) fn exec(&self) -> Nanos {

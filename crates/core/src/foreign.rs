@@ -12,13 +12,17 @@
 //! s_g / w_g, and so does every V_c: local lags stay bounded and the virtual times of all CPUs advance equally.
 //! Conversely a CPU whose V_c is slow holds groups that get too little; the balancer pulls from there.
 //!
-//! Three rules keep this cheap and safe:
+//! Four rules keep this cheap and safe:
 //! - **Batches.** A CPU publishes into the group's one shared counter once it has collected
 //!   [`crate::Config::publish_interval`], and looks at the counter when the group is about to be chosen or put back.
 //!   A late look is exact enough: foreign service only moves v forward, so a stale candidate is corrected when it
 //!   gets to the head, before it is chosen.
 //! - **Forgetting.** While a group has nothing to run on a CPU it competes for nothing there: what it gets elsewhere
-//!   meanwhile is not charged when it comes back. Its lag from before is kept.
+//!   meanwhile is not charged when it comes back.
+//! - **One lag.** All local lags of a group measure the same thing, how far it is from its share machine-wide. So when
+//!   it leaves one CPU and runs on elsewhere its lag there is dropped (kept, it would be paid twice), and when it
+//!   leaves the last one, the lag is kept with the group and given to whichever CPU sees it next: a group that hops
+//!   between CPUs neither sheds debt nor loses credit.
 //! - **Bounded debt.** With infeasible weights (a group owed more than its tasks can use) others must get more than
 //!   their share; no entity is pushed further than [`crate::Config::debt_limit`] behind V by foreign service.
 
@@ -27,7 +31,36 @@ use crate::group_weight::{GroupLoad, WeightMode, weight};
 use crate::node::Node;
 use crate::timeline::{Rules, Timeline};
 use crate::units::to_virtual;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
+
+/// Where a group is, and its lag while it is nowhere.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    /// CPUs on which it has something to run.
+    cpus: AtomicU32,
+    /// What it was owed when it left the last of them, ns of service.
+    lag: AtomicI64,
+}
+
+impl Presence {
+    /// The group gets something to run on a CPU. Returns the lag to start with there, ns of service.
+    pub(crate) fn enter(&self) -> i64 {
+        // Two CPUs that enter and leave at once may see each other half done: one lag is then lost or left over, which
+        // the clamp at the leaving side bounds.
+        if self.cpus.fetch_add(1, Relaxed) == 0 {
+            self.lag.swap(0, Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// The group has nothing left to run on a CPU, where its lag was `lag` ns of service.
+    pub(crate) fn leave(&self, lag: i64) {
+        if self.cpus.fetch_sub(1, Relaxed) == 1 {
+            self.lag.store(lag, Relaxed);
+        }
+    }
+}
 
 /// How this CPU takes part in the group clocks.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +89,12 @@ impl ServiceClock {
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.mode == GroupClock::Foreign
+    }
+
+    /// Whether a group's lag is shared by all CPUs.
+    #[inline]
+    pub(crate) fn shares_lag(&self) -> bool {
+        self.batch != u64::MAX
     }
 
     /// Counts own service, and publishes it when a batch is full.

@@ -2,6 +2,7 @@
 
 use crate::clock::CpuCells;
 use crate::config::Config;
+use crate::foreign::Presence;
 use crate::tree::Changes;
 use crate::units::{CpuId, Nanos};
 use crate::weight::{IDLE_SHARES, Weight};
@@ -31,6 +32,7 @@ pub struct Group {
     /// Service received so far on all CPUs and outside of them, ns, as far as published: what a CPU subtracts its
     /// own part from to learn what the group got elsewhere.
     pub(crate) service: AtomicU64,
+    pub(crate) presence: Presence,
 }
 
 /// What the tree knows about a group that it is about to create.
@@ -75,6 +77,7 @@ impl Group {
             cells: CpuCells::default(),
             foreign_exec: AtomicU64::new(0),
             service: AtomicU64::new(0),
+            presence: Presence::default(),
         }
     }
 

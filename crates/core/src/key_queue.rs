@@ -218,22 +218,26 @@ impl KeyQueue {
         nodes[item.node as usize].prev = position as u32;
     }
 
-    /// Visits every queued node with its rounded key, in no particular order. O(n); for the checker and for scans.
-    pub(crate) fn for_each<T>(&self, nodes: &[Node<T>], mut visit: impl FnMut(u32, VirtualTime)) {
-        for item in &self.heap {
-            visit(item.node, item.key);
+    /// Visits queued nodes until `visit` returns false: the heap's in no particular order (the first first), the
+    /// ring's in order. O(n).
+    pub(crate) fn visit<T>(&self, nodes: &[Node<T>], mut visit: impl FnMut(u32) -> bool) {
+        if !self.heap.iter().all(|item| visit(item.node)) {
+            return;
         }
         let Some(ring) = self.ring.as_deref() else {
             return;
         };
         for offset in 0..LISTS {
-            let key = ring.base.plus(u64::from(offset) << self.shift);
-            let mut index = ring.lists[Ring::slot(key, self.shift)].head;
-            if ring.occupied & (1 << Ring::slot(key, self.shift)) == 0 {
-                continue;
-            }
+            let slot = Ring::slot(ring.base.plus(u64::from(offset) << self.shift), self.shift);
+            let mut index = if ring.occupied & (1 << slot) == 0 {
+                NONE
+            } else {
+                ring.lists[slot].head
+            };
             while index != NONE {
-                visit(index, key);
+                if !visit(index) {
+                    return;
+                }
                 index = nodes[index as usize].next;
             }
         }

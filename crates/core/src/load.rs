@@ -1,22 +1,25 @@
 //! What a CPU publishes about itself, so that others can choose whom to pull from without taking its lock.
 
-use crate::units::{Nanos, VirtualTime};
+use crate::group::Group;
+use crate::units::Nanos;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One CPU's load: relaxed single-writer words on cache lines of their own. Readers tolerate staleness; the puller
-/// takes the victim's lock and looks again.
+/// takes the victim's lock and looks again. How each *group* fares on the CPU is in the group's cells.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CpuLoad {
     queued: AtomicU32,
     running: AtomicU32,
-    /// Shares of the runnable children of the root on this CPU.
-    shares: AtomicU64,
-    /// Virtual time of the root's timeline on this CPU.
-    virtual_time: AtomicU64,
-    /// Virtual time and clock at the start of the window over which CPUs are compared.
-    mark_virtual: AtomicU64,
-    mark_at: AtomicU64,
+    /// Up to when the virtual times of this CPU's groups are right, ns.
+    settled_at: AtomicU64,
+    /// How long lately passed between two charges at most, ns: what virtual times may be off by.
+    grain: AtomicU64,
+    /// The timeline whose turn it is, as an index into `groups`.
+    leaf: AtomicU32,
+    /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
+    groups: Mutex<Vec<Arc<Group>>>,
 }
 
 impl CpuLoad {
@@ -30,46 +33,58 @@ impl CpuLoad {
         self.running.load(Relaxed) as usize
     }
 
-    /// Shares of what competes at the root on this CPU.
-    pub fn shares(&self) -> u64 {
-        self.shares.load(Relaxed)
-    }
-
+    #[inline]
     pub(crate) fn publish_counts(&self, queued: u32, running: u32) {
         self.queued.store(queued, Relaxed);
         self.running.store(running, Relaxed);
     }
 
-    pub(crate) fn publish_virtual(&self, now: VirtualTime, shares: u64) {
-        self.virtual_time.store(now.0, Relaxed);
-        self.shares.store(shares, Relaxed);
+    #[inline]
+    pub(crate) fn publish_leaf(&self, leaf: u32) {
+        self.leaf.store(leaf, Relaxed);
     }
 
-    /// Virtual time gained since the mark, and the wall time in which it was gained.
-    pub(crate) fn gained(&self, now: Nanos) -> (u64, Nanos) {
-        let mark = VirtualTime(self.mark_virtual.load(Relaxed));
-        let gained = VirtualTime(self.virtual_time.load(Relaxed))
-            .since(mark)
-            .max(0);
-        (
-            gained.unsigned_abs(),
-            now - Nanos(self.mark_at.load(Relaxed)),
-        )
+    /// Notes that everything is charged up to `now`, `delta` of it just now.
+    #[inline]
+    pub(crate) fn publish_settled(&self, now: Nanos, delta: u64) {
+        self.settled_at.store(now.0, Relaxed);
+        let grain = self.grain.load(Relaxed);
+        // Forgets a long poll within some tens of charges.
+        self.grain.store(delta.max(grain - grain / 32), Relaxed);
     }
 
-    /// Starts a new window now. Any CPU may do it (a pull concerns both sides); a race costs one odd window.
-    pub(crate) fn mark(&self, now: Nanos) {
-        self.mark_virtual
-            .store(self.virtual_time.load(Relaxed), Relaxed);
-        self.mark_at.store(now.0, Relaxed);
+    pub(crate) fn settled_at(&self) -> Nanos {
+        Nanos(self.settled_at.load(Relaxed))
     }
 
-    /// Forgets the older half of the window.
-    pub(crate) fn halve_window(&self, now: Nanos) {
-        let (gained, window) = self.gained(now);
-        let mark = self.virtual_time.load(Relaxed).wrapping_sub(gained / 2);
-        self.mark_virtual.store(mark, Relaxed);
-        self.mark_at
-            .store(now.0.saturating_sub(window.0 / 2), Relaxed);
+    pub(crate) fn grain(&self) -> Nanos {
+        Nanos(self.grain.load(Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Group>>> {
+        // Every change is a single push or store.
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes which group a timeline index stands for.
+    pub(crate) fn meet(&self, index: u32, group: &Arc<Group>) {
+        let mut groups = self.lock();
+        match groups.get_mut(index as usize) {
+            Some(slot) => *slot = Arc::clone(group),
+            None => groups.push(Arc::clone(group)),
+        }
+    }
+
+    /// The groups from the root down to the one whose turn it is. O(depth).
+    pub(crate) fn chain(&self) -> Vec<Arc<Group>> {
+        let leaf = self.leaf.load(Relaxed) as usize;
+        let mut level = self.lock().get(leaf).cloned();
+        let mut chain = Vec::new();
+        while let Some(group) = level {
+            level = group.parent().cloned();
+            chain.push(group);
+        }
+        chain.reverse();
+        chain
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Timeline {
     pub(crate) slices: ShortSlices,
     /// The group's own lag, kept while it has nothing runnable here.
     pub(crate) lag: i64,
+    /// When it last ran out of entities, ns; CFS turns the time since then into credit.
+    pub(crate) left_at: u64,
     /// Published service of the group up to which foreign service was charged here, ns.
     pub(crate) seen: u64,
     /// Service received here and not published yet, ns.
@@ -85,6 +87,7 @@ impl Timeline {
             buddies: Buddies::default(),
             slices: ShortSlices::default(),
             lag: 0,
+            left_at: 0,
             seen: 0,
             unpublished: 0,
             orphan: false,

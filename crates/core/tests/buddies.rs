@@ -1,6 +1,8 @@
 //! Buddy hints move turns within a group, never shares, and never the choice between groups.
 
-use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Nanos, Policy, RunQueue, TaskEntity};
+use quotient_core::{
+    Config, CpuId, Enqueue, Group, GroupTree, Nanos, Policy, RunQueue, TaskEntity,
+};
 use std::sync::Arc;
 
 struct Bench {
@@ -11,12 +13,20 @@ struct Bench {
 
 impl Bench {
     fn new(policy: Policy) -> Bench {
-        let tree = GroupTree::new(Config { policy, ..Config::new(1) });
-        Bench { queue: RunQueue::new(&tree, CpuId(0)), tree, now: 1 }
+        let tree = GroupTree::new(Config {
+            policy,
+            ..Config::new(1)
+        });
+        Bench {
+            queue: RunQueue::new(&tree, CpuId(0)),
+            tree,
+            now: 1,
+        }
     }
 
     fn add(&mut self, group: &Arc<Group>, handle: u32, kind: Enqueue) -> bool {
-        self.queue.enqueue(group, TaskEntity::default(), handle, kind, Nanos(self.now))
+        self.queue
+            .enqueue(group, TaskEntity::default(), handle, kind, Nanos(self.now))
     }
 
     fn after(&mut self, nanos: u64) -> Nanos {
@@ -65,7 +75,10 @@ fn a_driver_wake_does_not_jump_the_queue() {
 fn a_buddy_of_another_group_does_not_change_the_choice_between_groups() {
     for policy in POLICIES {
         let mut bench = Bench::new(policy);
-        let (mine, other) = (bench.tree.group("mine").unwrap(), bench.tree.group("other").unwrap());
+        let (mine, other) = (
+            bench.tree.group("mine").unwrap(),
+            bench.tree.group("other").unwrap(),
+        );
         for handle in 0..3 {
             bench.add(&mine, handle, Enqueue::Wake);
             bench.add(&other, 10 + handle, Enqueue::Wake);
@@ -75,7 +88,11 @@ fn a_buddy_of_another_group_does_not_change_the_choice_between_groups() {
         bench.add(theirs, 99, Enqueue::WakeBuddy);
         let now = bench.after(1_000);
         let next = bench.queue.switch_yield(first, now);
-        assert_eq!(next < 10, first < 10, "{policy:?}: the group's turn goes on");
+        assert_eq!(
+            next < 10,
+            first < 10,
+            "{policy:?}: the group's turn goes on"
+        );
         assert_ne!(next, 99);
     }
 }
@@ -91,10 +108,16 @@ fn a_buddy_too_far_ahead_is_not_honoured() {
         assert_eq!(bench.queue.pick(Nanos(1)), Some(0));
         let now = bench.after(20_000_000);
         let entity = bench.queue.put_prev_sleep(now).unwrap();
-        assert!(entity.lag_service() < -1_000_000, "{policy:?}: {}", entity.lag_service());
+        assert!(
+            entity.lag_service() < -1_000_000,
+            "{policy:?}: {}",
+            entity.lag_service()
+        );
         bench.add(&group, 2, Enqueue::Wake);
         assert_eq!(bench.queue.pick(now), Some(1), "{policy:?}");
-        bench.queue.enqueue(&group, entity, 0, Enqueue::WakeBuddy, now);
+        bench
+            .queue
+            .enqueue(&group, entity, 0, Enqueue::WakeBuddy, now);
         let now = bench.after(1_000);
         assert_eq!(bench.queue.switch_yield(1, now), 2, "{policy:?}");
     }

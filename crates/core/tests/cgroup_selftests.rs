@@ -11,7 +11,10 @@ use quotient_core::{Config, GroupClock, Policy, WeightMode};
 const CHUNK: u64 = 500_000;
 
 fn machine(cpus: u32, policy: Policy) -> Machine {
-    let mut machine = Machine::new(Config { policy, ..Config::new(cpus) });
+    let mut machine = Machine::new(Config {
+        policy,
+        ..Config::new(cpus)
+    });
     // The checker is O(tasks): on 64 CPUs, now and then will do.
     machine.check_every = u64::from(cpus) * 97;
     machine
@@ -39,12 +42,25 @@ fn weight_overprovisioned(mut machine: Machine, cpus: u32) {
     }
     machine.run_until(length(cpus));
     let times = ["a/b", "a/c", "a/d"].map(|path| used(&machine, path));
-    assert!(times[0] < times[1] && times[1] < times[2], "{cpus} CPUs: {times:?}");
-    assert!(close(times[1] - times[0], times[0], 35), "{cpus} CPUs: {times:?}");
-    assert!(close(times[2] - times[1], times[0], 35), "{cpus} CPUs: {times:?}");
+    assert!(
+        times[0] < times[1] && times[1] < times[2],
+        "{cpus} CPUs: {times:?}"
+    );
+    assert!(
+        close(times[1] - times[0], times[0], 35),
+        "{cpus} CPUs: {times:?}"
+    );
+    assert!(
+        close(times[2] - times[1], times[0], 35),
+        "{cpus} CPUs: {times:?}"
+    );
     // Nobody else runs, so nothing may be lost either.
     assert_eq!(times.iter().sum::<u64>(), used(&machine, "a"));
-    assert!(close(used(&machine, "a"), u64::from(cpus) * length(cpus), 1));
+    assert!(close(
+        used(&machine, "a"),
+        u64::from(cpus) * length(cpus),
+        1
+    ));
 }
 
 #[test]
@@ -65,7 +81,10 @@ fn a4_weight_overprovisioned_under_cfs() {
 fn a4_weight_overprovisioned_with_weights_split_by_load() {
     for cpus in [1, 2, 4] {
         for mode in [WeightMode::Smp, WeightMode::Concur] {
-            let config = Config { group_clock: GroupClock::PerCpu(mode), ..Config::new(cpus) };
+            let config = Config {
+                group_clock: GroupClock::PerCpu(mode),
+                ..Config::new(cpus)
+            };
             weight_overprovisioned(Machine::new(config), cpus);
         }
     }
@@ -80,7 +99,10 @@ fn a5_weight_underprovisioned() {
         }
         machine.run_until(length(cpus));
         let times = ["a/b", "a/c", "a/d"].map(|path| used(&machine, path));
-        assert!(close(times[1], times[0], 15) && close(times[2], times[0], 15), "{cpus} CPUs: {times:?}");
+        assert!(
+            close(times[1], times[0], 15) && close(times[2], times[0], 15),
+            "{cpus} CPUs: {times:?}"
+        );
         assert!(close(times[0], length(cpus), 1), "{cpus} CPUs: {times:?}");
     }
 }

@@ -8,7 +8,10 @@ use quotient_core::{Config, Nanos, Policy, Slice, TaskEntity, Weight};
 const CHUNK: u64 = 100_000;
 
 fn config(policy: Policy) -> Config {
-    Config { policy, ..Config::new(1) }
+    Config {
+        policy,
+        ..Config::new(1)
+    }
 }
 
 #[test]
@@ -19,11 +22,23 @@ fn a_late_waker_waits_for_one_slice_not_for_a_round() {
         for _ in 0..64 {
             machine.spawn(0, &hogs, Work::Hog { chunk: CHUNK });
         }
-        let waker = machine.spawn(0, &web, Work::Periodic { run: 50_000, sleep: 10 * MILLI });
+        let waker = machine.spawn(
+            0,
+            &web,
+            Work::Periodic {
+                run: 50_000,
+                sleep: 10 * MILLI,
+            },
+        );
         machine.run_until(2 * SECOND);
         let (worst, runs) = (machine.tasks[waker].worst_delay, machine.tasks[waker].runs);
         // One poll of a hog and what is left of the hogs' slice; a round of the hogs would be 6.4 ms.
-        let slice = machine.tree.config().base_slice.0.max(machine.tree.config().min_granularity.0);
+        let config = machine.tree.config();
+        let slice = match policy {
+            Policy::Eevdf => config.base_slice.0,
+            // Two groups share the latency period.
+            Policy::Cfs => config.latency.0 / 2,
+        };
         assert!(worst <= slice + 2 * CHUNK, "{policy:?}: worst {worst}");
         assert!(runs > 150, "{policy:?}: {runs} runs");
     }
@@ -38,11 +53,15 @@ fn a_waker_among_many_peers_of_its_own_group_is_not_last() {
     }
     let slice = Slice::new(Nanos(100_000)).unwrap();
     let entity = TaskEntity::new(Weight::DEFAULT, Some(slice));
-    let work = Work::Periodic { run: 20_000, sleep: 20 * MILLI };
+    let work = Work::Periodic {
+        run: 20_000,
+        sleep: 20 * MILLI,
+    };
     let waker = machine.spawn_as(0, &group, work, entity);
     machine.run_until(2 * SECOND);
     let mean = machine.tasks[waker].sum_delay / machine.tasks[waker].runs;
-    assert!(mean <= 3 * CHUNK, "mean delay {mean}");
+    // What it overran its share by, 20 us at most, takes its 64 peers 64 times as long; a round takes 6.4 ms.
+    assert!(mean <= 65 * 20_000 + 2 * CHUNK, "mean delay {mean}");
 }
 
 #[test]
@@ -52,7 +71,14 @@ fn a_half_time_sleeper_gets_a_third_under_eevdf_and_half_under_cfs() {
         let mut machine = Machine::new(config(policy));
         let (hog, sleeper) = (machine.group("hog", 100), machine.group("sleeper", 100));
         machine.spawn(0, &hog, Work::Spin { chunk: CHUNK });
-        machine.spawn(0, &sleeper, Work::Periodic { run: MILLI, sleep: MILLI });
+        machine.spawn(
+            0,
+            &sleeper,
+            Work::Periodic {
+                run: MILLI,
+                sleep: MILLI,
+            },
+        );
         machine.run_until(2 * SECOND);
         usage(&sleeper) as f64 / (usage(&sleeper) + usage(&hog)) as f64
     };
@@ -70,7 +96,10 @@ fn a_busy_yielder_neither_starves_others_nor_is_starved() {
         let hog = machine.spawn(0, &root, Work::Spin { chunk: CHUNK });
         machine.run_until(SECOND);
         let (yields, hogs) = (machine.tasks[yielder].ran, machine.tasks[hog].ran);
-        assert!(yields.abs_diff(hogs) < 20 * MILLI, "{policy:?}: yielder {yields}, hog {hogs}");
+        assert!(
+            yields.abs_diff(hogs) < 20 * MILLI,
+            "{policy:?}: yielder {yields}, hog {hogs}"
+        );
     }
 }
 
@@ -80,7 +109,14 @@ fn a_busy_spawner_is_not_starved_by_its_fresh_tasks() {
         let mut machine = Machine::new(config(policy));
         machine.check_every = 53;
         let group = machine.group("g", 100);
-        let spawner = machine.spawn(0, &group, Work::Spawner { run: 100_000, child: 120_000 });
+        let spawner = machine.spawn(
+            0,
+            &group,
+            Work::Spawner {
+                run: 100_000,
+                child: 120_000,
+            },
+        );
         machine.run_until(SECOND);
         // More is spawned than fits: the spawner must still get turns, and its oldest children must not wait
         // forever for the younger ones.
@@ -88,13 +124,20 @@ fn a_busy_spawner_is_not_starved_by_its_fresh_tasks() {
         assert!(runs > 50, "{policy:?}: the spawner ran {runs} times");
         let children = &machine.tasks[spawner + 1..];
         let finished = children.iter().filter(|task| task.ran > 0).count();
-        assert!(finished > 50, "{policy:?}: {finished} of {} children ran", children.len());
+        assert!(
+            finished > 50,
+            "{policy:?}: {finished} of {} children ran",
+            children.len()
+        );
     }
 }
 
 #[test]
 fn a_short_slice_buys_latency_but_no_share() {
-    let mut machine = Machine::new(Config { base_slice: Nanos(3 * MILLI), ..config(Policy::Eevdf) });
+    let mut machine = Machine::new(Config {
+        base_slice: Nanos(3 * MILLI),
+        ..config(Policy::Eevdf)
+    });
     let root = machine.tree.root();
     let short = TaskEntity::new(Weight::DEFAULT, Some(Slice::new(Nanos(500_000)).unwrap()));
     let quick = machine.spawn_as(0, &root, Work::Spin { chunk: CHUNK }, short);
@@ -103,27 +146,47 @@ fn a_short_slice_buys_latency_but_no_share() {
     }
     machine.run_until(2 * SECOND);
     let task = &machine.tasks[quick];
-    assert!(task.ran.abs_diff(SECOND / 2) < 10 * MILLI, "ran {}", task.ran);
-    let longest = machine.tasks[quick + 1..].iter().map(|task| task.worst_delay).max().unwrap();
-    assert!(task.worst_delay < longest, "short {} long {longest}", task.worst_delay);
-    assert!(task.runs > 2 * machine.tasks[quick + 1].runs);
+    assert!(
+        task.ran.abs_diff(SECOND / 2) < 10 * MILLI,
+        "ran {}",
+        task.ran
+    );
+    let longest = machine.tasks[quick + 1..]
+        .iter()
+        .map(|task| task.worst_delay)
+        .max()
+        .unwrap();
+    assert!(
+        task.worst_delay < longest,
+        "short {} long {longest}",
+        task.worst_delay
+    );
+    assert!(task.turns > 2 * machine.tasks[quick + 1].turns);
 }
 
 #[test]
 fn a_running_task_keeps_its_turn_until_its_deadline() {
     // Run to parity: the number of switches is that of slices, not that of chunks.
-    let switches = |run_to_parity| {
-        let mut machine = Machine::new(Config { run_to_parity, ..config(Policy::Eevdf) });
+    let turns = |run_to_parity| {
+        let mut machine = Machine::new(Config {
+            run_to_parity,
+            ..config(Policy::Eevdf)
+        });
         let root = machine.tree.root();
         for _ in 0..4 {
             machine.spawn(0, &root, Work::Spin { chunk: CHUNK });
         }
         machine.run_until(SECOND);
-        let delayed: u64 = machine.tasks.iter().map(|task| u64::from(task.worst_delay > 0)).sum();
-        assert_eq!(delayed, 4 - 1, "only the first never waited before its first run");
-        machine.tasks.iter().map(|task| task.sum_delay).sum::<u64>()
+        machine.tasks.iter().map(|task| task.turns).sum::<u64>()
     };
-    assert!(switches(true) > 0);
+    let slices = SECOND / Config::new(1).base_slice.0;
+    // Fewer, because the same task may well be due again; never more.
+    let kept = turns(true);
+    assert!(
+        (slices / 2..=slices).contains(&kept),
+        "{kept} turns, {slices} slices"
+    );
+    assert!(turns(false) >= kept);
 }
 
 #[test]
@@ -138,16 +201,27 @@ fn a_live_weight_change_takes_effect_within_a_slice() {
     b.set_weight(Weight::new(300).unwrap());
     machine.run_until(2 * SECOND);
     let (got_a, got_b) = (usage(&a) - before.0, usage(&b) - before.1);
-    assert!((got_b as f64 / got_a as f64 / 3.0 - 1.0).abs() < 0.01, "a {got_a} b {got_b}");
+    assert!(
+        (got_b as f64 / got_a as f64 / 3.0 - 1.0).abs() < 0.01,
+        "a {got_a} b {got_b}"
+    );
     a.set_idle(true);
     let before = usage(&a);
     machine.run_until(3 * SECOND);
-    assert!(usage(&a) - before < 5 * MILLI, "an idle group got {}", usage(&a) - before);
+    assert!(
+        usage(&a) - before < 5 * MILLI,
+        "an idle group got {}",
+        usage(&a) - before
+    );
     assert!(usage(&a) > before, "an idle group is not starved");
     a.set_idle(false);
     let before = usage(&a);
     machine.run_until(4 * SECOND);
-    assert!(usage(&a) - before > SECOND / 5, "got {}", usage(&a) - before);
+    assert!(
+        usage(&a) - before > SECOND / 5,
+        "got {}",
+        usage(&a) - before
+    );
 }
 
 #[test]
@@ -155,7 +229,14 @@ fn debts_are_bounded() {
     // A 10 s overrun (a stuck poll) is paid back, but not with 10 s of starvation.
     let mut machine = Machine::new(config(Policy::Eevdf));
     let (a, b) = (machine.group("a", 100), machine.group("b", 100));
-    machine.spawn(0, &a, Work::Periodic { run: 10 * SECOND, sleep: MILLI });
+    machine.spawn(
+        0,
+        &a,
+        Work::Periodic {
+            run: 10 * SECOND,
+            sleep: MILLI,
+        },
+    );
     let victim = machine.spawn(0, &b, Work::Hog { chunk: CHUNK });
     machine.run_until(10 * SECOND + 500 * MILLI);
     let got = machine.tasks[victim].ran;

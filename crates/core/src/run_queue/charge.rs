@@ -66,12 +66,21 @@ impl<T> RunQueue<T> {
             let timeline = &mut self.timelines[level as usize];
             timeline.cell.charge(delta);
             self.service_clock.serve(timeline, delta);
+            // Looked at here as well as at the choice: a group that runs alone is never chosen anew.
+            let foreign = if self.service_clock.is_foreign() {
+                timeline.take_foreign()
+            } else {
+                0
+            };
             let (node, parent) = (timeline.node, timeline.parent);
             let node = &mut self.slab.nodes[node as usize];
             let distance = to_virtual(delta, node.shares);
             node.v = node.v.plus(distance);
             let parent_timeline = &mut self.timelines[parent as usize];
             parent_timeline.average.advance(distance, node.shares);
+            if foreign > 0 {
+                parent_timeline.charge_foreign(node, foreign, &self.rules);
+            }
             if parent_timeline.nr == 1 && !node.v.is_before(node.deadline) {
                 // Alone: requests follow each other without anybody being asked.
                 node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
@@ -79,18 +88,22 @@ impl<T> RunQueue<T> {
             if self.rules.policy == Policy::Cfs {
                 parent_timeline.update_min(&self.slab.nodes);
             }
+            self.tidy(level);
             level = parent;
         }
-        let root = &mut self.timelines[ROOT as usize];
-        root.cell.charge(delta);
-        // Distances from the zero point stay small if the root and the leaf are recentred now and then.
-        root.average.recentre();
+        self.timelines[ROOT as usize].cell.charge(delta);
+        self.tidy(ROOT);
         if self.service_clock.cpus > 1 {
-            self.load
-                .publish_virtual(root.average.mean(), root.average.load());
+            self.load.publish_settled(self.last, delta);
         }
-        if self.leaf != ROOT {
-            self.timelines[self.leaf as usize].average.recentre();
+    }
+
+    /// Keeps distances from a timeline's zero point small, and publishes how far it is.
+    fn tidy(&mut self, level: u32) {
+        let timeline = &mut self.timelines[level as usize];
+        timeline.average.recentre();
+        if self.service_clock.cpus > 1 {
+            timeline.cell.publish_virtual(timeline.average.mean());
         }
     }
 

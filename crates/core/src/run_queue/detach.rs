@@ -19,20 +19,25 @@ pub struct Detached<T> {
     pub handle: T,
 }
 
-/// Slots that one search for a candidate looks at: bounds the time for which the queue is held.
-const SCAN_MAX: usize = 256;
-
-/// Waiting tasks among which the longest unmoved one is chosen.
+/// Entities among which the longest unmoved one is chosen: bounds the time for which the queue is held.
 const CANDIDATES_MAX: usize = 32;
 
 impl<T> RunQueue<T> {
-    /// Takes up to `request.max` waiting tasks for another CPU and appends them to `out`; the current task stays.
-    /// Among the candidates looked at, the one that was moved longest ago goes first, so that moves rotate.
-    /// Returns how many were taken. O(1) searches of bounded length for each.
+    /// Takes up to `request.max` waiting tasks of the group asked for and appends them to `out`; the current task
+    /// stays. Among the candidates looked at, the one that was moved longest ago goes first, so that moves rotate.
+    /// Returns how many were taken. A bounded search for each.
     pub fn detach(&mut self, request: &Pull, now: Nanos, out: &mut Vec<Detached<T>>) -> usize {
         let mut taken = 0;
         while taken < request.max && self.nr_queued() > 0 {
-            let Some(index) = self.candidate(now) else {
+            let level = self
+                .slots
+                .get(request.group as usize)
+                .copied()
+                .unwrap_or(NONE);
+            let Some(index) = (level != NONE)
+                .then(|| self.candidate(level, now))
+                .flatten()
+            else {
                 break;
             };
             let detached = self.give_away(index, now);
@@ -67,7 +72,7 @@ impl<T> RunQueue<T> {
         let mut entity = self.dismiss(level, index, now);
         entity.migrated = tick(now);
         if self.timelines[level as usize].nr == 0 {
-            self.leave(level);
+            self.leave(level, now);
         }
         match handle {
             Some(handle) => Detached {
@@ -79,58 +84,42 @@ impl<T> RunQueue<T> {
         }
     }
 
-    /// The waiting task, among a bounded number, that has stayed longest on its CPU.
-    fn candidate(&mut self, now: Nanos) -> Option<u32> {
-        let slots = self.slab.nodes.len();
+    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU.
+    fn candidate(&self, level: u32, now: Nanos) -> Option<u32> {
+        let timeline = &self.timelines[level as usize];
         let now = tick(now);
-        let mut best: Option<(u32, u32)> = None;
-        let mut seen = 0;
-        for step in 0..slots.min(SCAN_MAX) {
-            let index = ((self.detach_cursor as usize + step) % slots) as u32;
-            let node = self.slab.get(index);
-            if !node.is_task() || !node.place.is_queued() {
-                continue;
-            }
-            let age = now.wrapping_sub(node.migrated);
-            if best.is_none_or(|(_, oldest)| age > oldest) {
-                best = Some((index, age));
+        let (mut best, mut seen) = (None, 0);
+        let mut consider = |entity: u32| {
+            if let Some(index) = self.first_below(entity) {
+                let age = now.wrapping_sub(self.slab.get(index).migrated);
+                if best.is_none_or(|(_, oldest)| age > oldest) {
+                    best = Some((index, age));
+                }
             }
             seen += 1;
-            if seen == CANDIDATES_MAX {
-                break;
-            }
-        }
-        let found = match best {
-            Some((index, _)) => Some(index),
-            // Few tasks in a slab that was once large: ask the queues instead.
-            None => self.first_waiting(),
+            seen < CANDIDATES_MAX
         };
-        self.detach_cursor = found.map_or(0, |index| index.wrapping_add(1));
-        found
+        timeline.ready.visit(&self.slab.nodes, &mut consider);
+        timeline.later.visit(&self.slab.nodes, &mut consider);
+        if timeline.current != NONE {
+            consider(timeline.current);
+        }
+        best.map(|(index, _)| index)
     }
 
-    fn first_waiting(&self) -> Option<u32> {
-        // The chain's timelines first, from the leaf up: their children that wait are not on the chain.
-        let mut level = self.leaf;
-        loop {
-            let timeline = &self.timelines[level as usize];
-            if let Some((index, _)) = timeline.ready.peek().or_else(|| timeline.later.peek()) {
-                return self.first_below(index);
-            }
-            if timeline.parent == NONE {
-                return None;
-            }
-            level = timeline.parent;
+    /// The entity itself if it is a waiting task, or the first one that waits in the group that it is.
+    fn first_below(&self, entity: u32) -> Option<u32> {
+        let node = self.slab.get(entity);
+        if node.is_task() {
+            return node.place.is_queued().then_some(entity);
         }
-    }
-
-    fn first_below(&self, mut index: u32) -> Option<u32> {
-        while !self.slab.get(index).is_task() {
-            let timeline = &self.timelines[self.slab.get(index).owned as usize];
-            let (first, _) = timeline.ready.peek().or_else(|| timeline.later.peek())?;
-            index = first;
-        }
-        Some(index)
+        let timeline = &self.timelines[node.owned as usize];
+        let waiting = timeline.ready.peek().or_else(|| timeline.later.peek());
+        // What waits in a group has something to run below it, so only the current child can be a dead end. Depth is
+        // bounded by that of the tree.
+        let current = (timeline.current != NONE).then_some(timeline.current);
+        let first = waiting.and_then(|(index, _)| self.first_below(index));
+        first.or_else(|| current.and_then(|index| self.first_below(index)))
     }
 }
 

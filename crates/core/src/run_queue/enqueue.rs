@@ -7,7 +7,7 @@ use crate::eevdf::Contest;
 use crate::entity::{Enqueue, TaskEntity};
 use crate::group::Group;
 use crate::node::{NONE, Node, Place};
-use crate::units::{Nanos, VirtualTime, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_virtual, to_virtual_lag};
 use std::sync::Arc;
 
 /// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
@@ -59,12 +59,19 @@ impl<T> RunQueue<T> {
             let timeline = &mut self.timelines[level as usize];
             // What the group got elsewhere while it wanted nothing here is forgotten.
             timeline.take_foreign();
-            let lag = timeline.lag;
+            let mut lag = timeline.lag;
+            if self.service_clock.shares_lag() {
+                let shares = self.slab.get(timeline.node).shares;
+                lag = to_virtual_lag(timeline.group.presence.enter(), shares);
+            }
+            if self.rules.policy == Policy::Cfs {
+                let slept = now.0.saturating_sub(timeline.left_at);
+                lag = lag_after_sleep(lag, slept, self.slab.get(timeline.node).shares);
+            }
             node = timeline.node;
             level = timeline.parent;
             self.admit(level, node, lag, false, now);
         }
-        self.publish_leaf(leaf);
         self.publish_counts();
         if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
             self.timelines[leaf as usize].buddies.next = index;
@@ -138,6 +145,12 @@ impl<T> RunQueue<T> {
             timeline.slices.add(node.slice);
         }
         timeline.queue(&mut self.slab.nodes, index, &self.rules);
+        if timeline.nr == 1 && self.service_clock.cpus > 1 {
+            // Time in which nothing was wanted must not look like time in which nothing was given.
+            timeline.cell.publish_virtual(timeline.average.mean());
+            timeline.cell.mark(now);
+        }
+        self.publish_entities(level);
     }
 
     /// Service of a timeline's current entity that is not charged there yet: its virtual time with it, and the
@@ -205,6 +218,7 @@ impl<T> RunQueue<T> {
         let step = |count: u32| if joins { count + 1 } else { count - 1 };
         let timeline = &mut self.timelines[leaf as usize];
         timeline.tasks = step(timeline.tasks);
+        timeline.cell.publish_runnable(timeline.tasks);
         if self.service_clock.mode == GroupClock::Foreign {
             return;
         }
@@ -217,12 +231,21 @@ impl<T> RunQueue<T> {
         }
     }
 
-    /// Publishes what others may read about a timeline.
+    /// Publishes what other CPUs' balancers read about a timeline.
     #[inline]
-    pub(super) fn publish_leaf(&self, level: u32) {
+    pub(super) fn publish_entities(&self, level: u32) {
+        if self.service_clock.cpus == 1 {
+            return;
+        }
         let timeline = &self.timelines[level as usize];
+        // In a group of tasks one is as good as running when the group is; a child group may always have some to spare.
+        let spare = if timeline.tasks < timeline.nr {
+            timeline.nr
+        } else {
+            timeline.nr.saturating_sub(1)
+        };
         timeline
             .cell
-            .publish(timeline.average.load(), timeline.tasks);
+            .publish_entities(timeline.average.load(), timeline.nr, spare);
     }
 }

@@ -65,8 +65,6 @@ pub struct RunQueue<T> {
     /// Runnable tasks, the current one included.
     pub(crate) nr: u32,
     load: Arc<CpuLoad>,
-    /// Where the last search for a task to give away ended.
-    detach_cursor: u32,
 }
 
 /// The timeline of the root group.
@@ -81,6 +79,8 @@ impl<T> RunQueue<T> {
         let cell = root.cells.of(cpu);
         let changes = Arc::clone(root.changes());
         let slots = vec![ROOT];
+        let load = Arc::<CpuLoad>::default();
+        load.meet(ROOT, &root);
         RunQueue {
             cpu,
             rules,
@@ -100,8 +100,7 @@ impl<T> RunQueue<T> {
             budget: u64::MAX,
             repick: false,
             nr: 0,
-            load: Arc::default(),
-            detach_cursor: 0,
+            load,
         }
     }
 
@@ -213,6 +212,7 @@ impl<T> RunQueue<T> {
             Some(vacant) => *vacant = timeline,
             None => self.timelines.push(timeline),
         }
+        self.load.meet(index, group);
         self.slots[id] = index;
         index
     }
@@ -238,6 +238,7 @@ impl<T> RunQueue<T> {
         // Drops the group and the queues' memory now rather than at the next reuse.
         let mut vacant = Timeline::new(root, cell, ROOT, self.rules.shift);
         vacant.vacant = true;
+        self.load.meet(index, &vacant.group);
         self.timelines[index as usize] = vacant;
         self.slab.release(node);
         self.vacant_timelines.push(index);

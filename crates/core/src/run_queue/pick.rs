@@ -42,6 +42,7 @@ impl<T> RunQueue<T> {
         }
         if self.limit == 0 {
             self.set_limit();
+            self.load.publish_leaf(self.leaf);
         }
         self.slab.get_mut(self.current).handle.take()
     }
@@ -53,7 +54,11 @@ impl<T> RunQueue<T> {
         let timeline = &mut self.timelines[level as usize];
         let best = timeline.best(nodes, &self.rules)?;
         let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
-        let chosen = if plain { best } else { self.choose_slowly(level, best)? };
+        let chosen = if plain {
+            best
+        } else {
+            self.choose_slowly(level, best)?
+        };
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
         timeline.unqueue(nodes, chosen, &self.rules);

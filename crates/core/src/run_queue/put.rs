@@ -4,7 +4,7 @@ use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::entity::TaskEntity;
 use crate::node::{NONE, Place};
-use crate::units::{Nanos, to_virtual};
+use crate::units::{Nanos, to_service_lag, to_virtual};
 
 impl<T> RunQueue<T> {
     /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
@@ -43,7 +43,7 @@ impl<T> RunQueue<T> {
         let leaf = self.leaf;
         let entity = self.dismiss(leaf, index, now);
         if self.timelines[leaf as usize].nr == 0 {
-            self.leave(leaf);
+            self.leave(leaf, now);
         }
         self.publish_counts();
         Some(entity)
@@ -118,7 +118,6 @@ impl<T> RunQueue<T> {
         let lag = self.withdraw(level, index);
         self.nr -= 1;
         self.count_task(level, false);
-        self.publish_leaf(level);
         let node = self.slab.get(index);
         let entity = TaskEntity {
             lag,
@@ -157,11 +156,12 @@ impl<T> RunQueue<T> {
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(nodes);
         }
+        self.publish_entities(level);
         lag
     }
 
     /// Takes a group that ran out of entities out of the timelines above, as far up as they become empty too.
-    pub(super) fn leave(&mut self, empty: u32) {
+    pub(super) fn leave(&mut self, empty: u32, now: Nanos) {
         let mut level = empty;
         while level != ROOT && self.timelines[level as usize].nr == 0 {
             let parent = self.timelines[level as usize].parent;
@@ -173,7 +173,13 @@ impl<T> RunQueue<T> {
             }
             let node = self.timelines[level as usize].node;
             let lag = self.withdraw(parent, node);
-            self.timelines[level as usize].lag = lag;
+            let timeline = &mut self.timelines[level as usize];
+            timeline.lag = lag;
+            timeline.left_at = now.0;
+            if self.service_clock.shares_lag() {
+                let shares = self.slab.get(node).shares;
+                timeline.group.presence.leave(to_service_lag(lag, shares));
+            }
             self.free_if_orphan(level);
             level = parent;
         }
@@ -188,12 +194,7 @@ impl<T> RunQueue<T> {
         self.repick = false;
         while self.leaf != ROOT {
             let level = self.leaf;
-            let timeline = &mut self.timelines[level as usize];
-            let foreign = if self.service_clock.is_foreign() {
-                timeline.take_foreign()
-            } else {
-                0
-            };
+            let timeline = &self.timelines[level as usize];
             let (index, parent) = (timeline.node, timeline.parent);
             let slice = timeline.slices.shortest().unwrap_or(self.rules.base_slice);
             let nodes = &mut self.slab.nodes;
@@ -201,9 +202,6 @@ impl<T> RunQueue<T> {
             above.current = NONE;
             let node = &mut nodes[index as usize];
             node.place = Place::Off;
-            if foreign > 0 {
-                above.charge_foreign(node, foreign, &self.rules);
-            }
             self.renew_group(parent, index, slice);
             self.leaf = parent;
         }

@@ -38,6 +38,8 @@ pub struct Task {
     pub worst_delay: u64,
     pub sum_delay: u64,
     pub runs: u64,
+    /// Times that it was switched to from another task.
+    pub turns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,6 +59,7 @@ pub struct Machine {
     topology: Topology,
     loads: Vec<Arc<CpuLoad>>,
     running: Vec<Option<(usize, u64)>>,
+    latest: Vec<Option<usize>>,
     generations: Vec<u64>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
@@ -86,6 +89,7 @@ impl Machine {
             topology: Topology::flat(config.cpus),
             loads,
             running: vec![None; cpus],
+            latest: vec![None; cpus],
             generations: vec![0; cpus],
             events: BinaryHeap::new(),
             sequence: 0,
@@ -125,6 +129,7 @@ impl Machine {
             worst_delay: 0,
             sum_delay: 0,
             runs: 0,
+            turns: 0,
         });
         self.queues[cpu].enqueue(group, entity, task, Enqueue::New, Nanos(self.now));
         task
@@ -302,6 +307,8 @@ impl Machine {
         entry.worst_delay = entry.worst_delay.max(delay);
         entry.sum_delay += delay;
         entry.runs += 1;
+        entry.turns += u64::from(self.latest[cpu] != Some(task));
+        self.latest[cpu] = Some(task);
         let length = match entry.work {
             Work::Hog { chunk } | Work::Spin { chunk } => chunk,
             Work::Periodic { run, .. } | Work::Spawner { run, .. } | Work::Once { run } => run,
