@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::bench::{self, BenchArguments};
 use crate::demo;
 use crate::demo::mode::Mode;
 use crate::failure::Failure;
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// A noisy neighbour on real HTTP traffic, with and without Quotient: live numbers, a table and a picture
     Demo(DemoArguments),
+    /// What Quotient costs and what its shares are worth, against plain tokio in the same run
+    Bench(BenchArguments),
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
@@ -116,6 +119,7 @@ pub struct ClientArguments {
 pub fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
     }

@@ -43,7 +43,13 @@ impl Arena {
             .group("bench")
             .and_then(|builder| builder.create())
             .map_err(Failure::during("cannot create a group"))?;
-        Ok(Self { workers, plain, host, scheduler, group })
+        Ok(Self {
+            workers,
+            plain,
+            host,
+            scheduler,
+            group,
+        })
     }
 
     /// Runs `shape` once on `side` and checks its premise.
@@ -54,13 +60,17 @@ impl Arena {
         let outcome = match side {
             Side::Tokio => drive(&self.plain, TokioSpawner, shape, operations),
             Side::Quotient => {
-                let spawner = QuotientSpawner { group: self.group.clone() };
+                let spawner = QuotientSpawner {
+                    group: self.group.clone(),
+                };
                 drive(&self.host, spawner, shape, operations)
             }
         };
         let what = format!("{shape:?} on {side:?} with {} workers", self.workers);
         let measured = outcome.map_err(Failure::during(&what))?;
-        shape.check(self.workers, &measured).map_err(Failure::during(&what))?;
+        shape
+            .check(self.workers, &measured)
+            .map_err(Failure::during(&what))?;
         Ok(measured)
     }
 }

@@ -13,7 +13,9 @@ pub fn resident_bytes() -> Result<u64, Failure> {
 }
 
 fn parse(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -24,7 +26,10 @@ mod tests {
 
     #[test]
     fn the_kernel_counts_in_units_of_1024() {
-        assert_eq!(parse("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   12 kB\n"), Some(12_288));
+        assert_eq!(
+            parse("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   12 kB\n"),
+            Some(12_288)
+        );
         assert_eq!(parse("Name:\tx\n"), None);
     }
 }

@@ -59,7 +59,9 @@ pub struct SwitchArguments {
 
 impl SwitchArguments {
     fn selects(&self, bench: &str) -> bool {
-        self.only.as_ref().is_none_or(|text| bench.contains(text.as_str()))
+        self.only
+            .as_ref()
+            .is_none_or(|text| bench.contains(text.as_str()))
     }
 }
 
@@ -81,6 +83,14 @@ pub struct FairArguments {
     /// Only rows whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+}
+
+impl FairArguments {
+    fn selects(&self, bench: &str) -> bool {
+        self.only
+            .as_ref()
+            .is_none_or(|text| bench.contains(text.as_str()))
+    }
 }
 
 /// What `bench scale` takes.

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 
 use super::arena;
 use super::memory::resident_bytes;
+use super::print_json;
 use super::spawner::{QuotientSpawner, Spawner, TokioSpawner};
 use super::workload::{Shape, YieldKind, self_wake};
-use super::print_json;
 use crate::failure::Failure;
 
 /// Tasks started at once before the probe waits until they sleep: keeps queues short, so that a task is counted and not
@@ -87,7 +87,9 @@ pub fn run(arguments: &ProbeArguments) -> Result<(), Failure> {
         Kind::TasksTokio => tasks(&arena::runtime(workers)?, &TokioSpawner, arguments)?,
         Kind::TasksQuotient => {
             let (runtime, scheduler) = arena::scheduler(workers)?;
-            let spawner = QuotientSpawner { group: group(&scheduler, "bench")? };
+            let spawner = QuotientSpawner {
+                group: group(&scheduler, "bench")?,
+            };
             tasks(&runtime, &spawner, arguments)?
         }
         Kind::Groups => {
@@ -115,7 +117,10 @@ struct Asleep {
 
 impl Asleep {
     fn awaiting(count: u64) -> Self {
-        Self { awaited: AtomicU64::new(count), all: Notify::new() }
+        Self {
+            awaited: AtomicU64::new(count),
+            all: Notify::new(),
+        }
     }
 
     fn one_more(&self) {
@@ -207,7 +212,9 @@ fn groups(
     arguments: &ProbeArguments,
 ) -> Result<Probe, Failure> {
     let count = arguments.count;
-    let home = QuotientSpawner { group: group(scheduler, "home")? };
+    let home = QuotientSpawner {
+        group: group(scheduler, "home")?,
+    };
     block_on(runtime, &home, self_wake())?;
     let before = resident_bytes()?;
     let start = Instant::now();
@@ -218,14 +225,19 @@ fn groups(
     let create_ns = start.elapsed().as_nanos() as f64 / count as f64;
     let handles = (created.capacity() * size_of::<Group>()) as u64;
     let grown = resident_bytes()?.saturating_sub(before + handles);
-    let spawner = RoundRobin { groups: Arc::new(created), next: Arc::new(AtomicU64::new(0)) };
+    let spawner = RoundRobin {
+        groups: Arc::new(created),
+        next: Arc::new(AtomicU64::new(0)),
+    };
     let yields = GROUP_YIELDS.max(4 * count);
     let shape = Shape::Yields(YieldKind::SelfWake, count);
     // The coordinator runs in a group of its own, so that the groups have one task each.
-    let switched = block_on(runtime, &home, shape.run(spawner.clone(), yields))?.map_err(Failure::Run)?;
+    let switched =
+        block_on(runtime, &home, shape.run(spawner.clone(), yields))?.map_err(Failure::Run)?;
     let grown_used = resident_bytes()?.saturating_sub(before + handles);
     let wakes = GROUP_WAKES.max(2 * count);
-    let woken = block_on(runtime, &home, Shape::Wake(count).run(spawner, wakes))?.map_err(Failure::Run)?;
+    let woken =
+        block_on(runtime, &home, Shape::Wake(count).run(spawner, wakes))?.map_err(Failure::Run)?;
     Ok(Probe {
         kind: arguments.kind,
         count,

@@ -66,9 +66,16 @@ pub fn measure(quick: bool) -> Result<Results, Failure> {
 
 /// The figures of the highest count and the most workers, which come last of their kind.
 fn summarise(probes: Vec<Probe>) -> Results {
-    let last = |kind| probes.iter().rev().find(|probe: &&Probe| probe.kind == kind);
+    let last = |kind| {
+        probes
+            .iter()
+            .rev()
+            .find(|probe: &&Probe| probe.kind == kind)
+    };
     let task = last(Kind::TasksQuotient).map(|probe| probe.bytes);
-    let group = last(Kind::Groups).and_then(|probe| probe.bytes_used).zip(task);
+    let group = last(Kind::Groups)
+        .and_then(|probe| probe.bytes_used)
+        .zip(task);
     Results {
         bytes_per_idle_task: task,
         bytes_per_idle_tokio_task: last(Kind::TasksTokio).map(|probe| probe.bytes),
@@ -81,14 +88,27 @@ fn probe(kind: Kind, count: u64, workers: usize) -> Result<Probe, Failure> {
     let program = std::env::current_exe().map_err(Failure::during("cannot find this program"))?;
     let kind_name = serde_json::to_value(kind).map_err(Failure::during("cannot name a probe"))?;
     let output = Command::new(program)
-        .args(["bench", "probe", "--kind", kind_name.as_str().unwrap_or_default()])
-        .args(["--count", &count.to_string(), "--workers", &workers.to_string()])
+        .args([
+            "bench",
+            "probe",
+            "--kind",
+            kind_name.as_str().unwrap_or_default(),
+        ])
+        .args([
+            "--count",
+            &count.to_string(),
+            "--workers",
+            &workers.to_string(),
+        ])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
         .map_err(Failure::during("cannot start a probe"))?;
     if !output.status.success() {
-        return Err(Failure::Run(format!("probe {kind:?} of {count} failed: {}", output.status)));
+        return Err(Failure::Run(format!(
+            "probe {kind:?} of {count} failed: {}",
+            output.status
+        )));
     }
     serde_json::from_slice(&output.stdout).map_err(Failure::during("a probe printed no result"))
 }
@@ -98,7 +118,9 @@ pub fn print(results: &Results) {
     if results.probes.is_empty() {
         return;
     }
-    println!("\ngrowth: ns to create one, ns a switch (tasks: round trip beside the sleepers), ns a wake-up, bytes each");
+    println!(
+        "\ngrowth: ns to create one, ns a switch (tasks: round trip beside the sleepers), ns a wake-up, bytes each"
+    );
     println!(
         "{:<15} {:>9} {:>1} {:>9} {:>9} {:>9} {:>9} {:>12}",
         "what", "count", "w", "create", "switch", "wake", "bytes", "bytes used"
@@ -137,7 +159,16 @@ mod tests {
 
     fn probe(kind: Kind, workers: u32, bytes: f64, bytes_used: Option<f64>) -> Probe {
         let (count, create_ns, switch_ns, wake_ns) = (1, 1.0, 1.0, None);
-        Probe { kind, count, workers, create_ns, bytes, bytes_used, switch_ns, wake_ns }
+        Probe {
+            kind,
+            count,
+            workers,
+            create_ns,
+            bytes,
+            bytes_used,
+            switch_ns,
+            wake_ns,
+        }
     }
 
     #[test]

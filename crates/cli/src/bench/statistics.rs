@@ -45,13 +45,22 @@ mod tests {
     #[test]
     fn quartiles_are_those_of_the_sorted_rounds() {
         let spread = Spread::of(&[5.0, 1.0, 3.0, 2.0, 4.0]).expect("there are rounds");
-        let expected = Spread { min: 1.0, p25: 2.0, median: 3.0, p75: 4.0, max: 5.0 };
+        let expected = Spread {
+            min: 1.0,
+            p25: 2.0,
+            median: 3.0,
+            p75: 4.0,
+            max: 5.0,
+        };
         assert_eq!(spread, expected);
     }
 
     #[test]
     fn an_even_number_of_rounds_is_interpolated() {
-        assert_eq!(Spread::of(&[1.0, 2.0]).map(|spread| spread.median), Some(1.5));
+        assert_eq!(
+            Spread::of(&[1.0, 2.0]).map(|spread| spread.median),
+            Some(1.5)
+        );
         assert_eq!(Spread::of(&[7.0]).map(|spread| spread.p75), Some(7.0));
         assert_eq!(Spread::of(&[]), None);
     }

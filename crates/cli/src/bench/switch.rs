@@ -34,26 +34,72 @@ struct Plan {
     goals: [Option<f64>; 2],
 }
 
-const fn plan(
-    bench: &'static str,
-    shape: Shape,
-    operations: u64,
-    goals: [Option<f64>; 2],
-) -> Plan {
-    Plan { bench, shape, operations, rounds: ROUNDS, goals }
+const fn plan(bench: &'static str, shape: Shape, operations: u64, goals: [Option<f64>; 2]) -> Plan {
+    Plan {
+        bench,
+        shape,
+        operations,
+        rounds: ROUNDS,
+        goals,
+    }
 }
 
 /// The rows. `tokio_ns` and `quotient_ns` are per operation, whose meaning [`Shape`] gives.
 const PLANS: [Plan; 12] = [
-    plan("pingpong_notify", Shape::PingPongNotify, 300_000, [Some(0.8), Some(0.5)]),
-    plan("pingpong_oneshot", Shape::PingPongOneshot, 200_000, [Some(0.8), Some(0.5)]),
-    plan("pingpong_mpsc", Shape::PingPongMpsc, 200_000, [Some(0.8), Some(0.5)]),
-    plan("self_yield_1", Shape::Yields(YieldKind::SelfWake, 1), 2_000_000, [None, None]),
-    plan("self_yield_100", Shape::Yields(YieldKind::SelfWake, 100), 2_000_000, [Some(0.8), Some(0.5)]),
-    plan("self_yield_10k", Shape::Yields(YieldKind::SelfWake, 10_000), 1_000_000, [None, None]),
-    plan("tokio_yield_1", Shape::Yields(YieldKind::Tokio, 1), 200_000, [Some(0.8), None]),
-    plan("tokio_yield_100", Shape::Yields(YieldKind::Tokio, 100), 1_000_000, [Some(0.8), None]),
-    plan("tokio_yield_10k", Shape::Yields(YieldKind::Tokio, 10_000), 1_000_000, [Some(1.0), Some(1.0)]),
+    plan(
+        "pingpong_notify",
+        Shape::PingPongNotify,
+        300_000,
+        [Some(0.8), Some(0.5)],
+    ),
+    plan(
+        "pingpong_oneshot",
+        Shape::PingPongOneshot,
+        200_000,
+        [Some(0.8), Some(0.5)],
+    ),
+    plan(
+        "pingpong_mpsc",
+        Shape::PingPongMpsc,
+        200_000,
+        [Some(0.8), Some(0.5)],
+    ),
+    plan(
+        "self_yield_1",
+        Shape::Yields(YieldKind::SelfWake, 1),
+        2_000_000,
+        [None, None],
+    ),
+    plan(
+        "self_yield_100",
+        Shape::Yields(YieldKind::SelfWake, 100),
+        2_000_000,
+        [Some(0.8), Some(0.5)],
+    ),
+    plan(
+        "self_yield_10k",
+        Shape::Yields(YieldKind::SelfWake, 10_000),
+        1_000_000,
+        [None, None],
+    ),
+    plan(
+        "tokio_yield_1",
+        Shape::Yields(YieldKind::Tokio, 1),
+        200_000,
+        [Some(0.8), None],
+    ),
+    plan(
+        "tokio_yield_100",
+        Shape::Yields(YieldKind::Tokio, 100),
+        1_000_000,
+        [Some(0.8), None],
+    ),
+    plan(
+        "tokio_yield_10k",
+        Shape::Yields(YieldKind::Tokio, 10_000),
+        1_000_000,
+        [Some(1.0), Some(1.0)],
+    ),
     Plan {
         bench: "spawn_join",
         shape: Shape::SpawnJoin,
@@ -61,7 +107,12 @@ const PLANS: [Plan; 12] = [
         rounds: ROUNDS_LONG,
         goals: [Some(0.5), Some(0.5)],
     },
-    plan("spawn_await", Shape::SpawnAwait, 100_000, [Some(0.6), Some(0.3)]),
+    plan(
+        "spawn_await",
+        Shape::SpawnAwait,
+        100_000,
+        [Some(0.6), Some(0.3)],
+    ),
     plan("wake_10k", Shape::Wake(10_000), 400_000, [None, Some(0.9)]),
 ];
 
@@ -173,7 +224,9 @@ fn polls_per_operation(rounds: &[Measured]) -> f64 {
 }
 
 fn print_head() {
-    println!("ns an operation: median (min p25 p75 max) over interleaved rounds; ratio below 1 = Quotient is faster");
+    println!(
+        "ns an operation: median (min p25 p75 max) over interleaved rounds; ratio below 1 = Quotient is faster"
+    );
     println!(
         "{:<17} {:>1} {:>42} {:>42} {:>6} {:>6}  {:>11}",
         "bench", "w", "tokio", "quotient", "ratio", "goal", "polls/op t q"

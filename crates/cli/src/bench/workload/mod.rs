@@ -81,8 +81,10 @@ impl Shape {
     /// # Errors
     /// When there were fewer polls than the workload needs.
     pub fn check(self, workers: usize, measured: &Measured) -> Result<(), Premise> {
-        let is_pingpong =
-            matches!(self, Self::PingPongNotify | Self::PingPongOneshot | Self::PingPongMpsc);
+        let is_pingpong = matches!(
+            self,
+            Self::PingPongNotify | Self::PingPongOneshot | Self::PingPongMpsc
+        );
         if measured.polls < measured.polls_min && (workers == 1 || !is_pingpong) {
             return Err(format!(
                 "{} polls for {} operations, at least {} were needed",
@@ -141,15 +143,21 @@ mod tests {
                 let result = runtime.block_on(task).expect("the workload does not panic");
                 let measured = result.expect("the premise holds");
                 assert_eq!(measured.operations, operations, "{shape:?}");
-                shape.check(workers, &measured).expect("the polls were made");
+                shape
+                    .check(workers, &measured)
+                    .expect("the polls were made");
             }
         }
     }
 
     #[test]
     fn missing_polls_are_a_broken_premise() {
-        let measured =
-            Measured { elapsed: Duration::from_secs(1), operations: 10, polls: 9, polls_min: 10 };
+        let measured = Measured {
+            elapsed: Duration::from_secs(1),
+            operations: 10,
+            polls: 9,
+            polls_min: 10,
+        };
         assert!(Shape::SpawnJoin.check(2, &measured).is_err());
         assert!(Shape::PingPongNotify.check(1, &measured).is_err());
         assert!(Shape::PingPongNotify.check(2, &measured).is_ok());

@@ -10,12 +10,22 @@ use super::super::spawner::Spawner;
 use super::{Measured, Premise, counted, joined};
 
 /// Each player sleeps once a round trip, so one worker needs two polls; the last ones may find the message there.
-fn measured(elapsed: Duration, rounds: u64, done: u64, polls: &AtomicU64) -> Result<Measured, Premise> {
+fn measured(
+    elapsed: Duration,
+    rounds: u64,
+    done: u64,
+    polls: &AtomicU64,
+) -> Result<Measured, Premise> {
     if done != rounds {
         return Err(format!("{done} of {rounds} round trips were made"));
     }
     let polls = polls.load(Ordering::Relaxed);
-    Ok(Measured { elapsed, operations: rounds, polls, polls_min: 2 * rounds })
+    Ok(Measured {
+        elapsed,
+        operations: rounds,
+        polls,
+        polls_min: 2 * rounds,
+    })
 }
 
 pub async fn notify<S: Spawner>(spawner: &S, rounds: u64) -> Result<Measured, Premise> {
@@ -96,22 +106,23 @@ pub async fn oneshot<S: Spawner>(spawner: &S, rounds: u64) -> Result<Measured, P
     let second = spawner.spawn(counted(player, polls.clone()));
     let player = async move {
         let start = Instant::now();
-        let mut outgoing = service;
+        let mut outgoing = Some(service);
         let mut done = 0;
-        while done < rounds {
+        while done < rounds
+            && let Some(sender) = outgoing.take()
+        {
             let (reply, receiver) = oneshot::channel();
-            if outgoing.send(Ball(Some(reply))).is_err() {
-                break;
+            // A player who has left is seen at the receive.
+            let _ = sender.send(Ball(Some(reply)));
+            if let Ok(Ball(next)) = receiver.await {
+                outgoing = next;
+                done += 1;
             }
-            match receiver.await {
-                Ok(Ball(Some(next))) => outgoing = next,
-                _ => break,
-            }
-            done += 1;
         }
+        let elapsed = start.elapsed();
         // The other player waits for one more ball: this one says that the match is over.
-        let _ = outgoing.send(Ball(None));
-        (start.elapsed(), done)
+        let _ = outgoing.map(|sender| sender.send(Ball(None)));
+        (elapsed, done)
     };
     let first = spawner.spawn(counted(player, polls.clone()));
     let (elapsed, done) = joined(first.await)?;

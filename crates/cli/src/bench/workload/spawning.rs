@@ -16,7 +16,12 @@ pub async fn join<S: Spawner>(spawner: &S, operations: u64) -> Result<Measured, 
     for handle in handles {
         ran += joined(handle.await)?;
     }
-    Ok(Measured { elapsed: start.elapsed(), operations, polls: ran, polls_min: operations })
+    Ok(Measured {
+        elapsed: start.elapsed(),
+        operations,
+        polls: ran,
+        polls_min: operations,
+    })
 }
 
 pub async fn one_by_one<S: Spawner>(spawner: &S, operations: u64) -> Result<Measured, Premise> {
@@ -25,5 +30,10 @@ pub async fn one_by_one<S: Spawner>(spawner: &S, operations: u64) -> Result<Meas
     for _ in 0..operations {
         ran += joined(spawner.spawn(async { 1 }).await)?;
     }
-    Ok(Measured { elapsed: start.elapsed(), operations, polls: ran, polls_min: operations })
+    Ok(Measured {
+        elapsed: start.elapsed(),
+        operations,
+        polls: ran,
+        polls_min: operations,
+    })
 }

@@ -33,7 +33,10 @@ pub async fn run<S: Spawner>(
     });
     let mut handles = Vec::with_capacity(tasks as usize);
     for bed in 0..tasks as usize {
-        handles.push(spawner.spawn(counted(sleeper(sleepers.clone(), bed, rounds), polls.clone())));
+        handles.push(spawner.spawn(counted(
+            sleeper(sleepers.clone(), bed, rounds),
+            polls.clone(),
+        )));
     }
     sleepers.all_ran.notified().await;
     let mut elapsed = Duration::ZERO;
@@ -51,7 +54,12 @@ pub async fn run<S: Spawner>(
     }
     // The last sleeper of a round may find its next wake-up before it has lain down, which saves one poll a round.
     let polls = polls.load(Ordering::Relaxed);
-    Ok(Measured { elapsed, operations: rounds * tasks, polls, polls_min: rounds * (tasks - 1) })
+    Ok(Measured {
+        elapsed,
+        operations: rounds * tasks,
+        polls,
+        polls_min: rounds * (tasks - 1),
+    })
 }
 
 async fn sleeper(sleepers: Arc<Sleepers>, bed: usize, rounds: u64) {

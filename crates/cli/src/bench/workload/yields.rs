@@ -49,6 +49,8 @@ struct Race {
     arrived: AtomicU64,
     all_arrived: Notify,
     started: AtomicBool,
+    /// Yields before the start, which are not part of the figure.
+    early: AtomicU64,
     running: AtomicU64,
     all_done: Notify,
 }
@@ -59,6 +61,7 @@ impl Race {
             arrived: AtomicU64::new(0),
             all_arrived: Notify::new(),
             started: AtomicBool::new(false),
+            early: AtomicU64::new(0),
             running: AtomicU64::new(tasks),
             all_done: Notify::new(),
         }
@@ -94,9 +97,10 @@ pub async fn run<S: Spawner>(
             YieldKind::SelfWake => {
                 spawner.spawn(counted(runner(race, tasks, each, self_wake), polls.clone()))
             }
-            YieldKind::Tokio => {
-                spawner.spawn(counted(runner(race, tasks, each, tokio::task::yield_now), polls.clone()))
-            }
+            YieldKind::Tokio => spawner.spawn(counted(
+                runner(race, tasks, each, tokio::task::yield_now),
+                polls.clone(),
+            )),
         });
     }
     race.all_arrived.notified().await;
@@ -107,8 +111,15 @@ pub async fn run<S: Spawner>(
     for handle in handles {
         joined(handle.await)?;
     }
-    let polls = polls.load(Ordering::Relaxed);
-    Ok(Measured { elapsed, operations: each * tasks, polls, polls_min: (each + 1) * tasks })
+    let polls = polls
+        .load(Ordering::Relaxed)
+        .saturating_sub(race.early.load(Ordering::Relaxed));
+    Ok(Measured {
+        elapsed,
+        operations: each * tasks,
+        polls,
+        polls_min: (each + 1) * tasks,
+    })
 }
 
 async fn runner<Y, F>(race: Arc<Race>, tasks: u64, each: u64, give_way: F)
@@ -117,11 +128,14 @@ where
     Y: Future<Output = ()>,
 {
     race.arrive(tasks);
+    let mut early = 0;
     while !race.started.load(Ordering::Acquire) {
         give_way().await;
+        early += 1;
     }
     for _ in 0..each {
         give_way().await;
     }
+    race.early.fetch_add(early, Ordering::Relaxed);
     race.finish();
 }
