@@ -9,19 +9,38 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A way to build: its name, the profile, and settings of that profile.
-const WAYS: [(&str, &str, &[(&str, &str)]); 7] = [
-    ("debug", "dev", &[]),
-    ("release", "release", &[]),
-    (
+/// A way to build.
+struct Way {
+    name: &'static str,
+    profile: &'static str,
+    /// What differs from the profile.
+    settings: &'static [(&'static str, &'static str)],
+}
+
+const fn way(
+    name: &'static str,
+    profile: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+) -> Way {
+    Way {
+        name,
+        profile,
+        settings,
+    }
+}
+
+const WAYS: [Way; 7] = [
+    way("debug", "dev", &[]),
+    way("release", "release", &[]),
+    way(
         "lto-fat-one-unit",
         "release",
         &[("LTO", "fat"), ("CODEGEN_UNITS", "1")],
     ),
-    ("lto-thin", "release", &[("LTO", "thin")]),
-    ("one-unit", "release", &[("CODEGEN_UNITS", "1")]),
-    ("panic-abort", "release", &[("PANIC", "abort")]),
-    (
+    way("lto-thin", "release", &[("LTO", "thin")]),
+    way("one-unit", "release", &[("CODEGEN_UNITS", "1")]),
+    way("panic-abort", "release", &[("PANIC", "abort")]),
+    way(
         "small",
         "release",
         &[("OPT_LEVEL", "s"), ("PANIC", "abort"), ("LTO", "fat")],
@@ -70,7 +89,14 @@ fn lay_out() -> PathBuf {
     home
 }
 
-fn build_and_run(home: &Path, (name, profile, settings): (&str, &str, &[(&str, &str)])) {
+fn build_and_run(
+    home: &Path,
+    Way {
+        name,
+        profile,
+        settings,
+    }: Way,
+) {
     let target = home.join("target");
     let mut build = Command::new(env!("CARGO"));
     build

@@ -283,3 +283,108 @@ impl Text {
         figures
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::writer::{CodeWriter, Edit};
+    use super::*;
+    use crate::engine;
+    use crate::{set_mode, static_branch_unlikely, static_key};
+
+    static_key! {
+        /// Flipped without a queue.
+        static QUEUELESS = false;
+        /// Has a breakpoint at one site.
+        static DEBUGGED = false;
+    }
+
+    /// The mode is the engine's, and these tests write code behind its back.
+    static ENGINE_USER: Mutex<()> = Mutex::new(());
+
+    fn in_mode(mode: Mode) -> Option<MutexGuard<'static, ()>> {
+        let guard = ENGINE_USER.lock().unwrap_or_else(PoisonError::into_inner);
+        set_mode(mode).ok().map(|_| guard)
+    }
+
+    #[inline(never)]
+    fn queueless() -> [bool; 3] {
+        [
+            static_branch_unlikely!(QUEUELESS),
+            static_branch_unlikely!(QUEUELESS),
+            static_branch_unlikely!(QUEUELESS),
+        ]
+    }
+
+    #[inline(never)]
+    fn debugged() -> bool {
+        static_branch_unlikely!(DEBUGGED)
+    }
+
+    #[test]
+    fn without_a_queue_sites_are_patched_singly() {
+        assert_eq!(queueless(), [false; 3]);
+        let Some(_guard) = in_mode(Mode::Int3) else {
+            return;
+        };
+        let mut engine = engine::lock();
+        let text = &mut engine.text;
+        let work = text.table.sites_of(&QUEUELESS).to_vec();
+        assert_eq!(work.len(), 3);
+        for to in [Form::Jump, Form::Nop] {
+            let mut conversion = Conversion::new(&mut text.table.sites, &work, to);
+            let queue = BatchQueue::with_capacity(0);
+            conversion.batch(&work, queue).expect("nothing hinders");
+            assert_eq!((conversion.single_steps, conversion.barriers), (3, 9));
+            drop(conversion);
+            assert!(
+                work.iter()
+                    .all(|&index| text.table.sites[index as usize].is_ours())
+            );
+            assert_eq!(queueless(), [false; 3]);
+        }
+    }
+
+    /// Writes a first byte as a debugger does.
+    fn poke(address: usize, byte: u8) {
+        let mut writer = CodeWriter::open(address, address + 1);
+        // SAFETY: this test alone executes the site, and not while the strange byte is there.
+        unsafe { writer.write(&[Edit::new(address, &[byte])]) }.expect("a writer works here");
+    }
+
+    #[test]
+    fn a_strange_opcode_is_left_alone_and_reported() {
+        assert!(!debugged());
+        let Some(_guard) = in_mode(Mode::Biased) else {
+            return;
+        };
+        let site = {
+            let engine = engine::lock();
+            let index = engine.text.table.sites_of(&DEBUGGED)[0];
+            engine.text.table.sites[index as usize]
+        };
+        let original = site.found();
+        poke(site.code, 0xCC);
+        let error = DEBUGGED.enable().expect_err("the site cannot be changed");
+        let expected = FlipError::UnexpectedOpcode {
+            key: DEBUGGED.name(),
+            address: site.code,
+            found: 0xCC,
+        };
+        assert_eq!(error, expected);
+        assert_eq!(
+            (site.found(), DEBUGGED.count(), DEBUGGED.status().foreign),
+            (0xCC, 0, 1)
+        );
+        poke(site.code, original);
+        DEBUGGED.enable().expect("the site is ours again");
+        assert!(debugged());
+        // A site that is a jump already needs nothing, whoever sits on it; it is left alone when the key goes off.
+        poke(site.code, 0xCC);
+        DEBUGGED.disable().expect("a jump is always right");
+        assert_eq!((site.found(), DEBUGGED.status().patched), (0xCC, 0));
+        poke(site.code, site.first_byte(Form::Jump));
+        assert!(!debugged());
+    }
+}

@@ -74,6 +74,11 @@ impl<'a> Conversion<'a> {
     }
 
     pub(super) fn direct(&mut self, work: &[u32]) -> Result<(), FlipError> {
+        debug_assert!(
+            work.iter()
+                .all(|&index| self.sites[index as usize].form != Form::Nop),
+            "a nop and a jump differ in more than one byte"
+        );
         self.write_first_bytes(work, self.to)?;
         if self.to == Form::Jump {
             self.barrier()
