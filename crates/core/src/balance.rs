@@ -25,11 +25,15 @@
 //! | 1..2 | a, b | 1/2 | c | 1 | 1 is ahead by 0.5 ms: pulls a, the one not moved lately |
 //! | 2..3 | b | 1 | c, a | 1/2 | ... |
 //!
-//! There is no rule that evens out the *number* of tasks. Where numbers matter, virtual times show it within a
+//! **Load.** Under [`GroupClock::PerCpu`] virtual times of different CPUs mean nothing to each other; weights are divided
+//! by load, and fair only as far as loads are even. So there, and only there, load is what is evened out.
+//!
+//! Otherwise there is no rule that evens out the *number* of tasks. Where numbers matter, virtual times show it within a
 //! millisecond, and then half of the difference moves at once; where they do not (many tasks of small weight, a group
 //! that has its share elsewhere), such a rule would undo the above forever.
 
 use crate::clock::CpuCell;
+use crate::config::GroupClock;
 use crate::group::Group;
 use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
@@ -47,6 +51,9 @@ const WINDOW_MAX: Nanos = Nanos::from_millis(100);
 
 /// The shortest window that says anything: a few publications.
 const WINDOW_MIN: Nanos = Nanos::from_micros(200);
+
+/// How often loads are evened out where weights follow loads: 4 ms, a tick at HZ=250.
+const LOAD_INTERVAL: Nanos = Nanos::from_millis(4);
 
 /// Most tasks moved at once: bounds the time for which the victim's queue is held.
 const PULL_MAX: usize = 32;
@@ -83,6 +90,7 @@ pub fn plan(
     let mine = loads.get(me.index())?;
     match reason {
         Reason::Idle => plan_idle(topology, me, loads),
+        Reason::Periodic if by_load(mine) => plan_by_load(topology, me, loads, now),
         Reason::Periodic => {
             let mut levels = mine.chain().into_iter();
             levels.find_map(|group| plan_level(topology, me, loads, &group, now))
@@ -108,6 +116,54 @@ fn plan_idle(topology: &Topology, me: CpuId, loads: &[Arc<CpuLoad>]) -> Option<P
             group: 0,
         }
     })
+}
+
+/// Whether weights are divided by load, which only works out if loads are even.
+fn by_load(mine: &CpuLoad) -> bool {
+    matches!(
+        mine.config().map(|config| config.group_clock),
+        Some(GroupClock::PerCpu(_))
+    )
+}
+
+/// Looks for a CPU whose root has so much more weight on it that moving an average task would even it out.
+fn plan_by_load(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    now: Nanos,
+) -> Option<Pull> {
+    let chain = loads.get(me.index())?.chain();
+    let cells = chain.first()?.cells.all();
+    let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
+    if mine.gained(now).1 < LOAD_INTERVAL {
+        return None;
+    }
+    mine.mark(now);
+    let mut best: Option<((Reverse<Distance>, u64), Pull)> = None;
+    for (from, theirs) in &cells {
+        let Some(load) = loads.get(from.index()).filter(|load| load.nr_queued() > 0) else {
+            continue;
+        };
+        let difference = theirs.load().saturating_sub(mine.load());
+        let average = (theirs.load() / load.nr_running().max(1) as u64).max(1);
+        if *from == me || difference <= average {
+            continue;
+        }
+        let max = usize::try_from(difference / (2 * average)).unwrap_or(PULL_MAX);
+        let merit = (Reverse(topology.distance(me, *from)), difference);
+        if best.as_ref().is_none_or(|(found, _)| *found < merit) {
+            best = Some((
+                merit,
+                Pull {
+                    from: *from,
+                    max: max.clamp(1, PULL_MAX),
+                    group: 0,
+                },
+            ));
+        }
+    }
+    best.map(|(_, pull)| pull)
 }
 
 /// Looks for a CPU where what is in `group` gets less than what is in it here.

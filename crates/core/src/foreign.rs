@@ -22,7 +22,8 @@
 //! - **One lag.** All local lags of a group measure the same thing, how far it is from its share machine-wide. So when
 //!   it leaves one CPU and runs on elsewhere its lag there is dropped (kept, it would be paid twice), and when it
 //!   leaves the last one, the lag is kept with the group and given to whichever CPU sees it next: a group that hops
-//!   between CPUs neither sheds debt nor loses credit.
+//!   between CPUs neither sheds debt nor loses credit. A task that moves takes the group's lag along, so that both
+//!   CPUs aim for the same balance.
 //! - **Bounded debt.** With infeasible weights (a group owed more than its tasks can use) others must get more than
 //!   their share; no entity is pushed further than [`crate::Config::debt_limit`] behind V by foreign service.
 
@@ -43,15 +44,21 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// The group gets something to run on a CPU. Returns the lag to start with there, ns of service.
-    pub(crate) fn enter(&self) -> i64 {
+    /// The group gets something to run on a CPU. Returns the lag to start with there, ns of service: what was kept,
+    /// or noted just now if a task of it moves over; nothing if it runs elsewhere and is charged for it there.
+    pub(crate) fn enter(&self, moves: bool) -> i64 {
         // Two CPUs that enter and leave at once may see each other half done: one lag is then lost or left over, which
         // the clamp at the leaving side bounds.
-        if self.cpus.fetch_add(1, Relaxed) == 0 {
-            self.lag.swap(0, Relaxed)
-        } else {
-            0
+        match (self.cpus.fetch_add(1, Relaxed), moves) {
+            (0, _) => self.lag.swap(0, Relaxed),
+            (_, true) => self.lag.load(Relaxed),
+            (_, false) => 0,
         }
+    }
+
+    /// A task of the group is about to move to another CPU: what the group is owed as seen from here.
+    pub(crate) fn note(&self, lag: i64) {
+        self.lag.store(lag, Relaxed);
     }
 
     /// The group has nothing left to run on a CPU, where its lag was `lag` ns of service.

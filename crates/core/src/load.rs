@@ -1,5 +1,6 @@
 //! What a CPU publishes about itself, so that others can choose whom to pull from without taking its lock.
 
+use crate::config::Config;
 use crate::group::Group;
 use crate::units::Nanos;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -73,6 +74,11 @@ impl CpuLoad {
             Some(slot) => *slot = Arc::clone(group),
             None => groups.push(Arc::clone(group)),
         }
+    }
+
+    /// The configuration, once a run queue has taken the load over.
+    pub(crate) fn config(&self) -> Option<Config> {
+        self.lock().first().map(|root| *root.config())
     }
 
     /// The groups from the root down to the one whose turn it is. O(depth).

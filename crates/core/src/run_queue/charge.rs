@@ -123,6 +123,7 @@ impl<T> RunQueue<T> {
         }
         self.budget = budget;
         self.limit = budget.min(self.publish_interval);
+        self.load.publish_leaf(self.leaf);
     }
 
     /// Charges the groups, and puts the chain back if its time is up or somebody better came.
@@ -130,6 +131,7 @@ impl<T> RunQueue<T> {
     pub(super) fn settle(&mut self) {
         self.follow_changes();
         self.flush();
+        self.refresh_parts(self.leaf);
         self.set_limit();
         if self.repick || self.budget == 0 {
             self.put_chain();

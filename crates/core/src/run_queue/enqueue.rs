@@ -62,7 +62,10 @@ impl<T> RunQueue<T> {
             let mut lag = timeline.lag;
             if self.service_clock.shares_lag() {
                 let shares = self.slab.get(timeline.node).shares;
-                lag = to_virtual_lag(timeline.group.presence.enter(), shares);
+                lag = to_virtual_lag(
+                    timeline.group.presence.enter(kind == Enqueue::Migrate),
+                    shares,
+                );
             }
             if self.rules.policy == Policy::Cfs {
                 let slept = now.0.saturating_sub(timeline.left_at);
@@ -72,6 +75,7 @@ impl<T> RunQueue<T> {
             level = timeline.parent;
             self.admit(level, node, lag, false, now);
         }
+        self.refresh_parts(leaf);
         self.publish_counts();
         if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
             self.timelines[leaf as usize].buddies.next = index;

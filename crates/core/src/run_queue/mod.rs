@@ -276,7 +276,8 @@ impl<T> RunQueue<T> {
     /// Brings the weight and idleness of a group's node up to date, wherever the node is.
     fn refresh_weight(&mut self, index: u32) {
         let timeline = &self.timelines[index as usize];
-        let (node, parent) = (timeline.node, timeline.parent as usize);
+        let (node, parent_level) = (timeline.node, timeline.parent);
+        let parent = parent_level as usize;
         let shares = self.group_shares(index);
         let idle = timeline.group.is_idle();
         self.slab.get_mut(node).idle = idle;
@@ -307,6 +308,20 @@ impl<T> RunQueue<T> {
                 parent.reweight(&mut nodes[node as usize], shares);
                 parent.queue(nodes, node, &self.rules);
             }
+        }
+        self.publish_entities(parent_level);
+    }
+
+    /// Under [`GroupClock::PerCpu`], brings the weights on the path from a timeline to the root up to date, which follow
+    /// from what is runnable. O(depth x CPUs).
+    fn refresh_parts(&mut self, level: u32) {
+        if self.service_clock.is_foreign() {
+            return;
+        }
+        let mut level = level;
+        while level != ROOT {
+            self.refresh_weight(level);
+            level = self.timelines[level as usize].parent;
         }
     }
 

@@ -42,7 +42,6 @@ impl<T> RunQueue<T> {
         }
         if self.limit == 0 {
             self.set_limit();
-            self.load.publish_leaf(self.leaf);
         }
         self.slab.get_mut(self.current).handle.take()
     }
@@ -89,7 +88,7 @@ impl<T> RunQueue<T> {
     }
 
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
-    fn correct(&mut self, level: u32, index: u32) -> bool {
+    pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
         if !self.service_clock.is_foreign() {
             return false;
         }

@@ -129,6 +129,7 @@ impl<T> RunQueue<T> {
             placed: true,
         };
         self.slab.release(index);
+        self.refresh_parts(level);
         entity
     }
 

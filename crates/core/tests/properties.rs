@@ -1,0 +1,414 @@
+//! The invariants of the scheduler core as properties over random inputs. Numbers follow the list in DESIGN.md.
+
+mod common;
+
+use common::{MILLI, Machine, Work};
+use proptest::prelude::*;
+use quotient_core::balance::Pull;
+use quotient_core::group_weight::{GroupLoad, SHARES_MIN, WeightMode, mode_max, weight};
+use quotient_core::{
+    Config, CpuId, Enqueue, Group, GroupTree, Nanos, Policy, RunQueue, Slice, TaskEntity, Weight,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One step of a random host.
+#[derive(Clone, Debug)]
+enum Step {
+    Spawn {
+        cpu: usize,
+        group: usize,
+        weight: u32,
+        slice: u64,
+    },
+    Wake {
+        cpu: usize,
+        which: usize,
+        buddy: bool,
+    },
+    Run {
+        cpu: usize,
+        nanos: u64,
+        excluded: u64,
+        then: Then,
+    },
+    SetWeight {
+        group: usize,
+        weight: u32,
+    },
+    SetIdle {
+        group: usize,
+        idle: bool,
+    },
+    Move {
+        from: usize,
+        max: usize,
+        group: usize,
+    },
+    Foreign {
+        group: usize,
+        nanos: u64,
+    },
+    Remove {
+        group: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Yield,
+    Switch,
+    Preempt,
+    Sleep,
+    Exit,
+    GoOn,
+}
+
+const PATHS: [&str; 7] = ["a", "a/x", "a/y", "b", "b/z", "b/z/deep", "c"];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let cpu = 0..2usize;
+    let group = 0..PATHS.len();
+    let then = prop_oneof![
+        3 => Just(Then::Yield),
+        3 => Just(Then::Switch),
+        2 => Just(Then::Preempt),
+        3 => Just(Then::Sleep),
+        1 => Just(Then::Exit),
+        2 => Just(Then::GoOn),
+    ];
+    let nanos = prop_oneof![0..2_000u64, 0..200_000u64, 0..20_000_000u64];
+    let step = prop_oneof![
+        4 => (cpu.clone(), group.clone(), 1..=10_000u32, prop_oneof![Just(0), 100_000..5_000_000u64])
+            .prop_map(|(cpu, group, weight, slice)| Step::Spawn { cpu, group, weight, slice }),
+        6 => (cpu.clone(), any::<usize>(), any::<bool>())
+            .prop_map(|(cpu, which, buddy)| Step::Wake { cpu, which, buddy }),
+        14 => (cpu.clone(), nanos.clone(), 0..5_000u64, then)
+            .prop_map(|(cpu, nanos, excluded, then)| Step::Run { cpu, nanos, excluded, then }),
+        1 => (group.clone(), 1..=10_000u32).prop_map(|(group, weight)| Step::SetWeight { group, weight }),
+        1 => (group.clone(), any::<bool>()).prop_map(|(group, idle)| Step::SetIdle { group, idle }),
+        2 => (cpu, 1..5usize, 0..=PATHS.len()).prop_map(|(from, max, group)| Step::Move { from, max, group }),
+        1 => (group.clone(), nanos).prop_map(|(group, nanos)| Step::Foreign { group, nanos }),
+        1 => group.prop_map(|group| Step::Remove { group }),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+/// A host that does what it is told and keeps its own books.
+struct Host {
+    tree: GroupTree,
+    queues: Vec<RunQueue<usize>>,
+    current: Vec<Option<usize>>,
+    asleep: Vec<(usize, TaskEntity)>,
+    /// Group of each task, and what it was charged.
+    homes: Vec<Arc<Group>>,
+    charged: HashMap<String, u64>,
+    foreign: HashMap<String, u64>,
+    now: u64,
+}
+
+impl Host {
+    fn new(config: Config) -> Host {
+        let tree = GroupTree::new(config);
+        let queues = (0..2).map(|cpu| RunQueue::new(&tree, CpuId(cpu))).collect();
+        Host {
+            tree,
+            queues,
+            current: vec![None; 2],
+            asleep: Vec::new(),
+            homes: Vec::new(),
+            charged: HashMap::new(),
+            foreign: HashMap::new(),
+            now: 1,
+        }
+    }
+
+    fn group(&self, index: usize) -> Arc<Group> {
+        self.tree.group(PATHS[index]).unwrap()
+    }
+
+    fn book(&mut self, task: usize, delta: u64) {
+        // A removed group's tasks are charged to where they are queued.
+        let mut home = &self.homes[task];
+        while home.is_removed() {
+            home = home.parent().unwrap();
+        }
+        *self.charged.entry(home.path().to_string()).or_default() += delta;
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Spawn {
+                cpu,
+                group,
+                weight,
+                slice,
+            } => {
+                let home = self.group(group);
+                let slice = (slice > 0).then(|| Slice::new(Nanos(slice)).unwrap());
+                let entity = TaskEntity::new(Weight::new(weight).unwrap(), slice);
+                let task = self.homes.len();
+                self.homes.push(Arc::clone(&home));
+                self.queues[cpu].enqueue(&home, entity, task, Enqueue::New, Nanos(self.now));
+            }
+            Step::Wake { cpu, which, buddy } if !self.asleep.is_empty() => {
+                let (task, entity) = self.asleep.swap_remove(which % self.asleep.len());
+                let kind = if buddy {
+                    Enqueue::WakeBuddy
+                } else {
+                    Enqueue::Wake
+                };
+                let home = Arc::clone(&self.homes[task]);
+                self.queues[cpu].enqueue(&home, entity, task, kind, Nanos(self.now));
+            }
+            Step::Wake { .. } => {}
+            Step::Run {
+                cpu,
+                nanos,
+                excluded,
+                then,
+            } => self.run(cpu, nanos, excluded, then),
+            Step::SetWeight { group, weight } => {
+                self.group(group).set_weight(Weight::new(weight).unwrap())
+            }
+            Step::SetIdle { group, idle } => self.group(group).set_idle(idle),
+            Step::Move { from, max, group } => {
+                let id = if group == PATHS.len() {
+                    0
+                } else {
+                    self.group(group).id()
+                };
+                let request = Pull {
+                    from: CpuId(from as u32),
+                    max,
+                    group: id,
+                };
+                let mut moved = Vec::new();
+                self.queues[from].detach(&request, Nanos(self.now), &mut moved);
+                for task in moved {
+                    let to = &mut self.queues[1 - from];
+                    to.enqueue(
+                        &task.group,
+                        task.entity,
+                        task.handle,
+                        Enqueue::Migrate,
+                        Nanos(self.now),
+                    );
+                }
+            }
+            Step::Foreign { group, nanos } => {
+                let group = self.group(group);
+                group.add_foreign_cpu_time(Nanos(nanos));
+                *self.foreign.entry(group.path().to_string()).or_default() += nanos;
+            }
+            Step::Remove { group } => self.remove(group),
+        }
+    }
+
+    fn remove(&mut self, group: usize) {
+        let group = self.group(group);
+        let busy = group.runnable() > 0 || !group.children().is_empty();
+        assert_eq!(self.tree.remove(&group).is_err(), busy);
+        if !busy {
+            // Its clock goes with it; what it got stays with its ancestors.
+            let time = self.charged.remove(group.path()).unwrap_or(0);
+            let foreign = self.foreign.remove(group.path()).unwrap_or(0);
+            let parent = group.parent().unwrap().path().to_string();
+            *self.charged.entry(parent).or_default() += time + foreign;
+        }
+    }
+
+    fn run(&mut self, cpu: usize, nanos: u64, excluded: u64, then: Then) {
+        let queue = &mut self.queues[cpu];
+        if self.current[cpu].is_none() {
+            self.current[cpu] = queue.pick(Nanos(self.now));
+            assert_eq!(self.current[cpu].is_some(), queue.nr_running() > 0);
+        }
+        let Some(task) = self.current[cpu] else {
+            return;
+        };
+        // Charge what is due, so that time passing on the other CPU's turn is booked as well.
+        let before = queue.current_cpu_time().unwrap();
+        self.now += nanos;
+        let now = Nanos(self.now);
+        queue.charge_except(now, Nanos(excluded));
+        let delta = (queue.current_cpu_time().unwrap() - before).0;
+        self.book(task, delta);
+        let queue = &mut self.queues[cpu];
+        self.current[cpu] = None;
+        match then {
+            Then::Yield => queue.put_prev_yield(task, now),
+            Then::Switch => self.current[cpu] = Some(queue.switch_yield(task, now)),
+            Then::Preempt => queue.put_prev_preempt(task, now),
+            Then::Sleep => self.asleep.push((task, queue.put_prev_sleep(now).unwrap())),
+            Then::Exit => assert!(queue.put_prev_exit(now).unwrap().cpu_time() >= Nanos(delta)),
+            Then::GoOn => {
+                queue.should_resched(now);
+                self.current[cpu] = Some(task);
+            }
+        }
+    }
+
+    fn check(&self) {
+        for queue in &self.queues {
+            queue
+                .check()
+                .unwrap_or_else(|violation| panic!("{}: {violation}", queue.cpu()));
+            assert_eq!(queue.load().nr_running(), queue.nr_running());
+        }
+    }
+
+    /// Charges everything, and compares every group's clock with the host's books.
+    fn settle(&mut self) {
+        for cpu in 0..2 {
+            if let Some(task) = self.current[cpu] {
+                let delta = self.queues[cpu].charge(Nanos(self.now)).0;
+                self.book(task, delta);
+            }
+        }
+        for group in self.tree.groups() {
+            let own = |books: &HashMap<String, u64>| books.get(group.path()).copied().unwrap_or(0);
+            let children: u64 = group
+                .children()
+                .iter()
+                .map(|child| child.cpu_time().0)
+                .sum();
+            let expected = own(&self.charged) + own(&self.foreign) + children;
+            assert_eq!(group.cpu_time().0, expected, "group {:?}", group.path());
+        }
+    }
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    let policy = prop_oneof![3 => Just(Policy::Eevdf), 1 => Just(Policy::Cfs)];
+    let clock = prop_oneof![
+        3 => Just(quotient_core::GroupClock::Foreign),
+        1 => Just(quotient_core::GroupClock::PerCpu(WeightMode::Concur)),
+        1 => Just(quotient_core::GroupClock::PerCpu(WeightMode::Smp)),
+    ];
+    let quantum = prop_oneof![Just(0), Just(50_000u64), Just(1_000)];
+    (policy, clock, quantum, any::<bool>()).prop_map(
+        |(policy, group_clock, quantum, run_to_parity)| Config {
+            policy,
+            group_clock,
+            quantum: Nanos(quantum),
+            run_to_parity,
+            ..Config::new(2)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Invariants 7 and 11: whatever a host does, clocks add up exactly at every level, the weighted lags sum to
+    /// nothing, somebody is eligible, and every count and link is right after every single call.
+    #[test]
+    fn any_sequence_of_calls_keeps_the_books(config in configs(), steps in steps()) {
+        let mut host = Host::new(config);
+        for step in &steps {
+            host.step(step);
+            host.check();
+        }
+        host.settle();
+    }
+
+    /// Nothing is lost: every task that went in comes out, once.
+    #[test]
+    fn every_task_is_accounted_for(config in configs(), steps in steps()) {
+        let mut host = Host::new(config);
+        let (mut exited, mut spawned) = (0, 0);
+        for step in &steps {
+            spawned += usize::from(matches!(step, Step::Spawn { .. }));
+            let before: usize = host.queues.iter().map(RunQueue::nr_running).sum();
+            host.step(step);
+            let after: usize = host.queues.iter().map(RunQueue::nr_running).sum();
+            if matches!(step, Step::Run { then: Then::Exit, .. }) {
+                exited += before - after;
+            }
+        }
+        let mut found: Vec<usize> = host.asleep.iter().map(|(task, _)| *task).collect();
+        found.extend(host.current.iter().flatten());
+        let mut drained = Vec::new();
+        for queue in &mut host.queues {
+            queue.drain(None, Nanos(host.now), &mut drained);
+            prop_assert_eq!(queue.nr_queued(), 0);
+        }
+        found.extend(drained.iter().map(|task| task.handle));
+        found.sort_unstable();
+        found.dedup();
+        prop_assert_eq!(found.len() + exited, spawned);
+        host.check();
+    }
+
+    /// Invariant 12: while the same tasks are runnable on one CPU, no two differ in weighted service by more than a
+    /// constant, however long it lasts.
+    #[test]
+    fn lag_stays_bounded_for_a_fixed_set(
+        tasks in prop::collection::vec((1..=10_000u32, 100_000..3_000_000u64, 10_000..700_000u64), 2..12),
+        polite in any::<bool>(),
+        quantum in prop_oneof![Just(0u64), Just(50_000)],
+    ) {
+        let config = Config { quantum: Nanos(quantum), ..Config::new(1) };
+        let mut machine = Machine::new(config);
+        machine.check_every = 11;
+        let root = machine.tree.root();
+        let (mut slice_max, mut chunk_max) = (config.base_slice.0, 0);
+        for &(weight, slice, chunk) in &tasks {
+            let entity = TaskEntity::new(Weight::new(weight).unwrap(), Slice::new(Nanos(slice)).ok());
+            let work = if polite { Work::Hog { chunk } } else { Work::Spin { chunk } };
+            machine.spawn_as(0, &root, work, entity);
+            slice_max = slice_max.max(slice);
+            chunk_max = chunk_max.max(chunk);
+        }
+        // Buckets let an entity be early by a quantum of virtual time, which is more service for a heavier one.
+        for end in [20, 100, 300] {
+            machine.run_until(end * MILLI);
+            for (one, first) in tasks.iter().zip(&machine.tasks) {
+                for (other, second) in tasks.iter().zip(&machine.tasks) {
+                    let share = |weight: u32| f64::from(Weight::new(weight).unwrap().shares()) / 1024.0;
+                    let (mine, theirs) = (share(one.0), share(other.0));
+                    let limit = (slice_max + chunk_max) as f64 * (1.0 / mine + 1.0 / theirs) * 2.0
+                        + 2.0 * quantum as f64;
+                    let difference = (first.ran as f64 / mine - second.ran as f64 / theirs).abs();
+                    prop_assert!(difference <= limit, "{difference} > {limit} after {end} ms");
+                }
+            }
+        }
+    }
+
+    /// Invariant 13: each weight lies in [2, mode max]; the parts of a group sum to at least its maximum, and to
+    /// hardly more.
+    #[test]
+    fn parts_of_a_group_weight_sum_to_it(
+        loads in prop::collection::vec(0..2_000_000u64, 1..64),
+        shares in 10..=102_400u32,
+        tasks in 0..200u32,
+        mode in prop_oneof![Just(WeightMode::Up), Just(WeightMode::Smp), Just(WeightMode::Concur)],
+    ) {
+        let total: u64 = loads.iter().sum();
+        let cpus = loads.len() as u32;
+        let load = |local| GroupLoad { local, total, tasks, cpus };
+        let max = mode_max(mode, shares, load(0));
+        let parts: Vec<u32> = loads.iter().map(|&local| weight(mode, shares, load(local))).collect();
+        prop_assert!(parts.iter().all(|part| (SHARES_MIN..=max).contains(part)));
+        let sum: u64 = parts.iter().map(|&part| u64::from(part)).sum();
+        match mode {
+            WeightMode::Up => prop_assert_eq!(sum, u64::from(max) * u64::from(cpus)),
+            _ if total == 0 => prop_assert_eq!(sum, u64::from(max) * u64::from(cpus)),
+            _ => prop_assert!((u64::from(max)..=u64::from(max) + 2 * u64::from(cpus)).contains(&sum)),
+        }
+    }
+
+    /// Invariant 13, concur: with equal loads on all CPUs, a task weighs the same in every group of equal weight,
+    /// as long as groups have at least as many tasks as there are CPUs.
+    #[test]
+    fn concur_gives_tasks_of_equal_groups_equal_weight(cpus in 1..64u32, each in 1..50u32, shares in 10..=102_400u32) {
+        let local = u64::from(each) * 1024;
+        let load = GroupLoad { local, total: local * u64::from(cpus), tasks: each * cpus, cpus };
+        let here = weight(WeightMode::Concur, shares, load);
+        // One full weight on every CPU, as if the machine had only that one.
+        let full = shares.min(quotient_core::group_weight::SHARES_MAX / cpus);
+        prop_assert!(here.abs_diff(full) <= 1, "{here} {full}");
+    }
+}
