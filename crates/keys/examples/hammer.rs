@@ -13,7 +13,7 @@ use hammer::{HAMMERED, Hammer};
 use quotient_keys::{Mode, set_mode};
 
 /// Long enough for some hundred checked rounds between two flips.
-const PAUSE_SPINS: u32 = 1000;
+const PAUSE_SPINS: u32 = 2000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -58,6 +58,7 @@
 #![deny(missing_docs)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod counting;
 mod deferred;
 mod engine;
 mod error;

@@ -106,7 +106,7 @@ impl Hammer {
     /// Evaluates until told to stop.
     pub fn read(&self) {
         const ROUNDS: u32 = 64;
-        const REPEATS: u64 = 4;
+        const REPEATS: u64 = 16;
         while !self.stop.load(Ordering::Relaxed) {
             let (mut checked, mut wrong) = (0, 0);
             for _ in 0..ROUNDS {

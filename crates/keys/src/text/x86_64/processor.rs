@@ -7,9 +7,10 @@ use crate::mode::Mode;
 /// Processors on which a single changed opcode byte, written while other cores execute the instruction, was hammered by
 /// the `hammer` example without a wrong outcome: (vendor, family, model or any).
 ///
-/// AMD's manual (volume 2, cross-modifying code) allows naturally aligned stores of up to 8 bytes to be made without
-/// synchronisation; a single byte is one. Intel documents the breakpoint protocol only, so its models are listed one by
-/// one as they are tried.
+/// AMD's manual (volume 2, on cross-modifying code) is understood to allow naturally aligned stores of up to 8 bytes to be
+/// made without synchronisation, and a single byte is one. Intel promises no such thing in general, so its models are
+/// listed one by one as they are tried. A run without failure proves little about a processor; the list says where the
+/// protocol was tried, the argument is in `protocol.rs`, and [`set_mode`](crate::set_mode) overrules both.
 const DIRECT: [(&[u8; 12], u32, Option<u32>); 2] = [
     (b"AuthenticAMD", 0x1A, None),       // Zen 5: the design's prototype
     (b"GenuineIntel", 0x06, Some(0xCF)), // Emerald Rapids: examples/hammer.rs
@@ -25,7 +26,7 @@ pub(super) fn default_mode() -> Mode {
 }
 
 /// Vendor, family and model with their extensions, as the vendors define them.
-#[allow(unused_unsafe)] // safe to call since Rust 1.93, not before
+#[allow(unused_unsafe)] // `__cpuid` is safe to call in later compilers than the oldest supported
 fn identity() -> ([u8; 12], u32, u32) {
     // SAFETY: every 64-bit x86 has `cpuid` with leaves 0 and 1.
     let (name, signature) = unsafe { (__cpuid(0), __cpuid(1).eax) };
