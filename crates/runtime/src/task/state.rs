@@ -186,11 +186,13 @@ impl State {
     /// below the limit, so that "more than seen" stays true. Bounds the count: a wake-up by value moves one from
     /// `REFERENCES` to `WAKES`; everything else that adds to either cuts afterwards. Hence `WAKES + REFERENCES` never
     /// exceeds `WAKES_LIMIT + REFERENCES_MAX + threads`, which is below 2^30.
+    ///
+    /// Relaxed: a read-modify-write carries on the release sequences of the wake-ups before it.
     #[cold]
     fn cut_wakes(&self) {
         let _ = self
             .0
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
                 let now = Snapshot(word);
                 let above = now.wakes().0.saturating_sub(WAKES_LIMIT);
                 (above > 0 && !now.is_complete()).then(|| word - above * WAKE)
