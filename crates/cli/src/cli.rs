@@ -49,7 +49,7 @@ pub struct DemoArguments {
     /// Tasks of the noisy neighbour (1..=4096)
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=4096))]
     pub hogs: u32,
-    /// Arrivals of the open loop, requests per second (1..=200000) [default: 40 % of what plain tokio serves alone]
+    /// Arrivals of the open loop, requests per second (1..=200000) [default: 30 % of what plain tokio serves alone]
     #[arg(long, value_parser = value_parser!(u32).range(1..=200_000))]
     pub rate: Option<u32>,
     /// Seed of arrivals and documents (any 64-bit number)

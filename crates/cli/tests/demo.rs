@@ -33,7 +33,13 @@ fn json_is_one_object_with_a_row_per_mode_and_the_picture_is_written() {
     let report: serde_json::Value =
         serde_json::from_slice(&output.stdout).expect("standard output is one JSON object");
     let rows = report["rows"].as_array().expect("rows");
-    for mode in ["alone", "tokio", "two-runtimes"] {
+    for mode in [
+        "alone",
+        "quotient-alone",
+        "tokio",
+        "two-runtimes",
+        "quotient",
+    ] {
         let row = rows
             .iter()
             .find(|row| row["mode"] == mode)
@@ -51,7 +57,12 @@ fn json_is_one_object_with_a_row_per_mode_and_the_picture_is_written() {
             number("p50_us") <= number("p99_us") && number("p99_us") <= number("max_us"),
             "{row}"
         );
-        assert_eq!(number("hog_cpu") > 0.01, mode != "alone", "{row}");
+        assert_eq!(number("hog_cpu") > 0.01, !mode.ends_with("alone"), "{row}");
+        assert_eq!(
+            row["victim_group_cpu"].is_number(),
+            mode.starts_with("quotient"),
+            "{row}"
+        );
         assert!(progress.contains(mode), "{progress}");
     }
     let page = std::fs::read_to_string(&out).expect("the picture");

@@ -1,6 +1,9 @@
 //! The noisy neighbour: many tasks that always have work to do, cooperative ones, that yield after every poll.
 
+use std::future::Future;
 use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,9 @@ pub struct Counters {
     pub requests: AtomicU64,
 }
 
+/// A hog, ready to be spawned anywhere.
+pub type Hog = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// How long hog `number` of `count` works between two yields: from 50 µs to 1 ms, spread evenly on a logarithmic
 /// scale.
 pub fn poll_length(number: u32, count: u32) -> Duration {
@@ -31,7 +37,7 @@ pub fn poll_length(number: u32, count: u32) -> Duration {
 }
 
 /// Works for ever in polls of `poll_length`. The same future in every mode: it knows nothing of the scheduler.
-pub async fn hog(number: u32, poll_length: Duration, counters: &Counters) {
+pub async fn hog(number: u32, poll_length: Duration, counters: Arc<Counters>) {
     let document = work::document(u64::from(number), work::ORDERS_PER_HOG_DOCUMENT);
     loop {
         let cpu_before = clock::thread_cpu();

@@ -11,22 +11,34 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// The victim alone on tokio: what it could have.
     Alone,
+    /// The victim alone on Quotient: what Quotient costs.
+    QuotientAlone,
     /// Victim and hogs on one tokio runtime.
     Tokio,
     /// Today's practice: the hogs on a second tokio runtime, so that the operating system schedules.
     TwoRuntimes,
+    /// Victim and hogs in two Quotient groups of equal weight on one tokio runtime.
+    Quotient,
 }
 
 impl Mode {
     /// Every mode, in the order of one round. The first one is the yardstick of the others.
-    pub const ALL: [Self; 3] = [Self::Alone, Self::Tokio, Self::TwoRuntimes];
+    pub const ALL: [Self; 5] = [
+        Self::Alone,
+        Self::QuotientAlone,
+        Self::Tokio,
+        Self::TwoRuntimes,
+        Self::Quotient,
+    ];
 
     /// The name in tables, in `--json` and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
+            Self::QuotientAlone => "quotient-alone",
             Self::Tokio => "tokio",
             Self::TwoRuntimes => "two-runtimes",
+            Self::Quotient => "quotient",
         }
     }
 
@@ -34,16 +46,18 @@ impl Mode {
     pub fn description(self) -> &'static str {
         match self {
             Self::Alone => "the victim alone on tokio",
+            Self::QuotientAlone => "the victim alone, in a Quotient group",
             Self::Tokio => "victim and hogs on one tokio runtime",
             Self::TwoRuntimes => "hogs on a second tokio runtime (today's practice)",
+            Self::Quotient => "one tokio runtime, two Quotient groups of equal weight",
         }
     }
 
     /// Whether the noisy neighbour runs.
     pub fn has_hogs(self) -> bool {
         match self {
-            Self::Alone => false,
-            Self::Tokio | Self::TwoRuntimes => true,
+            Self::Alone | Self::QuotientAlone => false,
+            Self::Tokio | Self::TwoRuntimes | Self::Quotient => true,
         }
     }
 }

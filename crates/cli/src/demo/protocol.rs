@@ -33,6 +33,17 @@ pub struct Sample {
     pub hog_documents: u64,
     /// Requests that the victim has answered.
     pub requests: u64,
+    /// What Quotient's own clocks say, in its modes.
+    pub groups: Option<GroupCpu>,
+}
+
+/// CPU time that Quotient has charged to its groups.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct GroupCpu {
+    /// The victim's group.
+    pub victim_ns: u64,
+    /// The hogs' group.
+    pub hogs_ns: u64,
 }
 
 /// A line from the client process.

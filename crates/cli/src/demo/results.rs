@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::clock::SharedMicros;
 use super::latencies;
 use super::mode::Mode;
-use super::protocol::{Open, Sample};
+use super::protocol::{GroupCpu, Open, Sample};
 use super::slot::Slot;
 
 /// One mode's figures over all rounds. CPU figures count CPUs: 0.5 is half of one CPU, all the time.
@@ -32,6 +32,10 @@ pub struct Row {
     pub victim_cpu: f64,
     /// Open loop: documents that the hogs worked off per second.
     pub hog_documents_per_second: f64,
+    /// Open loop: CPUs charged to the hogs' group by Quotient's own clock, in its modes.
+    pub hog_group_cpu: Option<f64>,
+    /// Open loop: CPUs charged to the victim's group by Quotient's own clock, in its modes.
+    pub victim_group_cpu: Option<f64>,
     /// Closed loop: requests per second, the median of the rounds.
     pub capacity_rps: f64,
     /// Closed loop: CPUs that the hogs used.
@@ -114,7 +118,27 @@ fn row(mode: Mode, slots: &[(&Slot, &Open)]) -> Row {
         slots.iter().map(|(slot, open)| of(slot, open)).sum::<f64>() / slots.len() as f64
     };
     let open_rate = |field: fn(&Sample) -> f64| {
-        mean(&|slot, open| rate_between(&slot.samples, open.started, open.ended, field))
+        mean(&|slot, open| rate_between(&slot.samples, open.started, open.ended, &field))
+    };
+    let group_rate = |field: fn(&GroupCpu) -> u64| {
+        let known = slots
+            .iter()
+            .all(|(slot, _)| slot.samples.iter().all(|sample| sample.groups.is_some()));
+        known.then(|| {
+            mean(&|slot, open| {
+                rate_between(
+                    &slot.samples,
+                    open.started,
+                    open.ended,
+                    &|sample: &Sample| {
+                        sample
+                            .groups
+                            .as_ref()
+                            .map_or(0.0, |groups| field(groups) as f64 / 1e9)
+                    },
+                )
+            })
+        })
     };
     Row {
         mode,
@@ -127,13 +151,15 @@ fn row(mode: Mode, slots: &[(&Slot, &Open)]) -> Row {
         hog_cpu: open_rate(hog_cpu_seconds),
         victim_cpu: open_rate(victim_cpu_seconds),
         hog_documents_per_second: open_rate(|sample| sample.hog_documents as f64),
+        hog_group_cpu: group_rate(|groups| groups.hogs_ns),
+        victim_group_cpu: group_rate(|groups| groups.victim_ns),
         capacity_rps: median(slots.iter().map(|(slot, _)| capacity_rps(slot)).collect()),
         capacity_hog_cpu: mean(&|slot, _| {
             rate_between(
                 &slot.samples,
                 slot.capacity.started,
                 slot.capacity.ended,
-                hog_cpu_seconds,
+                &hog_cpu_seconds,
             )
         }),
     }
@@ -196,7 +222,7 @@ fn rate_between(
     samples: &[Sample],
     start: SharedMicros,
     end: SharedMicros,
-    field: fn(&Sample) -> f64,
+    field: &dyn Fn(&Sample) -> f64,
 ) -> f64 {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return 0.0;
@@ -242,6 +268,7 @@ mod tests {
             hog_cpu_ns: second * 600_000_000,
             hog_documents: second * 10,
             requests: second * 5,
+            groups: None,
         }
     }
 
@@ -313,7 +340,7 @@ mod tests {
             &samples,
             SharedMicros(5_000_000),
             SharedMicros(6_000_000),
-            hog_cpu_seconds,
+            &hog_cpu_seconds,
         );
         assert_eq!(rate.to_bits(), 0.0_f64.to_bits());
     }

@@ -37,10 +37,10 @@ pub fn run(arguments: &ServerArguments) -> Result<(), Failure> {
         hogs: arguments.hogs,
         counters: Arc::clone(&counters),
     };
-    let _host = Host::start(&setup, listener).map_err(Failure::during("server: cannot start"))?;
+    let host = Host::start(&setup, listener).map_err(Failure::during("server: cannot start"))?;
     send(&ServerLine::Listening { port })?;
     loop {
-        send(&ServerLine::Sample(sample(&counters)))?;
+        send(&ServerLine::Sample(sample(&counters, &host)))?;
         thread::sleep(Duration::from_millis(arguments.sample_ms));
     }
 }
@@ -49,12 +49,13 @@ fn send(line: &ServerLine) -> Result<(), Failure> {
     protocol::send(line).map_err(Failure::during("server: nobody reads its samples"))
 }
 
-fn sample(counters: &Counters) -> Sample {
+fn sample(counters: &Counters, host: &Host) -> Sample {
     Sample {
         at: SharedMicros::now(),
         process_cpu_ns: u64::try_from(clock::process_cpu().as_nanos()).unwrap_or(u64::MAX),
         hog_cpu_ns: counters.hog_cpu_ns.load(Ordering::Relaxed),
         hog_documents: counters.hog_documents.load(Ordering::Relaxed),
         requests: counters.requests.load(Ordering::Relaxed),
+        groups: host.group_cpu(),
     }
 }

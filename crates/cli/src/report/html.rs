@@ -81,7 +81,8 @@ fn bar_class(mode: Mode) -> &'static str {
     match mode {
         Mode::Tokio => "bad",
         Mode::TwoRuntimes => "hogs",
-        Mode::Alone => "mild",
+        Mode::Alone | Mode::QuotientAlone => "mild",
+        Mode::Quotient => "good",
     }
 }
 
@@ -154,6 +155,8 @@ mod tests {
             hog_cpu: 0.5,
             victim_cpu: 0.4,
             hog_documents_per_second: 1e4,
+            hog_group_cpu: Some(0.5),
+            victim_group_cpu: None,
             capacity_rps: 5_000.0,
             capacity_hog_cpu: 0.5,
         };
@@ -185,7 +188,7 @@ mod tests {
             facts,
             modes
                 .into_iter()
-                .zip([300, 900_000, 6_000, 1_900, 310])
+                .zip([300, 310, 900_000, 6_000, 1_900])
                 .map(|(mode, p99)| row(mode, p99))
                 .collect(),
             modes.into_iter().map(series).collect(),
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn the_json_object_has_facts_and_rows_and_no_curves() {
         let value = serde_json::to_value(sample_report()).expect("plain structs");
-        assert_eq!(value["rows"][1]["mode"], "tokio");
+        assert_eq!(value["rows"][2]["mode"], "tokio");
         assert_eq!(value["rows"][0]["p50_us"], 80);
         assert_eq!(value["rate_rps"], 200);
         assert!(
