@@ -36,7 +36,7 @@ pub(super) fn probe() -> Result<Writer, SoftReason> {
     let mut writer = CodeWriter::open(address, address + 1);
     for (opcode, answer) in [(OPCODE_TEST, 0), (OPCODE_JUMP, 1)] {
         // SAFETY: one byte of a function that this thread alone executes; both opcodes take the operand that follows.
-        let written = unsafe { writer.write(&[Edit::new(address, &[opcode])]) };
+        let written = unsafe { writer.write(&[Edit::first_byte(address, opcode)]) };
         if written.is_err() {
             return Err(SoftReason::Unpatchable);
         }

@@ -350,7 +350,7 @@ mod tests {
     fn poke(address: usize, byte: u8) {
         let mut writer = CodeWriter::open(address, address + 1);
         // SAFETY: this test alone executes the site, and not while the strange byte is there.
-        unsafe { writer.write(&[Edit::new(address, &[byte])]) }.expect("a writer works here");
+        unsafe { writer.write(&[Edit::first_byte(address, byte)]) }.expect("a writer works here");
     }
 
     #[test]

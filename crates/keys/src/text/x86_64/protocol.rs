@@ -137,8 +137,7 @@ impl<'a> Conversion<'a> {
         self.barrier()?;
         let to = self.to;
         self.write(queued, |site| {
-            let bytes = site.bytes(to);
-            Edit::new(site.code + 1, &bytes[1..site.len()])
+            Edit::tail(site.code, site.bytes(to), site.len())
         })?;
         self.barrier()?;
         self.write_first_bytes(queued, to)?;
@@ -146,7 +145,9 @@ impl<'a> Conversion<'a> {
     }
 
     fn write_first_bytes(&mut self, work: &[u32], form: Form) -> Result<(), FlipError> {
-        self.write(work, |site| Edit::new(site.code, &[site.first_byte(form)]))?;
+        self.write(work, |site| {
+            Edit::first_byte(site.code, site.first_byte(form))
+        })?;
         for &index in work {
             self.sites[index as usize].form = form;
         }
