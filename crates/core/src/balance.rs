@@ -78,6 +78,9 @@ pub struct Pull {
     pub group: u32,
 }
 
+/// Nearest first, then by how much there is to gain.
+type Merit = (Reverse<Distance>, u64);
+
 /// Decides whether CPU `me` should pull, and from whom. `loads` holds every CPU's load in the order of the CPUs'
 /// numbers. To be called without holding any run queue's lock. O(CPUs x depth), a few relaxed loads each.
 pub fn plan(
@@ -140,7 +143,7 @@ fn plan_by_load(
         return None;
     }
     mine.mark(now);
-    let mut best: Option<((Reverse<Distance>, u64), Pull)> = None;
+    let mut best: Option<(Merit, Pull)> = None;
     for (from, theirs) in &cells {
         let Some(load) = loads.get(from.index()).filter(|load| load.nr_queued() > 0) else {
             continue;
@@ -183,7 +186,7 @@ fn plan_level(
     } else {
         2 * group.config().base_slice.0
     };
-    let mut best: Option<((Reverse<Distance>, u64), CpuId, &Arc<CpuCell>)> = None;
+    let mut best: Option<(Merit, CpuId, &Arc<CpuCell>)> = None;
     for (cpu, cell) in &cells {
         let Some(load) = loads.get(cpu.index()) else {
             continue;

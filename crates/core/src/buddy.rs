@@ -66,7 +66,7 @@ impl Timeline {
         }
         // The yielder would be chosen again: try whoever comes after it.
         self.unqueue(nodes, best, rules);
-        let second = self.best(nodes, rules);
+        let second = self.best(nodes, rules).map(|(index, _)| index);
         self.queue(nodes, best, rules);
         match second {
             Some(second) if self.is_near(nodes, second, best, rules) => second,

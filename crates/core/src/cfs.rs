@@ -9,10 +9,10 @@ use crate::timeline::{Rules, Timeline};
 use crate::units::{VirtualTime, to_virtual};
 
 impl Timeline {
-    /// The node with the least virtual time, still queued.
+    /// The node with the least virtual time, still queued, with its key.
     #[inline]
-    pub(crate) fn best_cfs(&self) -> Option<u32> {
-        self.ready.peek().map(|(index, _)| index)
+    pub(crate) fn best_cfs(&self) -> Option<(u32, VirtualTime)> {
+        self.ready.peek()
     }
 
     /// Places an entity at `min_v - lag`, but no more than the sleeper credit before `min_v`. A new entity starts

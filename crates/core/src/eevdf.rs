@@ -15,27 +15,39 @@ use crate::timeline::{Rules, Timeline};
 use crate::units::{VirtualTime, to_virtual};
 
 impl Timeline {
-    /// The eligible node with the earliest deadline, still queued. `None` only if nothing is queued.
-    #[inline]
-    pub(crate) fn best_eevdf<T>(&mut self, nodes: &mut [Node<T>], rules: &Rules) -> Option<u32> {
+    /// The eligible node with the earliest deadline, still queued, with its key. `None` only if nothing is queued.
+    #[inline(always)]
+    pub(crate) fn best_eevdf<T>(
+        &mut self,
+        nodes: &mut [Node<T>],
+        rules: &Rules,
+    ) -> Option<(u32, VirtualTime)> {
+        if !self.later.is_empty() {
+            self.promote(nodes);
+        }
+        while let Some((index, floor)) = self.ready.peek() {
+            let v = nodes[index as usize].v;
+            if self.is_eligible(v, rules) {
+                return Some((index, floor));
+            }
+            self.ready.pop(nodes, index, floor);
+            self.later.push(nodes, index, v);
+        }
+        // Only if everyone queued is ahead of V, which takes a current entity that is not (and is not asked here).
+        self.later.peek()
+    }
+
+    /// Moves those that V has passed.
+    #[inline(never)]
+    fn promote<T>(&mut self, nodes: &mut [Node<T>]) {
         while let Some((index, floor)) = self.later.peek() {
             if !self.average.is_eligible(floor) {
                 break;
             }
-            let (v, deadline) = (nodes[index as usize].v, nodes[index as usize].deadline);
-            self.later.remove(nodes, index, v);
+            let deadline = nodes[index as usize].deadline;
+            self.later.pop(nodes, index, floor);
             self.ready.push(nodes, index, deadline);
         }
-        while let Some((index, _)) = self.ready.peek() {
-            let (v, deadline) = (nodes[index as usize].v, nodes[index as usize].deadline);
-            if self.is_eligible(v, rules) {
-                return Some(index);
-            }
-            self.ready.remove(nodes, index, deadline);
-            self.later.push(nodes, index, v);
-        }
-        // Only if everyone queued is ahead of V, which takes a current entity that is not (and is not asked here).
-        self.later.peek().map(|(index, _)| index)
     }
 
     /// Where an entity with that lag starts: at V - lag (W + w) / W, so that the lag is what was asked for once the

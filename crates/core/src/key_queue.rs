@@ -82,6 +82,7 @@ pub(crate) struct KeyQueue {
     /// log2 of the quantum; 0 is exact order.
     shift: u8,
     sequence: u32,
+    len: u32,
     ring: Option<Box<Ring>>,
     heap: Vec<Item>,
 }
@@ -92,6 +93,7 @@ impl KeyQueue {
             side,
             shift,
             sequence: 0,
+            len: 0,
             ring: None,
             heap: Vec::new(),
         }
@@ -103,10 +105,11 @@ impl KeyQueue {
     }
 
     /// Adds a node that is in no queue. O(1) in the ring, O(log n) in the heap.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         debug_assert!(!nodes[index as usize].place.is_queued());
         let key = self.floor(key);
+        self.len += 1;
         if self.shift > 0 {
             if let Some(ring) = self.ring.as_deref_mut() {
                 if ring.push(nodes, index, key, self.shift) {
@@ -120,6 +123,7 @@ impl KeyQueue {
         self.push_heap(nodes, index, key);
     }
 
+    #[inline(never)]
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         self.sequence = self.sequence.wrapping_add(1);
         nodes[index as usize].place = self.side.heap();
@@ -132,7 +136,7 @@ impl KeyQueue {
     }
 
     /// The first node and its key, rounded down to the quantum. O(1).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(u32, VirtualTime)> {
         let from_ring = match self.ring.as_deref() {
             Some(ring) if ring.occupied != 0 => Some(ring.first(self.shift)),
@@ -145,11 +149,31 @@ impl KeyQueue {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes out the node that `peek` returned, with the key that it returned.
+    #[inline(always)]
+    pub(crate) fn pop<T>(&mut self, nodes: &mut [Node<T>], index: u32, floor: VirtualTime) {
+        let node = &mut nodes[index as usize];
+        match self.ring.as_deref_mut() {
+            Some(ring) if node.place == self.side.ring() => {
+                self.len -= 1;
+                node.place = Place::Off;
+                ring.pop(node.next, floor, self.shift);
+            }
+            _ => self.remove(nodes, index, floor),
+        }
+    }
+
     /// Takes a node out, wherever it is in the queue; `key` must be what it was pushed with. Its place is then
     /// `Off` until the caller decides. O(1) in the ring, O(log n) in the heap.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn remove<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         let place = nodes[index as usize].place;
+        self.len -= 1;
         if place == self.side.ring() {
             let key = self.floor(key);
             if let Some(ring) = self.ring.as_deref_mut() {
@@ -336,6 +360,18 @@ impl Ring {
             self.lists[slot].head,
             self.base.plus(u64::from(offset) << shift),
         )
+    }
+
+    /// Removes the head of the list of `floor`, whose successor is `next`.
+    #[inline]
+    fn pop(&mut self, next: u32, floor: VirtualTime, shift: u8) {
+        let slot = Self::slot(floor, shift);
+        // The tail's `next` is always NONE.
+        if next == NONE {
+            self.occupied &= !(1 << slot);
+        } else {
+            self.lists[slot].head = next;
+        }
     }
 
     #[inline]

@@ -105,7 +105,7 @@ impl Timeline {
     }
 
     /// Puts a node that belongs to the timeline into the queue where it belongs.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn queue<T>(&mut self, nodes: &mut [Node<T>], index: u32, rules: &Rules) {
         let node = &nodes[index as usize];
         let (v, deadline) = (node.v, node.deadline);
@@ -155,9 +155,13 @@ impl Timeline {
         };
     }
 
-    /// The node that should run next, still queued. `None` iff nothing is queued.
-    #[inline]
-    pub(crate) fn best<T>(&mut self, nodes: &mut [Node<T>], rules: &Rules) -> Option<u32> {
+    /// The node that should run next, still queued, with its key. `None` iff nothing is queued.
+    #[inline(always)]
+    pub(crate) fn best<T>(
+        &mut self,
+        nodes: &mut [Node<T>],
+        rules: &Rules,
+    ) -> Option<(u32, VirtualTime)> {
         match rules.policy {
             Policy::Eevdf => self.best_eevdf(nodes, rules),
             Policy::Cfs => self.best_cfs(),

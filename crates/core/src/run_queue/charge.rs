@@ -36,7 +36,7 @@ impl<T> RunQueue<T> {
     }
 
     /// Charges the task now and remembers what the groups still have to be charged.
-    #[inline]
+    #[inline(always)]
     pub(super) fn charge_task(&mut self, now: Nanos, excluded: u64) -> u64 {
         let delta = (now - self.last).0.saturating_sub(excluded);
         self.last = Nanos(self.last.0.max(now.0));

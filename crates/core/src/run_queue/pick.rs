@@ -47,20 +47,28 @@ impl<T> RunQueue<T> {
     }
 
     /// Chooses one entity of a timeline, takes it out of its queue and makes it the timeline's current.
-    #[inline]
+    #[inline(always)]
     pub(super) fn choose(&mut self, level: u32) -> Option<u32> {
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
-        let best = timeline.best(nodes, &self.rules)?;
+        let (best, floor) = timeline.best(nodes, &self.rules)?;
         let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
-        let chosen = if plain {
-            best
-        } else {
-            self.choose_slowly(level, best)?
-        };
+        if !plain {
+            return self.choose_slowly(level, best);
+        }
+        match nodes[best as usize].place {
+            Place::LaterRing | Place::LaterHeap => timeline.later.pop(nodes, best, floor),
+            _ => timeline.ready.pop(nodes, best, floor),
+        }
+        self.elect(level, best);
+        Some(best)
+    }
+
+    /// Makes a node that was just taken out of its queue its timeline's current.
+    #[inline(always)]
+    fn elect(&mut self, level: u32, chosen: u32) {
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
-        timeline.unqueue(nodes, chosen, &self.rules);
         nodes[chosen as usize].place = Place::Current;
         timeline.current = chosen;
         timeline.buddies.skip = NONE;
@@ -68,7 +76,6 @@ impl<T> RunQueue<T> {
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(nodes);
         }
-        Some(chosen)
     }
 
     /// The choice where hints may replace the best, or a group may have been served elsewhere.
@@ -78,12 +85,14 @@ impl<T> RunQueue<T> {
             if self.slab.get(best).is_task() || !self.correct(level, best) {
                 break;
             }
-            best = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
+            (best, _) = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
         let timeline = &mut self.timelines[level as usize];
         if timeline.buddies.concern(best) {
             best = timeline.apply_buddies(&mut self.slab.nodes, best, &self.rules);
         }
+        timeline.unqueue(&mut self.slab.nodes, best, &self.rules);
+        self.elect(level, best);
         Some(best)
     }
 

@@ -160,7 +160,7 @@ impl Machine {
                 Event::Balance { cpu } => self.balance(cpu),
             }
             steps += 1;
-            if steps % self.check_every == 0 {
+            if steps.is_multiple_of(self.check_every) {
                 self.check();
             }
         }
