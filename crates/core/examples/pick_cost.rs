@@ -17,19 +17,30 @@ const POLL: u64 = 120;
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("switch") {
         // One operation alone, for a profiler to count.
-        let config = Config { quantum: Nanos::from_micros(50), ..Config::new(1) };
+        let config = Config {
+            quantum: Nanos::from_micros(50),
+            ..Config::new(1)
+        };
         println!("{:.1}", switch_yield(config, 100));
         return;
     }
     println!("{:>34} {:>12} {:>12}", "ns", "exact", "bucketed");
     for tasks in [1usize, 2, 10, 100, 1_000, 10_000, 100_000] {
-        row(&format!("switch_yield, {tasks} ready"), |config| switch_yield(config, tasks));
+        row(&format!("switch_yield, {tasks} ready"), |config| {
+            switch_yield(config, tasks)
+        });
     }
     row("pick+put_yield, 100 ready", |config| pick_put(config, 100));
-    row("sleep+enqueue+pick, 1 task", |config| sleep_cycle(config, 1));
-    row("sleep+enqueue+pick, 100 tasks", |config| sleep_cycle(config, 100));
+    row("sleep+enqueue+pick, 1 task", |config| {
+        sleep_cycle(config, 1)
+    });
+    row("sleep+enqueue+pick, 100 tasks", |config| {
+        sleep_cycle(config, 100)
+    });
     for groups in [1usize, 10, 100, 1_000, 10_000, 100_000] {
-        row(&format!("group switch, {groups} groups"), |config| group_switch(config, groups));
+        row(&format!("group switch, {groups} groups"), |config| {
+            group_switch(config, groups)
+        });
     }
     row("create group (100k)", create_groups);
     row("enqueue 1M tasks", million_tasks);
@@ -38,7 +49,10 @@ fn main() {
 
 fn row(name: &str, measure: impl Fn(Config) -> f64) {
     let exact = measure(Config::new(1));
-    let bucketed = measure(Config { quantum: Nanos::from_micros(50), ..Config::new(1) });
+    let bucketed = measure(Config {
+        quantum: Nanos::from_micros(50),
+        ..Config::new(1)
+    });
     println!("{name:>34} {exact:>12.1} {bucketed:>12.1}");
 }
 
@@ -63,7 +77,10 @@ struct Bench {
 impl Bench {
     fn new(config: Config, groups: usize, tasks_each: usize) -> Bench {
         let tree = GroupTree::new(config);
-        let mut bench = Bench { queue: RunQueue::new(&tree, CpuId(0)), now: 1 };
+        let mut bench = Bench {
+            queue: RunQueue::new(&tree, CpuId(0)),
+            now: 1,
+        };
         for number in 0..groups {
             let group = tree.group(&format!("g{number}")).expect("a valid path");
             bench.fill(&group, tasks_each);
@@ -74,7 +91,13 @@ impl Bench {
     fn fill(&mut self, group: &Arc<Group>, tasks: usize) {
         for number in 0..tasks {
             let entity = TaskEntity::default();
-            self.queue.enqueue(group, entity, Handle::MIN.saturating_add(number as u64), Enqueue::Wake, Nanos(self.now));
+            self.queue.enqueue(
+                group,
+                entity,
+                Handle::MIN.saturating_add(number as u64),
+                Enqueue::Wake,
+                Nanos(self.now),
+            );
         }
     }
 
@@ -112,7 +135,10 @@ fn pick_put(config: Config, tasks: usize) -> f64 {
 fn sleep_cycle(config: Config, tasks: usize) -> f64 {
     let tree = GroupTree::new(config);
     let group = tree.group("g").expect("a valid path");
-    let mut bench = Bench { queue: RunQueue::new(&tree, CpuId(0)), now: 1 };
+    let mut bench = Bench {
+        queue: RunQueue::new(&tree, CpuId(0)),
+        now: 1,
+    };
     bench.fill(&group, tasks);
     const COUNT: usize = 100_000;
     median(COUNT, || {
@@ -120,7 +146,9 @@ fn sleep_cycle(config: Config, tasks: usize) -> f64 {
             let task = bench.queue.pick(Nanos(bench.now)).expect("tasks");
             let now = bench.tick();
             let entity = bench.queue.put_prev_sleep(now).expect("current");
-            bench.queue.enqueue(&group, entity, black_box(task), Enqueue::Wake, now);
+            bench
+                .queue
+                .enqueue(&group, entity, black_box(task), Enqueue::Wake, now);
         }
     })
 }
@@ -133,7 +161,9 @@ fn group_switch(config: Config, groups: usize) -> f64 {
             let task = bench.queue.pick(Nanos(bench.now)).expect("tasks");
             // Longer than a slice, so that every pick changes groups.
             bench.now += 1_000_000;
-            bench.queue.put_prev_yield(black_box(task), Nanos(bench.now));
+            bench
+                .queue
+                .put_prev_yield(black_box(task), Nanos(bench.now));
         }
     })
 }
@@ -143,7 +173,10 @@ fn create_groups(config: Config) -> f64 {
     let start = Instant::now();
     let tree = GroupTree::new(config);
     for number in 0..COUNT {
-        black_box(tree.group(&format!("tenants/g{number}")).expect("a valid path"));
+        black_box(
+            tree.group(&format!("tenants/g{number}"))
+                .expect("a valid path"),
+        );
     }
     start.elapsed().as_nanos() as f64 / COUNT as f64
 }
@@ -156,9 +189,19 @@ fn million_tasks(config: Config) -> f64 {
 }
 
 fn memory() {
-    let bench = Bench::new(Config { quantum: Nanos::from_micros(50), ..Config::new(2) }, 10_000, 1);
+    let bench = Bench::new(
+        Config {
+            quantum: Nanos::from_micros(50),
+            ..Config::new(2)
+        },
+        10_000,
+        1,
+    );
     println!("bytes of a queued task: {}", RunQueue::<Handle>::TASK_BYTES);
     println!("bytes of a task entity asleep: {}", size_of::<TaskEntity>());
-    println!("bytes of a (group, CPU) timeline: {}", bench.queue.timeline_bytes() / 10_000);
+    println!(
+        "bytes of a (group, CPU) timeline: {}",
+        bench.queue.timeline_bytes() / 10_000
+    );
     println!("bytes of a group: {}", size_of::<Group>());
 }

@@ -116,3 +116,213 @@ impl Timeline {
         mean.is_before(contest.current_v) || woken.deadline.is_before(current.deadline)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::node::{NONE, Place};
+    use crate::run_queue::RunQueue;
+    use crate::tree::GroupTree;
+    use crate::units::{CpuId, Nanos, to_virtual};
+    use proptest::prelude::*;
+
+    /// A timeline by itself, with all of its nodes queued.
+    struct Bench {
+        timeline: Timeline,
+        nodes: Vec<Node<()>>,
+        rules: Rules,
+    }
+
+    impl Bench {
+        fn new(quantum: u64) -> Bench {
+            let config = Config {
+                quantum: Nanos(quantum),
+                ..Config::new(1)
+            };
+            let tree = GroupTree::new(config);
+            let root = tree.root();
+            let cell = root.cells.of(CpuId(0));
+            let rules = RunQueue::<()>::new(&tree, CpuId(0)).rules;
+            let timeline = Timeline::new(root, cell, NONE, rules.shift);
+            Bench {
+                timeline,
+                nodes: Vec::new(),
+                rules,
+            }
+        }
+
+        fn add(&mut self, shares: u32, slice: u32, lag: i64) -> u32 {
+            let mut node = Node {
+                v: VirtualTime(0),
+                deadline: VirtualTime(0),
+                sum_exec: 0,
+                handle: Some(()),
+                slice,
+                shares,
+                next: NONE,
+                prev: NONE,
+                timeline: 0,
+                owned: NONE,
+                migrated: 0,
+                place: Place::Off,
+                idle: false,
+                custom_slice: false,
+            };
+            let reference = self.timeline.average.mean();
+            self.timeline.place_eevdf(&mut node, lag, false, reference);
+            self.nodes.push(node);
+            let index = self.nodes.len() as u32 - 1;
+            self.join(index);
+            index
+        }
+
+        fn join(&mut self, index: u32) {
+            let node = &self.nodes[index as usize];
+            self.timeline.average.add(node.v, node.shares);
+            self.timeline.nr += 1;
+            self.timeline.queue(&mut self.nodes, index, &self.rules);
+        }
+
+        fn quit(&mut self, index: u32) {
+            self.timeline.unqueue(&mut self.nodes, index, &self.rules);
+            let node = &self.nodes[index as usize];
+            self.timeline.average.remove(node.v, node.shares);
+            self.timeline.nr -= 1;
+        }
+
+        fn queued(&self) -> Vec<u32> {
+            let all = 0..self.nodes.len() as u32;
+            all.filter(|&index| self.nodes[index as usize].place.is_queued())
+                .collect()
+        }
+
+        fn lags(&self) -> Vec<i64> {
+            let mean = self.timeline.average.mean();
+            self.queued()
+                .iter()
+                .map(|&index| mean.since(self.nodes[index as usize].v))
+                .collect()
+        }
+
+        /// The definition, by looking at everybody: the least deadline bucket among those whose bucket has begun.
+        fn least_eligible_deadline(&self) -> Option<u64> {
+            let bucket = |time: VirtualTime| time.0 >> self.rules.shift;
+            let nodes = self
+                .queued()
+                .into_iter()
+                .map(|index| &self.nodes[index as usize]);
+            let eligible = nodes.filter(|node| self.timeline.is_eligible(node.v, &self.rules));
+            eligible.map(|node| bucket(node.deadline)).min()
+        }
+    }
+
+    fn entities() -> impl Strategy<Value = Vec<(u32, u32, i64)>> {
+        let entity = (
+            1..=102_400u32,
+            100_000..5_000_000u32,
+            -2_000_000_000..2_000_000_000i64,
+        );
+        prop::collection::vec(entity, 1..60)
+    }
+
+    proptest! {
+        /// Whatever V does, forwards or backwards, the two queues find what a search of everybody would.
+        #[test]
+        fn the_choice_is_the_earliest_eligible_deadline(
+            entities in entities(),
+            quantum in prop_oneof![Just(0u64), Just(1_000), Just(50_000)],
+            steps in prop::collection::vec((any::<usize>(), 0..3_000_000u64, 0..4u8), 1..100),
+        ) {
+            let mut bench = Bench::new(quantum);
+            // Far from zero, so that nothing wraps by accident; wrapping has its own test.
+            bench.timeline.average.add(VirtualTime(1 << 50), 1024);
+            bench.timeline.average.remove(VirtualTime(1 << 50), 1024);
+            for (shares, slice, lag) in entities {
+                bench.add(shares, slice, lag);
+            }
+            for (which, service, action) in steps {
+                let Some((chosen, _)) = bench.timeline.best(&mut bench.nodes, &bench.rules) else {
+                    prop_assert!(bench.queued().is_empty());
+                    break;
+                };
+                let node = &bench.nodes[chosen as usize];
+                prop_assert!(bench.timeline.is_eligible(node.v, &bench.rules));
+                let found = node.deadline.0 >> bench.rules.shift;
+                prop_assert_eq!(Some(found), bench.least_eligible_deadline());
+                let queued = bench.queued();
+                match action {
+                    // Somebody leaves: V may move either way.
+                    0 => bench.quit(queued[which % queued.len()]),
+                    1 => {
+                        bench.add(1024, 700_000, (which % 4_000_000) as i64 - 2_000_000);
+                    }
+                    _ => {
+                        bench.timeline.unqueue(&mut bench.nodes, chosen, &bench.rules);
+                        let node = &mut bench.nodes[chosen as usize];
+                        let distance = to_virtual(service, node.shares);
+                        node.v = node.v.plus(distance);
+                        bench.timeline.average.advance(distance, node.shares);
+                        node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+                        bench.timeline.queue(&mut bench.nodes, chosen, &bench.rules);
+                    }
+                }
+            }
+        }
+
+        /// Invariant 11: leaving and coming back at equal lag changes nobody's lag by more than rounding.
+        #[test]
+        fn leaving_and_returning_with_the_same_lag_leaves_the_others_alone(
+            entities in entities(),
+            which in any::<usize>(),
+        ) {
+            let mut bench = Bench::new(0);
+            for &(shares, slice, lag) in &entities {
+                bench.add(shares, slice, lag);
+            }
+            prop_assume!(entities.len() > 1);
+            let index = (which % entities.len()) as u32;
+            let before = bench.lags();
+            let lag = before[index as usize];
+            bench.quit(index);
+            let reference = bench.timeline.average.mean();
+            let mut node = bench.nodes.remove(index as usize);
+            bench.timeline.place_eevdf(&mut node, lag, false, reference);
+            // V and the lag are both rounded to a unit, and the lag is inflated by what the entity weighs.
+            let load = bench.timeline.average.load();
+            let rounding = 3 + (u64::from(node.shares) / load).cast_signed();
+            bench.timeline.average.add(node.v, node.shares);
+            let mean = bench.timeline.average.mean();
+            prop_assert!((mean.since(node.v) - lag).abs() <= rounding);
+            let others = before.iter().enumerate().filter(|(at, _)| *at != index as usize);
+            for ((_, &lag), node) in others.zip(&bench.nodes) {
+                prop_assert!((mean.since(node.v) - lag).abs() <= rounding, "{lag} {}", mean.since(node.v));
+            }
+        }
+
+        /// Invariant 11: a new weight keeps `weight x lag` and V.
+        #[test]
+        fn reweighting_keeps_weighted_lag_and_v(
+            entities in entities(),
+            which in any::<usize>(),
+            shares in 1..=102_400u32,
+        ) {
+            let mut bench = Bench::new(0);
+            for &(shares, slice, lag) in &entities {
+                bench.add(shares, slice, lag);
+            }
+            let index = (which % entities.len()) as u32;
+            let mean = bench.timeline.average.mean();
+            let weighted = |node: &Node<()>, mean: VirtualTime| {
+                i128::from(mean.since(node.v)) * i128::from(node.shares)
+            };
+            let before = weighted(&bench.nodes[index as usize], mean);
+            bench.timeline.unqueue(&mut bench.nodes, index, &bench.rules);
+            bench.timeline.reweight(&mut bench.nodes[index as usize], shares);
+            let after = weighted(&bench.nodes[index as usize], mean);
+            // The lag is rounded to a unit of the new weight.
+            prop_assert!((before - after).abs() <= i128::from(shares), "{before} {after}");
+            prop_assert!(bench.timeline.average.mean().since(mean).abs() <= 1 + i64::from(shares));
+        }
+    }
+}

@@ -129,3 +129,89 @@ fn foreign_time_is_paid_back() {
         time("b")
     );
 }
+
+#[test]
+fn anti_gaming_on_two_cpus_starves_no_task_of_the_large_group() {
+    let mut machine = Machine::new(Config::new(2));
+    machine.check_every = 101;
+    hogs(&mut machine, "many", 100, 100, 50_000);
+    hogs(&mut machine, "one", 100, 1, 50_000);
+    machine.run_until(5 * SECOND);
+    assert_ratio(&machine, "many", "one", 1.0, 0.01);
+    // 50 ms each; where a task started must not matter.
+    let least = machine.tasks[..100]
+        .iter()
+        .map(|task| task.ran)
+        .min()
+        .unwrap();
+    assert!(least > 30 * MILLI, "the unluckiest of many got {least}");
+}
+
+#[test]
+fn tasks_of_one_group_share_its_time_over_cpus() {
+    for path in ["g", "deep/er/g"] {
+        let mut machine = Machine::new(Config::new(2));
+        hogs(&mut machine, path, 100, 3, 50_000);
+        machine.run_until(5 * SECOND);
+        let times: Vec<u64> = machine.tasks.iter().map(|task| task.ran).collect();
+        let (max, min) = (*times.iter().max().unwrap(), *times.iter().min().unwrap());
+        assert!(max as f64 / min as f64 <= 1.05, "{path}: {times:?}");
+    }
+}
+
+#[test]
+fn a_burst_on_one_cpu_spreads_quickly() {
+    let mut machine = Machine::new(Config::new(4));
+    machine.check_every = 101;
+    let group = machine.group("g", 100);
+    for _ in 0..400 {
+        machine.spawn(0, &group, Work::Once { run: 100_000 });
+    }
+    // 40 ms of work for one CPU, 10 ms for four.
+    machine.run_until(12 * MILLI);
+    assert!(machine.queues.iter().all(|queue| queue.nr_running() == 0));
+    assert_eq!(usage(&group), 40 * MILLI);
+}
+
+#[test]
+fn buckets_cost_no_fairness() {
+    // What the runtime uses: 50 us buckets and short polls.
+    let mut machine = Machine::new(Config {
+        quantum: Nanos(50_000),
+        ..Config::new(2)
+    });
+    machine.check_every = 1001;
+    hogs(&mut machine, "a", 100, 20, 10_000);
+    hogs(&mut machine, "b", 300, 20, 10_000);
+    machine.run_until(3 * SECOND);
+    assert_ratio(&machine, "b", "a", 3.0, 0.01);
+}
+
+#[test]
+fn a_group_that_sleeps_and_hops_between_cpus_sheds_no_debt() {
+    // One task at a time, 3 ms on and 1 ms off, woken wherever it is quiet, against hogs on both CPUs: it may get what
+    // its weight allows (2/3 of a CPU against two equals), not more.
+    let mut machine = Machine::new(Config::new(2));
+    let (hopper, first, second) = (
+        machine.group("hopper", 100),
+        machine.group("first", 100),
+        machine.group("second", 100),
+    );
+    machine.spawn(0, &first, Work::Hog { chunk: 50_000 });
+    machine.spawn(1, &second, Work::Hog { chunk: 50_000 });
+    machine.spawn(
+        0,
+        &hopper,
+        Work::Periodic {
+            run: 3 * MILLI,
+            sleep: MILLI,
+        },
+    );
+    machine.run_until(5 * SECOND);
+    let share = usage(&hopper) as f64 / (5 * SECOND) as f64;
+    assert!(
+        (0.45..0.70).contains(&share),
+        "the hopper got {share} of a CPU"
+    );
+    assert_ratio(&machine, "first", "second", 1.0, 0.05);
+}
