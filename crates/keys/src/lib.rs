@@ -43,7 +43,7 @@
 //!
 //! # What to know
 //!
-//! * Flip from threads, not from signal handlers.
+//! * Flip, and fork, from threads, not from signal handlers: one that interrupted a flip would wait for itself.
 //! * A program that sandboxes itself later calls [`soften_all`] before; otherwise keys may get stuck at their value, and
 //!   say so by an error.
 //! * In the modes that go through breakpoints ([`Mode::Strict`], [`Mode::Int3`], [`Mode::OneByOne`]) a thread that

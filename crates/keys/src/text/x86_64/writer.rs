@@ -179,11 +179,12 @@ impl CodeWriter {
         }
     }
 
-    /// Whether the first byte of each edit is there: some kernels pretend.
+    /// Whether the bytes at both ends of a run are there: some kernels pretend. What lies between came with the same
+    /// call, and looking at all of it would fetch every line back from the processors that execute it.
     fn arrived(&self, run: &[Edit]) -> bool {
         // SAFETY: as in `write_run`.
-        run.iter()
-            .all(|edit| unsafe { read_code_byte(edit.address) } == edit.bytes[0])
+        let is_there = |edit: &Edit| unsafe { read_code_byte(edit.address) } == edit.bytes[0];
+        run.first().is_none_or(is_there) && run.last().is_none_or(is_there)
     }
 
     /// # Safety
