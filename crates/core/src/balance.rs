@@ -93,10 +93,19 @@ pub fn plan(
     let mine = loads.get(me.index())?;
     match reason {
         Reason::Idle => plan_idle(topology, me, loads),
-        Reason::Periodic if by_load(mine) => plan_by_load(topology, me, loads, now),
+        Reason::Periodic if by_load(mine) => {
+            let root = mine.chain().into_iter().next()?;
+            root.cells
+                .with(|cells| plan_by_load(topology, me, loads, cells, now))
+        }
         Reason::Periodic => {
             let mut levels = mine.chain().into_iter();
-            levels.find_map(|group| plan_level(topology, me, loads, &group, now))
+            let look = |group: &Arc<Group>| {
+                group
+                    .cells
+                    .with(|cells| plan_level(topology, me, loads, group, cells, now))
+            };
+            levels.find_map(|group| look(&group))
         }
     }
 }
@@ -134,17 +143,16 @@ fn plan_by_load(
     topology: &Topology,
     me: CpuId,
     loads: &[Arc<CpuLoad>],
+    cells: &[(CpuId, Arc<CpuCell>)],
     now: Nanos,
 ) -> Option<Pull> {
-    let chain = loads.get(me.index())?.chain();
-    let cells = chain.first()?.cells.all();
     let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
     if mine.gained(now).1 < LOAD_INTERVAL {
         return None;
     }
     mine.mark(now);
     let mut best: Option<(Merit, Pull)> = None;
-    for (from, theirs) in &cells {
+    for (from, theirs) in cells {
         let Some(load) = loads.get(from.index()).filter(|load| load.nr_queued() > 0) else {
             continue;
         };
@@ -175,9 +183,9 @@ fn plan_level(
     me: CpuId,
     loads: &[Arc<CpuLoad>],
     group: &Arc<Group>,
+    cells: &[(CpuId, Arc<CpuCell>)],
     now: Nanos,
 ) -> Option<Pull> {
-    let cells = group.cells.all();
     let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
     let my_load = loads.get(me.index())?;
     // Inside a group virtual time comes in bursts of a slice, on either side: that much is noise.
@@ -187,7 +195,7 @@ fn plan_level(
         2 * group.config().base_slice.0
     };
     let mut best: Option<(Merit, CpuId, &Arc<CpuCell>)> = None;
-    for (cpu, cell) in &cells {
+    for (cpu, cell) in cells {
         let Some(load) = loads.get(cpu.index()) else {
             continue;
         };

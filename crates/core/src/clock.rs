@@ -134,9 +134,9 @@ impl CpuCells {
         cell
     }
 
-    /// Every cell with its CPU.
-    pub(crate) fn all(&self) -> Vec<(CpuId, Arc<CpuCell>)> {
-        self.lock().clone()
+    /// Looks at every cell with its CPU. `look` must be short and take no lock: a CPU that meets the group waits for it.
+    pub(crate) fn with<R>(&self, look: impl FnOnce(&[(CpuId, Arc<CpuCell>)]) -> R) -> R {
+        look(&self.lock())
     }
 
     pub(crate) fn exec(&self) -> Nanos {

@@ -51,7 +51,7 @@ impl Presence {
         // the clamp at the leaving side bounds.
         match (self.cpus.fetch_add(1, Relaxed), moves) {
             (0, _) => self.lag.swap(0, Relaxed),
-            (_, true) => self.lag.load(Relaxed),
+            (_, true) => self.lag.swap(0, Relaxed),
             (_, false) => 0,
         }
     }
@@ -59,6 +59,11 @@ impl Presence {
     /// A task of the group is about to move to another CPU: what the group is owed as seen from here.
     pub(crate) fn note(&self, lag: i64) {
         self.lag.store(lag, Relaxed);
+    }
+
+    /// A task of the group moved to where the group runs already: what was noted is not needed.
+    pub(crate) fn forget_note(&self) {
+        self.lag.store(0, Relaxed);
     }
 
     /// The group has nothing left to run on a CPU, where its lag was `lag` ns of service.

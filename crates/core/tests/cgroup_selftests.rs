@@ -33,7 +33,7 @@ fn used(machine: &Machine, path: &str) -> u64 {
 
 /// A shorter run on the large machine keeps the debug build quick; shares settle within milliseconds.
 fn length(cpus: u32) -> u64 {
-    if cpus > 8 { 2 * SECOND } else { 10 * SECOND }
+    if cpus > 8 { SECOND } else { 5 * SECOND }
 }
 
 fn weight_overprovisioned(mut machine: Machine, cpus: u32) {

@@ -75,12 +75,25 @@ impl<T> RunQueue<T> {
             level = timeline.parent;
             self.admit(level, node, lag, false, now);
         }
+        if kind == Enqueue::Migrate && self.service_clock.shares_lag() {
+            self.forget_notes(level);
+        }
         self.refresh_parts(leaf);
         self.publish_counts();
         if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
             self.timelines[leaf as usize].buddies.next = index;
         }
         self.contest(level, node, now)
+    }
+
+    /// A task moved here: the lags that it brought for groups which run here already are void.
+    fn forget_notes(&self, from: u32) {
+        let mut level = from;
+        while level != ROOT {
+            let timeline = &self.timelines[level as usize];
+            timeline.group.presence.forget_note();
+            level = timeline.parent;
+        }
     }
 
     fn adopt(

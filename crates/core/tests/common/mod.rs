@@ -85,7 +85,7 @@ impl Machine {
             tasks: Vec::new(),
             now: 0,
             pulls: 0,
-            check_every: 1,
+            check_every: 13,
             topology: Topology::flat(config.cpus),
             loads,
             running: vec![None; cpus],
