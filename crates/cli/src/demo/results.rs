@@ -174,14 +174,15 @@ fn curves(mode: Mode, slots: &[(&Slot, &Open)]) -> Series {
     for (index, (slot, open)) in slots.iter().enumerate() {
         let offset = index as f64 * round_seconds;
         let seconds = |at: SharedMicros| offset + at.since(open.started).as_secs_f64();
+        // An interval that began in the closed loop says nothing about the open one.
         let inside = slot
             .samples
             .windows(2)
-            .filter(|pair| pair[1].at > open.started && pair[0].at < open.ended);
+            .filter(|pair| pair[0].at >= open.started && pair[0].at < open.ended);
         cpu.push(
             inside
                 .map(|pair| CpuPoint {
-                    from: seconds(pair[0].at.max(open.started)),
+                    from: seconds(pair[0].at),
                     to: seconds(pair[1].at.min(open.ended)),
                     victim: difference(&pair[0], &pair[1], victim_cpu_seconds),
                     hogs: difference(&pair[0], &pair[1], hog_cpu_seconds),

@@ -20,7 +20,7 @@ svg{width:100%;height:auto;display:block}figure{margin:0}
 .victim{fill:var(--victim)}.hogs{fill:var(--hogs)}.latency{fill:none;stroke:var(--victim);stroke-width:2.2;stroke-linejoin:round}
 .bad{fill:var(--bad)}.good{fill:var(--good)}.mild{fill:var(--mild)}
 .key{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 5px 0 12px;vertical-align:-1px}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto}.wide svg{min-width:640px}table{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:tabular-nums}
 th,td{padding:6px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
 ";
 
@@ -49,7 +49,7 @@ pub fn page(report: &Report) -> String {
     let _ = write!(
         text,
         "<h2>The victim's p99 latency</h2>\n<p class=\"soft\">{} req/s arrive whatever the answers; counted from the \
-         intended start; logarithmic scale</p>\n<figure>{}</figure>\n<h2>Over time</h2>\n<p class=\"soft\">Left: CPU of \
+         intended start; logarithmic scale</p>\n<figure class=\"scroll wide\">{}</figure>\n<h2>Over time</h2>\n<p class=\"soft\">Left: CPU of \
          the server process, by group <i class=\"key\" style=\"background:var(--victim)\"></i>victim and its runtime<i \
          class=\"key\" style=\"background:var(--hogs)\"></i>hogs. Right: the victim's p99. Dashed: the next round.</p>\n",
         report.facts.rate_rps,
