@@ -4,6 +4,8 @@
 //! A time-stamp read costs about 10 ns (`Instant::now` 22 ns), so there is one for each switch; the thread's CPU
 //! clock costs about 320 ns (a system call), so it is read once every [`RECONCILE_INTERVAL`].
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use quotient_core::Nanos;
 
 /// How often a virtual CPU compares the wall time it charged with its thread's CPU clock.
@@ -13,10 +15,22 @@ use quotient_core::Nanos;
 pub(crate) const RECONCILE_INTERVAL: Nanos = Nanos::from_micros(4_000);
 
 /// Monotonic wall clock; its zero is the moment of creation.
-#[derive(Clone, Debug)]
-pub(crate) struct Clock {
-    counter: quanta::Clock,
-    zero: u64,
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The processor's time-stamp counter, or the platform's monotonic clock where there is none.
+    Counter {
+        /// The calibrated counter.
+        counter: quanta::Clock,
+        /// Its reading at creation.
+        zero: u64,
+    },
+    /// Advances by a fixed step a reading: for instruction counts under an emulator that slows real time down.
+    Counting {
+        /// Readings so far times the step.
+        time: AtomicU64,
+        /// Unit: nanoseconds.
+        step: u64,
+    },
 }
 
 impl Clock {
@@ -24,13 +38,24 @@ impl Clock {
     pub(crate) fn new() -> Self {
         let counter = quanta::Clock::new();
         let zero = counter.raw();
-        Self { counter, zero }
+        Self::Counter { counter, zero }
+    }
+
+    /// A clock that advances by `step` a reading.
+    pub(crate) fn counting(step: Nanos) -> Self {
+        Self::Counting {
+            time: AtomicU64::new(0),
+            step: step.as_nanos(),
+        }
     }
 
     /// Time since the clock was created. Never goes backwards on one thread; wraps after 584 years.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
-        Nanos(self.counter.delta_as_nanos(self.zero, self.counter.raw()))
+        match self {
+            Self::Counter { counter, zero } => Nanos(counter.delta_as_nanos(*zero, counter.raw())),
+            Self::Counting { time, step } => Nanos(time.fetch_add(*step, Ordering::Relaxed)),
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! yielder would leave the run queue and fairness between groups would collapse (1:1.1 where 1:3 was asked for). tokio keeps a
 //! waker only once if it is the last of the list already. So we leave it once more: if tokio does not clone it again, it was there.
 //! If tokio does clone it, that clone is a no-op waker (the task module's probe mode), and costs one extra driver turn.
+//! After a find, a no-op waker goes on top, so that the same task's next yield is seen as a new one (tokio would not clone a waker
+//! that is the last of the list, and without a clone nobody asks), and its next wait is not mistaken for a yield.
 //!
 //! tokio may change this; `tests/tokio_defer_canary.rs` names the version it was checked with and fails when it does.
 
@@ -15,10 +17,18 @@ use crate::task::probe_cloned;
 
 /// Called between a pending poll that cloned its waker and the task's going idle.
 pub(crate) fn was_deferred(waker: &Waker) -> bool {
+    let deferred = leave(waker) && !probe_cloned();
+    if deferred {
+        leave(Waker::noop());
+    }
+    deferred
+}
+
+/// Leaves a waker with tokio's deferred list; false if tokio has none here and has woken it instead.
+fn leave(waker: &Waker) -> bool {
     let mut yielding = std::pin::pin!(tokio::task::yield_now());
-    let ready = yielding
+    yielding
         .as_mut()
         .poll(&mut Context::from_waker(waker))
-        .is_ready();
-    !ready && !probe_cloned()
+        .is_pending()
 }

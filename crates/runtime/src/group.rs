@@ -81,7 +81,9 @@ impl GroupShared {
     }
 
     fn lock_parked(&self) -> MutexGuard<'_, Vec<Task>> {
-        self.parked.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.parked
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     pub(crate) fn joined(&self) {
@@ -100,7 +102,10 @@ impl GroupShared {
     }
 
     fn queue_removal(self: &Arc<Self>, shared: &Shared) {
-        let mut leaving = shared.leaving.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut leaving = shared
+            .leaving
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         if !leaving.iter().any(|known| Arc::ptr_eq(known, self)) {
             leaving.push(self.clone());
         }
@@ -130,7 +135,11 @@ impl GroupShared {
         let released = {
             let mut parked = self.lock_parked();
             self.held.store(held, Ordering::Relaxed);
-            if held { Vec::new() } else { std::mem::take(&mut *parked) }
+            if held {
+                Vec::new()
+            } else {
+                std::mem::take(&mut *parked)
+            }
         };
         for task in released {
             shared.submit_remote(task, Enqueue::Wake);
@@ -153,11 +162,17 @@ impl GroupShared {
 
 /// Gives removed groups without tasks back to the core; returns whether any still waits.
 pub(crate) fn finish_removals(shared: &Shared) -> bool {
-    let mut leaving = shared.leaving.lock().unwrap_or_else(|poison| poison.into_inner());
+    let mut leaving = shared
+        .leaving
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
     if leaving.is_empty() {
         return false;
     }
-    let _shape = shared.shape.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _shape = shared
+        .shape
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
     leaving.retain(|group| {
         if group.live.load(Ordering::Acquire) > 0 {
             // It was given a task by a move; that task's end will queue it again.
@@ -234,7 +249,11 @@ impl GroupBuilder {
             return Err(Error::ShutDown);
         }
         let group = {
-            let _shape = self.shared.shape.lock().unwrap_or_else(|poison| poison.into_inner());
+            let _shape = self
+                .shared
+                .shape
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner());
             let core = self.shared.tree.group(&self.path)?;
             lookup(&self.shared, &core)
         };
@@ -270,7 +289,11 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
         return known;
     }
     let parent = lookup(shared, parent);
-    let group = Arc::new(GroupShared::new(core.clone(), Some(&parent), shared.vcpus.len()));
+    let group = Arc::new(GroupShared::new(
+        core.clone(),
+        Some(&parent),
+        shared.vcpus.len(),
+    ));
     shared
         .groups
         .write()
@@ -346,7 +369,11 @@ impl Group {
         } else {
             // An absolute child path stays absolute, so that it is refused rather than joined.
             let separator = if path.starts_with('/') { "" } else { "/" };
-            let prefix = if separator.is_empty() { "" } else { self.path() };
+            let prefix = if separator.is_empty() {
+                ""
+            } else {
+                self.path()
+            };
             format!("{prefix}{separator}{path}")
         };
         GroupBuilder::new(self.shared.clone(), self._handles.clone(), &full)
@@ -451,7 +478,10 @@ impl Group {
         self.check_changeable()?;
         let subtree = self.subtree();
         if leftover == Leftover::Refuse {
-            let tasks = subtree.iter().map(|group| group.live.load(Ordering::Acquire)).sum();
+            let tasks = subtree
+                .iter()
+                .map(|group| group.live.load(Ordering::Acquire))
+                .sum();
             if tasks > 0 {
                 let path = self.inner.path();
                 return Err(Error::Busy { path, tasks });
@@ -513,7 +543,11 @@ impl Group {
     }
 
     fn set_frozen(&self, frozen: bool) {
-        let _shape = self.shared.shape.lock().unwrap_or_else(|poison| poison.into_inner());
+        let _shape = self
+            .shared
+            .shape
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         self.inner.frozen.store(frozen, Ordering::Relaxed);
         let all = self.shared.all_groups();
         self.inner.settle_held(&self.shared, &all);
@@ -521,7 +555,11 @@ impl Group {
 
     /// This group first, then its descendants, parents before children.
     fn subtree(&self) -> Vec<Arc<GroupShared>> {
-        let _shape = self.shared.shape.lock().unwrap_or_else(|poison| poison.into_inner());
+        let _shape = self
+            .shared
+            .shape
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         let mut cores = vec![self.inner.core.clone()];
         let mut next = 0;
         while next < cores.len() {
@@ -529,14 +567,20 @@ impl Group {
             cores.extend(children);
             next += 1;
         }
-        cores.iter().map(|core| lookup(&self.shared, core)).collect()
+        cores
+            .iter()
+            .map(|core| lookup(&self.shared, core))
+            .collect()
     }
 }
 
 /// Relists a live task under another group; the holder of its token follows at the next dispatch.
 fn move_task(shared: &Shared, task: &crate::task_context::TaskRef, target: &Arc<GroupShared>) {
     let context = task.context();
-    let mut membership = context.membership.lock().unwrap_or_else(|poison| poison.into_inner());
+    let mut membership = context
+        .membership
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
     let Some(member) = membership.as_mut() else {
         return;
     };

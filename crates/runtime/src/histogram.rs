@@ -62,7 +62,9 @@ impl Default for Histogram {
 impl Histogram {
     /// Number of values recorded.
     pub fn count(&self) -> u64 {
-        self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+        self.counts
+            .iter()
+            .fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
     /// An upper bound of the given quantile, exact to a factor of two; `None` when nothing was recorded.

@@ -112,7 +112,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 async fn gate_task(gate: Arc<Gate>) {
     std::future::poll_fn(|context| {
         let mut slot = lock(&gate.task);
-        if !slot.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+        if !slot
+            .as_ref()
+            .is_some_and(|known| known.will_wake(context.waker()))
+        {
             *slot = Some(context.waker().clone());
         }
         drop(slot);
@@ -163,11 +166,16 @@ impl<F: Future> Future for InGroup<F> {
             this.group.inner.core.add_foreign_cpu_time(own);
             return output;
         }
-        let handle = this.gate.get_or_insert_with(|| GateHandle::new(this.group, context.waker()));
+        let handle = this
+            .gate
+            .get_or_insert_with(|| GateHandle::new(this.group, context.waker()));
         let gate = &handle.gate;
         {
             let mut outer = lock(&gate.outer);
-            if !outer.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            if !outer
+                .as_ref()
+                .is_some_and(|known| known.will_wake(context.waker()))
+            {
                 *outer = Some(context.waker().clone());
             }
         }
@@ -177,7 +185,11 @@ impl<F: Future> Future for InGroup<F> {
             return Poll::Pending;
         }
         gate.ready.store(false, Ordering::Release);
-        let waker = if open { context.waker().clone() } else { Waker::from(gate.clone()) };
+        let waker = if open {
+            context.waker().clone()
+        } else {
+            Waker::from(gate.clone())
+        };
         let mut inner_context = Context::from_waker(&waker);
         let (output, own) = metered(this.group, || inner.as_mut().poll(&mut inner_context));
         if open {

@@ -99,7 +99,10 @@ impl<T: Send + 'static> JoinSet<T> {
     }
 
     /// Polls for the next task that completes; `Ready(None)` when the set is empty.
-    pub fn poll_join_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
+    pub fn poll_join_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<T, JoinError>>> {
         self.handles.poll_next_unpin(context)
     }
 

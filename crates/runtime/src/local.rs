@@ -172,7 +172,13 @@ pub(crate) struct PollNotes {
 /// The scheduler and the group that the caller's CPU time is charged to, if any.
 pub(crate) fn current_group() -> Option<(Arc<Shared>, Arc<GroupShared>)> {
     LOCAL
-        .try_with(|local| local.group.try_borrow().ok().and_then(|group| group.clone()))
+        .try_with(|local| {
+            local
+                .group
+                .try_borrow()
+                .ok()
+                .and_then(|group| group.clone())
+        })
         .ok()
         .flatten()
 }
@@ -215,10 +221,7 @@ pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
 pub(crate) type Saved = (Option<(Arc<Shared>, Arc<GroupShared>)>, Nanos);
 
 /// Makes `group` the charged group of this thread; give the result back to [`restore_group`].
-pub(crate) fn replace_group(
-    shared: &Arc<Shared>,
-    group: &Arc<GroupShared>,
-) -> Saved {
+pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>) -> Saved {
     LOCAL.with(|local| {
         let previous = local.group.replace(Some((shared.clone(), group.clone())));
         (previous, local.excluded.replace(Nanos::ZERO))
@@ -226,10 +229,7 @@ pub(crate) fn replace_group(
 }
 
 /// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that nobody nested inside was charged for.
-pub(crate) fn restore_group(
-    (previous, excluded_before): Saved,
-    elapsed: Nanos,
-) -> Nanos {
+pub(crate) fn restore_group((previous, excluded_before): Saved, elapsed: Nanos) -> Nanos {
     LOCAL.with(|local| {
         drop(local.group.replace(previous));
         let nested = local.excluded.get();
@@ -240,5 +240,9 @@ pub(crate) fn restore_group(
 
 /// Time of the current poll that somebody else was charged for.
 pub(crate) fn exclude(time: Nanos) {
-    let _ = LOCAL.try_with(|local| local.excluded.set(local.excluded.get().saturating_add(time)));
+    let _ = LOCAL.try_with(|local| {
+        local
+            .excluded
+            .set(local.excluded.get().saturating_add(time))
+    });
 }

@@ -54,7 +54,10 @@ impl Park {
     /// S1 and S2. The caller must look at every source of work after this, and call [`Park::cancel_sleep`] if it finds any.
     pub(crate) fn prepare_sleep(&self, waker: &Waker) {
         {
-            let mut slot = self.waker.lock().unwrap_or_else(|poison| poison.into_inner());
+            let mut slot = self
+                .waker
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner());
             match &mut *slot {
                 Some(known) => known.clone_from(waker),
                 none => *none = Some(waker.clone()),
@@ -135,7 +138,10 @@ mod loom_tests {
             if !slept {
                 park.cancel_sleep();
             }
-            let claimed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            let claimed: usize = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum();
             let woken = count.0.load(std::sync::atomic::Ordering::SeqCst);
             assert_eq!(woken, claimed, "every claim is one host wake-up");
             assert!(claimed <= 1, "one sleep, {claimed} wake-ups");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quotient_core::{Config, GroupTree, Nanos, Policy};
 
+use crate::clock::Clock;
 use crate::error::{BuildError, Error, MAX_VCPUS};
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
@@ -62,6 +63,7 @@ pub struct Builder {
     policy: Option<Policy>,
     slice: Option<Duration>,
     handle: Option<tokio::runtime::Handle>,
+    clock_step: Option<Duration>,
 }
 
 impl Builder {
@@ -90,6 +92,14 @@ impl Builder {
         self
     }
 
+    /// Replaces the clock by one that advances by `step` a reading (one reading a poll): makes instruction counts under valgrind
+    /// comparable, where real time runs fifty times slower than the program. Not for production: CPU times mean nothing then.
+    #[doc(hidden)]
+    pub fn counting_clock(mut self, step: Duration) -> Self {
+        self.clock_step = Some(step);
+        self
+    }
+
     /// Starts the virtual CPUs on the tokio runtime, and the tick thread.
     ///
     /// # Errors
@@ -107,21 +117,29 @@ impl Builder {
         let slots = regular * 2;
         let mut config = Config::new(u32::try_from(slots).unwrap_or(u32::MAX));
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
-        config.base_slice = self.slice.map_or(BASE_SLICE, |slice| {
-            Nanos(u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX))
-        });
+        config.base_slice = self.slice.map_or(BASE_SLICE, nanos);
         config.quantum = QUANTUM;
         config.validate()?;
         let tree = GroupTree::new(config);
+        let clock = match self.clock_step {
+            Some(step) => Clock::counting(nanos(step)),
+            None => Clock::new(),
+        };
         let host: Box<dyn Host> = Box::new(TokioHost::new(handle));
-        let shared = Arc::new(Shared::new(tree, regular, slots, host));
+        let shared = Arc::new(Shared::new(tree, regular, slots, host, clock));
         let handles = Handles::new(&shared);
         tick::start(&shared).map_err(|error| BuildError::TickThread(error.to_string()))?;
         for index in 0..regular {
-            shared.host.spawn(Box::pin(Vcpu::new(shared.clone(), index)));
+            shared
+                .host
+                .spawn(Box::pin(Vcpu::new(shared.clone(), index)));
         }
         Ok(Scheduler { shared, handles })
     }
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Scheduler {
@@ -215,7 +233,11 @@ impl Scheduler {
     }
 
     fn wrap(&self, core: &Arc<quotient_core::Group>) -> Group {
-        let _shape = self.shared.shape.lock().unwrap_or_else(|poison| poison.into_inner());
+        let _shape = self
+            .shared
+            .shape
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
         Group {
             inner: crate::group::lookup(&self.shared, core),
             shared: self.shared.clone(),

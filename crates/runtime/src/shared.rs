@@ -95,7 +95,13 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(tree: GroupTree, regular: usize, slots: usize, host: Box<dyn Host>) -> Self {
+    pub(crate) fn new(
+        tree: GroupTree,
+        regular: usize,
+        slots: usize,
+        host: Box<dyn Host>,
+        clock: Clock,
+    ) -> Self {
         let mut loads = Vec::with_capacity(slots);
         let vcpus = (0..slots)
             .map(|index| {
@@ -114,7 +120,7 @@ impl Shared {
             .collect();
         let root = Arc::new(GroupShared::new(tree.root(), None, slots));
         Self {
-            clock: Clock::new(),
+            clock,
             groups: RwLock::new(HashMap::new()),
             root,
             vcpus,
@@ -286,7 +292,10 @@ impl Shared {
 
     /// Every group that exists, the root first.
     pub(crate) fn all_groups(&self) -> Vec<Arc<GroupShared>> {
-        let groups = self.groups.read().unwrap_or_else(|poison| poison.into_inner());
+        let groups = self
+            .groups
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
         std::iter::once(self.root.clone())
             .chain(groups.values().cloned())
             .collect()
@@ -330,12 +339,11 @@ impl Shared {
         *context
             .membership
             .lock()
-            .unwrap_or_else(|poison| poison.into_inner()) =
-            Some(crate::task_context::Membership {
-                group: group.clone(),
-                key,
-                shard,
-            });
+            .unwrap_or_else(|poison| poison.into_inner()) = Some(crate::task_context::Membership {
+            group: group.clone(),
+            key,
+            shard,
+        });
     }
 
     /// Now, on the scheduler's clock.

@@ -41,7 +41,8 @@ pub struct GroupStats {
     pub longest_poll: Option<LongPoll>,
     /// Live tasks of the group itself.
     pub tasks: usize,
-    /// Tasks that left the groups through `tokio::spawn` during polls of this group, as far as they could be seen (see `DESIGN.md`).
+    /// Tasks that left the groups through `tokio::spawn` during polls of this group: by how much the number of the host's live
+    /// tasks grew across them. An estimate: short polls are not looked at, and what other threads spawned meanwhile counts too.
     pub escaped_spawns: u64,
 }
 
@@ -94,7 +95,10 @@ impl GroupCpu {
         self.run_delay.record(delay);
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
             self.longest.store(wall.as_nanos(), Ordering::Relaxed);
-            *self.longest_at.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(location);
+            *self
+                .longest_at
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner()) = Some(location);
         }
     }
 
@@ -143,7 +147,9 @@ impl GroupCpus {
                 .lock()
                 .unwrap_or_else(|poison| poison.into_inner());
             if let Some(location) = location
-                && stats.longest_poll.is_none_or(|known| known.duration < duration)
+                && stats
+                    .longest_poll
+                    .is_none_or(|known| known.duration < duration)
             {
                 stats.longest_poll = Some(LongPoll { duration, location });
             }

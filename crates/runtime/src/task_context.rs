@@ -59,7 +59,11 @@ pub(crate) struct Owned {
 }
 
 impl TaskContext {
-    pub(crate) fn new(shared: Arc<Shared>, location: &'static Location<'static>, home: u32) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        location: &'static Location<'static>,
+        home: u32,
+    ) -> Self {
         Self {
             shared,
             location,

@@ -39,7 +39,10 @@ fn frozen_tasks_do_not_run_and_thawed_ones_go_on() {
         inner.thaw().unwrap();
         assert!(inner.is_frozen(), "the ancestor's freeze is still in force");
         group.thaw().unwrap();
-        eventually("running again", || count.load(Ordering::SeqCst) > frozen + 10).await;
+        eventually("running again", || {
+            count.load(Ordering::SeqCst) > frozen + 10
+        })
+        .await;
         scheduler.shutdown().await;
     });
 }
@@ -80,11 +83,22 @@ fn removal_refuses_kills_or_moves_live_tasks_and_frees_the_name() {
         let (scheduler, group) = scheduler(vcpus);
         let parent = scheduler.find("tenants").unwrap();
         let count = counting(&group);
-        assert!(matches!(group.remove(Leftover::Refuse), Err(Error::Busy { tasks: 1, .. })));
+        assert!(matches!(
+            group.remove(Leftover::Refuse),
+            Err(Error::Busy { tasks: 1, .. })
+        ));
         group.remove(Leftover::MoveToParent).unwrap();
-        assert_eq!(group.try_spawn(async {}).unwrap_err(), SpawnError::GroupRemoved { path: "tenants/acme".into() });
+        assert_eq!(
+            group.try_spawn(async {}).unwrap_err(),
+            SpawnError::GroupRemoved {
+                path: "tenants/acme".into()
+            }
+        );
         let before = count.load(Ordering::SeqCst);
-        eventually("goes on in the parent", || count.load(Ordering::SeqCst) > before + 10).await;
+        eventually("goes on in the parent", || {
+            count.load(Ordering::SeqCst) > before + 10
+        })
+        .await;
         assert_eq!(parent.stats().tasks, 1);
         eventually("name is free", || scheduler.find("tenants/acme").is_err()).await;
         let again = scheduler.group("tenants/acme").unwrap().create().unwrap();
@@ -120,7 +134,12 @@ fn bad_input_is_refused_and_changes_nothing() {
         let (scheduler, group) = scheduler(vcpus);
         let groups = scheduler.groups().len();
         for weight in [0, 10_001, u32::MAX] {
-            let error = scheduler.group("new").unwrap().weight(weight).create().unwrap_err();
+            let error = scheduler
+                .group("new")
+                .unwrap()
+                .weight(weight)
+                .create()
+                .unwrap_err();
             assert!(error.to_string().contains(&weight.to_string()), "{error}");
             assert!(error.to_string().contains("1..=10000"), "{error}");
             assert!(group.set_weight(weight).is_err());
@@ -128,7 +147,10 @@ fn bad_input_is_refused_and_changes_nothing() {
         for path in ["", "/abs", "a//b", "a/", "..", "a/../b", "a/."] {
             assert!(scheduler.group(path).is_err(), "{path:?} was accepted");
             assert!(scheduler.find(path).is_err());
-            assert!(group.child(path).create().is_err(), "child {path:?} was accepted");
+            assert!(
+                group.child(path).create().is_err(),
+                "child {path:?} was accepted"
+            );
         }
         assert!(matches!(scheduler.find("unknown"), Err(Error::Group(_))));
         assert_eq!(scheduler.root().freeze(), Err(Error::Root));
@@ -139,17 +161,31 @@ fn bad_input_is_refused_and_changes_nothing() {
             group.set_weight(weight).unwrap();
             assert_eq!(group.weight(), weight);
         }
-        assert_eq!(quotient::try_spawn(async {}).unwrap_err(), SpawnError::NoGroup);
-        assert!(quotient::spawn(async {}).await.unwrap_err().is_not_spawned());
+        assert_eq!(
+            quotient::try_spawn(async {}).unwrap_err(),
+            SpawnError::NoGroup
+        );
+        assert!(
+            quotient::spawn(async {})
+                .await
+                .unwrap_err()
+                .is_not_spawned()
+        );
         scheduler.shutdown().await;
-        assert_eq!(scheduler.group("late").unwrap().create().unwrap_err(), Error::ShutDown);
+        assert_eq!(
+            scheduler.group("late").unwrap().create().unwrap_err(),
+            Error::ShutDown
+        );
         scheduler.shutdown().await;
     });
 }
 
 #[test]
 fn a_scheduler_is_not_built_from_bad_settings() {
-    assert_eq!(Scheduler::builder().build().unwrap_err(), BuildError::NoRuntime);
+    assert_eq!(
+        Scheduler::builder().build().unwrap_err(),
+        BuildError::NoRuntime
+    );
     on_every_host(|_| async {
         for value in [0, MAX_VCPUS + 1] {
             let error = Scheduler::builder().vcpus(value).build().unwrap_err();
@@ -177,5 +213,41 @@ fn the_scheduler_ends_when_its_last_handle_and_task_are_gone() {
         drop((scheduler, group));
         assert_eq!(handle.await.unwrap(), "tenants/acme");
         eventually("virtual CPUs end", || metrics.num_alive_tasks() == 0).await;
+    });
+}
+
+#[test]
+fn foreign_spawns_are_seen() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        group
+            .spawn(async {
+                for _ in 0..10 {
+                    tokio::spawn(std::future::pending::<()>());
+                }
+                common::burn(Duration::from_millis(1));
+            })
+            .await
+            .unwrap();
+        assert!(group.stats().escaped_spawns >= 10, "{:?}", group.stats());
+        assert!(scheduler.foreign_tasks() >= 10);
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn a_long_poll_is_reported_with_the_place_of_its_spawn() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let line = line!() + 1;
+        let task = group.spawn(async { common::burn(Duration::from_millis(3)) });
+        task.await.unwrap();
+        let longest = group.stats().longest_poll.unwrap();
+        assert!(longest.duration >= Duration::from_millis(3));
+        assert_eq!(
+            (longest.location.file(), longest.location.line()),
+            (file!(), line)
+        );
+        scheduler.shutdown().await;
     });
 }

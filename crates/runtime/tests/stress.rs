@@ -50,7 +50,12 @@ async fn body(seed: u64, bell: Arc<Notify>, flag: CountDrop) {
     }
 }
 
-fn spawn_one(random: &mut Random, group: &Group, bell: &Arc<Notify>, counts: &Counts) -> AbortHandle {
+fn spawn_one(
+    random: &mut Random,
+    group: &Group,
+    bell: &Arc<Notify>,
+    counts: &Counts,
+) -> AbortHandle {
     counts.spawned.fetch_add(1, Ordering::SeqCst);
     let flag = CountDrop(counts.dropped.clone());
     let future = body(random.below(u64::MAX), bell.clone(), flag);
@@ -122,7 +127,10 @@ fn stress(workers: usize, seconds: f64) {
             let _ = group.thaw();
         }
         let stats: Vec<_> = scheduler.groups().iter().map(Group::stats).collect();
-        assert!(stats.iter().map(|stats| stats.polls).sum::<u64>() > 0, "nothing was polled");
+        assert!(
+            stats.iter().map(|stats| stats.polls).sum::<u64>() > 0,
+            "nothing was polled"
+        );
         tokio::time::timeout(Duration::from_secs(30), scheduler.shutdown())
             .await
             .expect("shutdown waits for a lost task");
@@ -131,7 +139,10 @@ fn stress(workers: usize, seconds: f64) {
             counts.dropped.load(Ordering::SeqCst) == counts.spawned.load(Ordering::SeqCst)
         })
         .await;
-        assert!(counts.spawned.load(Ordering::SeqCst) > 100, "the churn did not run");
+        assert!(
+            counts.spawned.load(Ordering::SeqCst) > 100,
+            "the churn did not run"
+        );
     });
 }
 

@@ -13,7 +13,9 @@ use quotient::{Group, JoinSet};
 fn outputs_reach_their_handles() {
     on_every_host(|vcpus| async move {
         let (scheduler, group) = scheduler(vcpus);
-        let handles: Vec<_> = (0..1000).map(|index| group.spawn(async move { index * 2 })).collect();
+        let handles: Vec<_> = (0..1000)
+            .map(|index| group.spawn(async move { index * 2 }))
+            .collect();
         for (index, handle) in handles.into_iter().enumerate() {
             assert_eq!(handle.await.unwrap(), index * 2);
         }

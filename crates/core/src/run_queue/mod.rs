@@ -18,6 +18,7 @@
 mod charge;
 mod detach;
 mod enqueue;
+mod hand_over;
 mod pick;
 mod put;
 

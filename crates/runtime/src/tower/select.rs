@@ -74,7 +74,10 @@ impl<B> Select<Request<B>> for ByHeader {
         let Some(value) = request.headers().get(&table.header) else {
             return table.default.clone();
         };
-        let known = table.known.read().unwrap_or_else(|poison| poison.into_inner());
+        let known = table
+            .known
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
         if let Some(group) = known.get(value.as_bytes()) {
             return group.clone();
         }
@@ -97,7 +100,10 @@ impl HeaderTable {
         if name.contains('/') {
             return None;
         }
-        let mut known = self.known.write().unwrap_or_else(|poison| poison.into_inner());
+        let mut known = self
+            .known
+            .write()
+            .unwrap_or_else(|poison| poison.into_inner());
         if let Some(group) = known.get(value) {
             return Some(group.clone());
         }
