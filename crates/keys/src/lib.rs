@@ -39,7 +39,7 @@
 //! * A branch that goes the way it does not fall through sees everything that was written before the flip. A branch that
 //!   falls through orders nothing.
 //! * Where code cannot be patched (other platforms, sandboxes, emulators) the same program works with a load at each
-//!   branch; [`status`] tells why.
+//!   branch; [`status()`] tells why.
 //!
 //! # What to know
 //!

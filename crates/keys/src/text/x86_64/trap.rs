@@ -78,10 +78,11 @@ pub(super) fn install(table: &Table) -> Result<(), c_int> {
     unsafe {
         let mut ours: libc::sigaction = core::mem::zeroed();
         ours.sa_sigaction = handler_address();
-        // SA_NODEFER: a signal that interrupts our handler has a handler of its own, which may run into a breakpoint. Were
-        // SIGTRAP blocked there, the kernel would kill the process.
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
-        libc::sigemptyset(&raw mut ours.sa_mask);
+        // SA_ONSTACK: the thread's own stack may be tiny. The alternate one often is, too (the standard library's has room
+        // for one signal frame and little more), so no other signal may interrupt the handler and put its frame there.
+        // Nor may one run into a breakpoint while SIGTRAP is blocked: the kernel would kill the process.
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        libc::sigfillset(&raw mut ours.sa_mask);
         let previous = (*PREVIOUS.0.get()).as_mut_ptr();
         if libc::sigaction(libc::SIGTRAP, core::ptr::null(), previous) != 0
             || libc::sigaction(libc::SIGTRAP, &raw const ours, core::ptr::null_mut()) != 0
@@ -171,23 +172,26 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     match previous.sa_sigaction {
         // Ignoring is for signals that somebody sent; a real trap kills even so.
         libc::SIG_IGN if code <= 0 => {}
-        // SAFETY: plain calls on locals. SIGTRAP is not blocked here, so the raised one takes its default effect, a core
-        // dump, at once.
+        // SAFETY: plain calls on locals. SIGTRAP is blocked while its handler runs, so the raised one takes its default
+        // effect, a core dump, when this handler returns.
         libc::SIG_DFL | libc::SIG_IGN => unsafe {
             let mut default: libc::sigaction = core::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(signal, &raw const default, core::ptr::null_mut());
             libc::raise(signal);
         },
-        // SAFETY: what is neither default nor ignore is a function of the type that the flag tells. Its mask is applied
-        // around the call as the kernel would have done.
+        // SAFETY: what is neither default nor ignore is a function of the type that the flag tells. It runs with the mask
+        // that the kernel would have given it: the interrupted thread's and its own. The kernel's sets are one word, the
+        // first of the C library's, and it saves no more than that in the context. The mask of the interrupted thread is
+        // restored from the context when the outer handler returns.
         handler => unsafe {
+            let interrupted = &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask;
             let mut mask = previous.sa_mask;
             if previous.sa_flags & libc::SA_NODEFER == 0 {
                 libc::sigaddset(&raw mut mask, signal);
             }
-            let mut old = MaybeUninit::<libc::sigset_t>::uninit();
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, old.as_mut_ptr());
+            *(&raw mut mask).cast::<u64>() |= interrupted.cast::<u64>().read();
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, core::ptr::null_mut());
             if previous.sa_flags & libc::SA_SIGINFO != 0 {
                 let with_info: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                     core::mem::transmute(handler);
@@ -196,7 +200,6 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
                 let plain: unsafe extern "C" fn(c_int) = core::mem::transmute(handler);
                 plain(signal);
             }
-            libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut());
         },
     }
 }
