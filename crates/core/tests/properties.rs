@@ -61,6 +61,8 @@ enum Then {
     Preempt,
     Sleep,
     Exit,
+    /// Wakes a sleeper and waits for it.
+    Talk,
     GoOn,
 }
 
@@ -75,6 +77,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Then::Preempt),
         3 => Just(Then::Sleep),
         1 => Just(Then::Exit),
+        3 => Just(Then::Talk),
         2 => Just(Then::GoOn),
     ];
     let nanos = prop_oneof![0..2_000u64, 0..200_000u64, 0..20_000_000u64];
@@ -242,10 +245,28 @@ impl Host {
             Then::Preempt => queue.put_prev_preempt(task, now),
             Then::Sleep => self.asleep.push((task, queue.put_prev_sleep(now).unwrap())),
             Then::Exit => assert!(queue.put_prev_exit(now).unwrap().cpu_time() >= Nanos(delta)),
+            Then::Talk => self.talk(cpu, task),
             Then::GoOn => {
                 queue.should_resched(now);
                 self.current[cpu] = Some(task);
             }
+        }
+    }
+
+    /// The current task wakes the latest sleeper and sleeps itself: the short way if there is one.
+    fn talk(&mut self, cpu: usize, task: usize) {
+        let (queue, now) = (&mut self.queues[cpu], Nanos(self.now));
+        let Some((woken, entity)) = self.asleep.pop() else {
+            self.current[cpu] = Some(task);
+            return;
+        };
+        let home = Arc::clone(&self.homes[woken]);
+        if let Some(sleeper) = queue.hand_over(&home, &entity, now) {
+            self.asleep.push((task, sleeper));
+            self.current[cpu] = Some(woken);
+        } else {
+            queue.enqueue(&home, entity, woken, Enqueue::WakeBuddy, now);
+            self.asleep.push((task, queue.put_prev_sleep(now).unwrap()));
         }
     }
 
