@@ -245,7 +245,7 @@ impl Vcpu {
             // Rule 7: an empty queue has nothing to steal.
             held = (queue.nr_queued() == 0).then_some(queue);
             let poll_started = now;
-            (previous, now) = self.dispatch(shared, me, entered, task, now);
+            (previous, now) = self.dispatch(shared, me, entered, task, held.as_deref_mut(), now);
             let long = now.saturating_sub(poll_started) > STALE_AFTER;
             self.short_polls = if long {
                 0
@@ -338,6 +338,7 @@ impl Vcpu {
         me: &VcpuShared,
         entered: &Entered,
         mut task: Task,
+        held: Option<&mut RunQueue<Task>>,
         started: Nanos,
     ) -> (Previous, Nanos) {
         let owned = task.owned_mut();
@@ -386,9 +387,29 @@ impl Vcpu {
                 task.context().record_poll(billed, wall, delay);
                 Previous::Again(task)
             }
+            Polled::Finished(finishing) => {
+                finishing.context().record_poll(billed, wall, delay);
+                self.charge_last_poll(me, held, now);
+                finishing.complete();
+                Previous::Done
+            }
             Polled::Done => Previous::Done,
         };
         (previous, now)
+    }
+
+    /// Charges the last poll of a task before anybody can see that it has ended: whoever awaited it reads complete clocks.
+    fn charge_last_poll(&mut self, me: &VcpuShared, held: Option<&mut RunQueue<Task>>, now: Nanos) {
+        let notes = std::mem::take(&mut self.notes);
+        self.notes.leave = notes.leave;
+        let charge = |queue: &mut RunQueue<Task>| {
+            queue.charge_except(now, notes.excluded);
+            queue.charge_extra(notes.extra);
+        };
+        match held {
+            Some(queue) => charge(queue),
+            None => charge(&mut lock(me)),
+        }
     }
 
     /// Makes `group`'s figures on this virtual CPU the current ones.

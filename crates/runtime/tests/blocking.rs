@@ -1,4 +1,5 @@
 //! Blocking code is charged to its group and does not hold up others.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Freeze, thaw, kill, removal and moves of groups, and what bad input is answered with.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! `in_group`: any future in any task is metered, and in foreign tasks ordered.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! Abort, panic, wake, move, freeze and group removal at random; afterwards every task is accounted for.
 //!
 //! One second by default; `QUOTIENT_STRESS_SECONDS=10 cargo test -p quotient --test stress` for the long run.
+#![cfg(not(loom))]
 
 mod common;
 

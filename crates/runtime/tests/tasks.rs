@@ -1,4 +1,5 @@
 //! Tasks behave as tokio's: outputs, panics, aborts, detached tasks, children in the parent's group.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The tower layer under unmodified `axum::serve`, over loopback TCP.
+#![cfg(not(loom))]
 #![cfg(feature = "tower")]
 
 mod common;

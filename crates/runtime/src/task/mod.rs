@@ -174,8 +174,39 @@ pub(crate) enum Polled<C: Context> {
     Pending(Parking<C>),
     /// To be queued again: woken during the poll, or deferred.
     Again(Task<C>),
-    /// Complete: ready, panicked or cancelled.
+    /// Ready or panicked: the future is dropped and the output stored, but nobody can see it before [`Finishing::complete`], so that
+    /// whoever awaits the task finds its last poll accounted for.
+    Finished(Finishing<C>),
+    /// Complete: cancelled.
     Done,
+}
+
+/// A task with its output stored, about to be seen as complete; dropping it completes it.
+pub(crate) struct Finishing<C: Context> {
+    task: ManuallyDrop<Task<C>>,
+}
+
+impl<C: Context> Finishing<C> {
+    /// What the scheduler keeps with the task, for everybody.
+    #[inline]
+    pub(crate) fn context(&self) -> &C {
+        self.task.context()
+    }
+
+    /// Lets the handle see the output.
+    #[inline]
+    pub(crate) fn complete(self) {
+        drop(self);
+    }
+}
+
+impl<C: Context> Drop for Finishing<C> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; `self` is not used again.
+        let task = unsafe { ManuallyDrop::take(&mut self.task) };
+        task.complete();
+    }
 }
 
 /// A polled task about to go idle; dropping it cancels the task, as dropping the token does.
@@ -312,8 +343,9 @@ impl<C: Context> Task<C> {
         let finished = unsafe { (view.header().vtable.poll)(self.task, &waker) };
         if finished {
             drop(scope);
-            self.complete();
-            return Polled::Done;
+            return Polled::Finished(Finishing {
+                task: ManuallyDrop::new(self),
+            });
         }
         let now = view.load();
         if now.is_aborted() {
@@ -340,6 +372,10 @@ impl<C: Context> Task<C> {
     pub(crate) fn run(self, deferred: impl FnOnce(&Waker) -> bool) -> Run<C> {
         match self.poll(deferred) {
             Polled::Again(task) => Run::Again(task),
+            Polled::Finished(finishing) => {
+                finishing.complete();
+                Run::Done
+            }
             Polled::Done => Run::Done,
             Polled::Pending(parking) => match parking.park() {
                 Parked::Idle => Run::Idle,
