@@ -204,3 +204,41 @@ fn a_replaced_handler_is_noticed() {
     );
     HAMMERED.disable().expect("nothing hinders");
 }
+
+/// The child's part of the next test: does nothing unless asked.
+#[test]
+#[ignore = "run by another test, in a child process"]
+fn runs_into_a_foreign_breakpoint() {
+    if std::env::var_os("QUOTIENT_KEYS_FOREIGN_BREAKPOINT").is_some()
+        && in_mode(Mode::Strict).is_some()
+    {
+        // SAFETY: kills the process, which is what is tested.
+        unsafe { core::arch::asm!("int3") };
+        println!("survived");
+    }
+}
+
+#[test]
+fn without_another_handler_a_foreign_trap_kills() {
+    use std::os::unix::process::ExitStatusExt;
+    if status().default_mode == Mode::Soft {
+        return;
+    }
+    let output =
+        std::process::Command::new(std::env::current_exe().expect("a test knows its path"))
+            .args([
+                "--exact",
+                "runs_into_a_foreign_breakpoint",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("QUOTIENT_KEYS_FOREIGN_BREAKPOINT", "1")
+            .output()
+            .expect("a test can start itself");
+    assert_eq!(
+        output.status.signal(),
+        Some(libc::SIGTRAP),
+        "{:?}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}

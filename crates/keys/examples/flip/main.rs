@@ -9,7 +9,7 @@ mod steps;
 
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use quotient_keys::{Mode, set_mode, status};
@@ -20,6 +20,12 @@ const ROW_TIME: Duration = Duration::from_millis(250);
 
 /// Pairs of flips a row, at most.
 const PAIRS_MAX: usize = 200;
+
+/// Flips that take longer are judged by the peer's processor time, shorter ones by its progress, us.
+const LONG_US: f64 = 500.0;
+
+/// The peer counts as running if it got this share of the time of a long flip.
+const RUNNING_SHARE_MIN: f64 = 0.8;
 
 /// Flips of each direction that should have seen the peer running.
 const PROVEN_MIN: usize = 10;
@@ -36,7 +42,7 @@ struct Row {
     disable_us: f64,
     barriers: (u64, u64),
     traps: u64,
-    /// Share of the flips during which the peer was seen to make progress.
+    /// Share of the flips during which the peer was on its processor.
     peer_running: f64,
 }
 
@@ -66,6 +72,7 @@ fn main() -> ExitCode {
     let rows = std::thread::scope(|scope| {
         scope.spawn(|| {
             keep_to_processor(1);
+            announce_peer();
             while !stop.load(Ordering::Relaxed) {
                 run_peer_once();
             }
@@ -103,6 +110,34 @@ fn keep_to_processor(number: usize) {
     }
     #[cfg(not(patching))]
     let _ = number;
+}
+
+/// Number of the clock that counts the peer's processor time.
+static PEER_CLOCK: AtomicI32 = AtomicI32::new(0);
+
+/// Tells which thread the peer is.
+fn announce_peer() {
+    #[cfg(patching)]
+    // SAFETY: asks about the calling thread, and fills a local.
+    unsafe {
+        let mut clock = 0;
+        if libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) == 0 {
+            PEER_CLOCK.store(clock, Ordering::Release);
+        }
+    }
+}
+
+/// Processor time of the peer so far: proves whether a flip had a running peer.
+fn peer_cpu_time() -> Duration {
+    #[cfg(patching)]
+    // SAFETY: fills a local; the peer lives as long as there are measurements.
+    unsafe {
+        let mut time: libc::timespec = core::mem::zeroed();
+        if libc::clock_gettime(PEER_CLOCK.load(Ordering::Acquire), &raw mut time) == 0 {
+            return Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        }
+    }
+    Duration::ZERO
 }
 
 fn run_peer_once() {
@@ -204,9 +239,10 @@ struct Times {
     peer_running: f64,
 }
 
-/// Medians over flips during which the peer made progress, if there are any.
+/// Medians over flips during which the peer was running, if there are any.
 fn time_pairs(mut set: impl FnMut(bool)) -> Times {
     let started = Instant::now();
+    let mut last_us = 0.0;
     let (mut enables, mut disables) = (Vec::new(), Vec::new());
     let (mut seen_running, mut flips) = (0, 0);
     // Goes on for a while if the machine is busy and the peer was seldom seen.
@@ -218,11 +254,21 @@ fn time_pairs(mut set: impl FnMut(bool)) -> Times {
     while !has_enough(seen_running, flips) {
         for on in [true, false] {
             wait_for_progress();
-            let before = PROGRESS.load(Ordering::Relaxed);
+            // Asking for the peer's processor time disturbs what follows, so a short flip is judged by the peer's
+            // progress; a long one could have lost the peer in the middle.
+            let progress = PROGRESS.load(Ordering::Relaxed);
+            let peer_time = (last_us > LONG_US).then(peer_cpu_time);
             let flip_started = Instant::now();
             set(on);
-            let us = flip_started.elapsed().as_secs_f64() * 1e6;
-            let was_running = PROGRESS.load(Ordering::Relaxed) != before;
+            let elapsed = flip_started.elapsed();
+            last_us = elapsed.as_secs_f64() * 1e6;
+            let us = last_us;
+            let was_running = match peer_time {
+                None => PROGRESS.load(Ordering::Relaxed) != progress && us <= LONG_US,
+                Some(before) => {
+                    peer_cpu_time().saturating_sub(before) >= elapsed.mul_f64(RUNNING_SHARE_MIN)
+                }
+            };
             seen_running += usize::from(was_running);
             flips += 1;
             let times = if on { &mut enables } else { &mut disables };

@@ -149,7 +149,7 @@ impl<'a> Conversion<'a> {
             Edit::first_byte(site.code, site.first_byte(form))
         })?;
         for &index in work {
-            self.sites[index as usize].form = form;
+            self.sites[index as usize].set_form(form);
         }
         Ok(())
     }

@@ -44,8 +44,10 @@ pub(super) struct Site {
     pub(super) key: u32,
     /// The key's value for which the site falls through.
     pub(super) bias: bool,
-    /// What was last written here.
+    /// What was last written here; changed by [`Site::set_form`] only.
     pub(super) form: Form,
+    /// The first byte of `form`, kept because it is compared before each patch.
+    opcode: u8,
     length: Length,
 }
 
@@ -58,13 +60,18 @@ impl Site {
     /// # Safety
     /// `code` is the address of a branch instruction of at least 2 bytes in readable, mapped code.
     pub(super) unsafe fn new(code: usize, target: usize, key: u32, bias: bool) -> Option<Self> {
-        let with = |length| Self {
-            code,
-            target,
-            key,
-            bias,
-            form: Form::Jump,
-            length,
+        let with = |length| {
+            let mut site = Self {
+                code,
+                target,
+                key,
+                bias,
+                form: Form::Jump,
+                opcode: 0,
+                length,
+            };
+            site.set_form(Form::Jump);
+            site
         };
         let near = with(Length::Five);
         let short = with(Length::Two);
@@ -136,7 +143,13 @@ impl Site {
 
     /// Whether the first byte is the one that was last written.
     pub(super) fn is_ours(&self) -> bool {
-        self.found() == self.first_byte(self.form)
+        self.found() == self.opcode
+    }
+
+    /// Notes what has been written.
+    pub(super) fn set_form(&mut self, form: Form) {
+        self.form = form;
+        self.opcode = self.first_byte(form);
     }
 
     /// Learns from memory which form a write that failed half-way has left.
@@ -147,7 +160,7 @@ impl Site {
             .into_iter()
             .find(|&form| self.first_byte(form) == found)
         {
-            self.form = form;
+            self.set_form(form);
         }
     }
 }

@@ -156,9 +156,10 @@ impl CodeWriter {
         self.buffer.extend_from_slice(code);
         for edit in run {
             let offset = edit.address - start;
-            // Byte by byte: nearly always there is one, and a call to copy it would be most of the cost.
-            for (place, &byte) in self.buffer[offset..].iter_mut().zip(edit.bytes()) {
-                *place = byte;
+            match edit.bytes() {
+                // Nearly always; a call to copy one byte would be most of the cost.
+                [byte] => self.buffer[offset] = *byte,
+                bytes => self.buffer[offset..offset + bytes.len()].copy_from_slice(bytes),
             }
         }
         // SAFETY: the buffer is valid for its length. What the write does to the code is the contract of `write`.
