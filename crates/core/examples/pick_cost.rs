@@ -15,14 +15,19 @@ type Handle = std::num::NonZeroU64;
 const POLL: u64 = 120;
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("switch") {
-        // One operation alone, for a profiler to count.
+    if let Some(name) = std::env::args().nth(1) {
+        // One operation alone, bucketed, for a profiler to count.
         let config = Config {
             quantum: Nanos::from_micros(50),
             ..Config::new(1)
         };
-        println!("{:.1}", switch_yield(config, 100));
-        return;
+        let nanos = match name.as_str() {
+            "switch" => switch_yield(config, 100),
+            "sleep" => sleep_cycle(config, 1),
+            "groups" => group_switch(config, 100),
+            _ => return eprintln!("{name:?} is none of switch, sleep, groups"),
+        };
+        return println!("{nanos:.1}");
     }
     println!("{:>34} {:>12} {:>12}", "ns", "exact", "bucketed");
     for tasks in [1usize, 2, 10, 100, 1_000, 10_000, 100_000] {

@@ -91,7 +91,7 @@
 //! | `tree`, `group`, `clock` | the groups, shared by all CPUs |
 //! | `entity`, `node`, `timeline`, `average`, `key_queue` | what one CPU keeps |
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
-//! | `run_queue/` | the calls: enqueue, pick, charge, put, detach |
+//! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
 //! | `foreign`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
 //! | `check` | every invariant, recomputed; tests and simulators call it at every step |
 //!

@@ -37,6 +37,8 @@ use core::fmt;
 use std::sync::Arc;
 
 /// The run queue of one CPU. `T` is the host's handle of a task; it moves in with `enqueue` and out with `pick`.
+///
+/// To stop using a queue while its tree lives on, [`RunQueue::drain`] it first: groups count what is runnable in it.
 pub struct RunQueue<T> {
     pub(crate) cpu: CpuId,
     pub(crate) rules: Rules,

@@ -88,7 +88,8 @@ impl<T> RunQueue<T> {
             (best, _) = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
         let timeline = &mut self.timelines[level as usize];
-        if timeline.buddies.concern(best) {
+        // Hints are about others, of which there may be none.
+        if timeline.nr > 1 && timeline.buddies.concern(best) {
             best = timeline.apply_buddies(&mut self.slab.nodes, best, &self.rules);
         }
         timeline.unqueue(&mut self.slab.nodes, best, &self.rules);
