@@ -9,7 +9,7 @@ mod steps;
 
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use quotient_keys::{Mode, set_mode, status};
@@ -113,7 +113,8 @@ fn keep_to_processor(number: usize) {
 }
 
 /// Number of the clock that counts the peer's processor time.
-static PEER_CLOCK: AtomicI32 = AtomicI32::new(0);
+#[cfg(patching)]
+static PEER_CLOCK: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
 
 /// Tells which thread the peer is.
 fn announce_peer() {
