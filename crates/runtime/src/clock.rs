@@ -1,17 +1,17 @@
 //! The runtime's two clocks: wall time from the processor's time-stamp counter and the CPU time of the calling thread.
 //!
 //! Policy never reads a clock: only this file does, and every scheduler call is handed the result.
-//! A time-stamp read costs about 10 ns (`Instant::now` 22 ns), so there is one for each switch; the thread's CPU
-//! clock costs about 320 ns (a system call), so it is read once every [`RECONCILE_INTERVAL`].
+//! A time-stamp read costs about 10 ns (`Instant::now` 22 ns), so there is one for each switch; the thread's CPU clock costs about
+//! 320 ns (a system call), so it is read after long polls, and between turns once every [`RECONCILE_INTERVAL`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quotient_core::Nanos;
 
-/// How often a virtual CPU compares the wall time it charged with its thread's CPU clock.
+/// How old the last reading of the thread's CPU clock may be when a turn starts.
 ///
-/// Unit: nanoseconds. Default: 4 ms, one tick of a 250 Hz kernel: the error that a host's preemption can leave in a
-/// group's bill is bounded by this interval, and the cost (two system calls) stays below 0.02 %.
+/// Unit: nanoseconds. Default: 4 ms, one tick of a 250 Hz kernel: what the host's preemption can leave in a wrong group's bill is
+/// bounded by it, and the system call costs 0.01 %.
 pub(crate) const RECONCILE_INTERVAL: Nanos = Nanos::from_micros(4_000);
 
 /// Monotonic wall clock; its zero is the moment of creation.

@@ -407,7 +407,7 @@ impl Group {
     }
 
     /// CPU time of the group and its descendants; exact when they are quiet, else behind by at most the polls in progress.
-    /// Never goes backwards for one reader. O(virtual CPUs), no lock.
+    /// Never goes backwards for one reader. O(virtual CPUs); no writer is ever waited for.
     pub fn cpu_time(&self) -> Duration {
         Duration::from_nanos(self.inner.core.cpu_time().as_nanos())
     }

@@ -184,7 +184,7 @@ impl<F: Future> Future for InGroup<F> {
         if !open && !gate.passed.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
-        gate.ready.store(false, Ordering::Release);
+        gate.ready.swap(false, Ordering::AcqRel);
         let waker = if open {
             context.waker().clone()
         } else {

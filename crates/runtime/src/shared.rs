@@ -195,7 +195,7 @@ impl Shared {
 
     /// A virtual CPU of this thread hands on a task that others may see.
     pub(crate) fn publish_local(&self, vcpu: usize, mut arrival: Arrival) {
-        if matches!(arrival.kind, Enqueue::WakeBuddy) {
+        if arrival.kind == Enqueue::WakeBuddy {
             arrival.kind = Enqueue::Wake;
         }
         if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
@@ -205,6 +205,12 @@ impl Shared {
 
     /// A thread outside the virtual CPUs (a driver, a timer, another runtime) woke or spawned `task`.
     pub(crate) fn submit_remote(&self, mut task: Task, kind: Enqueue) {
+        // A buddy is a task's choice; a driver's wake-ups come in no order that means anything.
+        let kind = if kind == Enqueue::WakeBuddy {
+            Enqueue::Wake
+        } else {
+            kind
+        };
         task.owned_mut().since = self.clock.now();
         let home = task.context().home.load(Ordering::Relaxed) as usize;
         let target = self.choose(home);

@@ -87,11 +87,14 @@ enum Previous {
     Done,
 }
 
-/// A point where wall and thread CPU clock were read together, on one thread that has not slept since.
+/// A point where wall and thread CPU clock were read together. What the thread did for others while the virtual CPU slept makes
+/// steal look smaller, never larger.
 struct Reference {
     thread: usize,
+    /// Wall time of the reading, moved on by the time that the virtual CPU has slept since.
     wall: Nanos,
     cpu: Nanos,
+    read_at: Nanos,
 }
 
 /// The future of one virtual CPU.
@@ -105,6 +108,8 @@ pub(crate) struct Vcpu {
     reference: Option<Reference>,
     last_balance: Nanos,
     left_at: Nanos,
+    /// When it last went to sleep, until it wakes.
+    slept_at: Option<Nanos>,
     queue_turns: u32,
     /// Short polls since the last long one.
     short_polls: u32,
@@ -127,6 +132,7 @@ impl Vcpu {
             reference: None,
             last_balance: Nanos::ZERO,
             left_at: Nanos::ZERO,
+            slept_at: None,
             queue_turns: 0,
             short_polls: SHORT_POLLS,
             alive: 0,
@@ -199,7 +205,6 @@ impl Vcpu {
             }
             Leave::Yield => shared.host.defer(context),
             Leave::Sleep => {
-                self.reference = None;
                 shared.idle.fetch_or(1 << self.index, Ordering::SeqCst);
                 me.park.prepare_sleep(context.waker());
                 if me.inbox.len() > 0 || shared.may_end() {
@@ -431,6 +436,7 @@ impl Vcpu {
             thread: thread_mark(),
             wall: now,
             cpu,
+            read_at: now,
         };
         let steal = match &self.reference {
             Some(before) if before.thread == here.thread => now
@@ -449,19 +455,21 @@ impl Vcpu {
         steal
     }
 
-    /// Where polls are long, keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
+    /// Keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
     fn refresh_reference(&mut self, now: Nanos) {
-        if self.short_polls > SHORT_POLLS {
-            return;
+        let slept = now.saturating_sub(self.slept_at.take().unwrap_or(now));
+        if let Some(reference) = &mut self.reference {
+            reference.wall = reference.wall.saturating_add(slept);
         }
         let thread = thread_mark();
         let good = matches!(&self.reference, Some(known)
-            if known.thread == thread && now.saturating_sub(known.wall) < RECONCILE_INTERVAL);
+            if known.thread == thread && now.saturating_sub(known.read_at) < RECONCILE_INTERVAL);
         if !good {
             self.reference = thread_cpu_time().map(|cpu| Reference {
                 thread,
                 wall: now,
                 cpu,
+                read_at: now,
             });
         }
     }
@@ -538,6 +546,7 @@ impl Vcpu {
         }
         // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
         if self.waiting == 0 {
+            self.slept_at = Some(now);
             return Leave::Sleep;
         }
         self.left_at = now;
@@ -671,7 +680,7 @@ fn needs_stand_in(shared: &Shared, now: Nanos) -> bool {
 }
 
 /// Starts a stand-in virtual CPU, or wakes one that sleeps; at most one more at a time, at most as many as there are regular
-/// ones. Called when every regular virtual CPU is stuck.
+/// ones. Called when every regular virtual CPU is stuck, and by one that is about to block in place.
 pub(crate) fn stand_in(shared: &Arc<Shared>) {
     if shared.phase() != OPEN {
         return;
