@@ -16,7 +16,7 @@ use super::arena;
 use super::memory::resident_bytes;
 use super::print_json;
 use super::spawner::{QuotientSpawner, Spawner, TokioSpawner};
-use super::workload::{Shape, YieldKind, self_wake};
+use super::workload::{Shape, self_wake};
 use crate::failure::Failure;
 
 /// Tasks started at once before the probe waits until they sleep: keeps queues short, so that a task is counted and not
@@ -24,8 +24,6 @@ use crate::failure::Failure;
 const BATCH: u64 = 1_000;
 /// Round trips of the ping-pong beside sleeping tasks.
 const PINGPONG_ROUNDS: u64 = 100_000;
-/// Yields shared among the groups' tasks.
-const GROUP_YIELDS: u64 = 2_000_000;
 /// Wake-ups shared among the groups' tasks.
 const GROUP_WAKES: u64 = 400_000;
 
@@ -70,10 +68,10 @@ pub struct Probe {
     pub bytes: f64,
     /// Groups only: bytes each after a task in each has run, the task included.
     pub bytes_used: Option<f64>,
-    /// Nanoseconds of a round trip between two tasks beside the sleeping ones; groups only: of a switch between groups
-    /// when all have a ready task.
-    pub switch_ns: f64,
-    /// Groups only: nanoseconds a wake-up when all groups are woken from one task.
+    /// Tasks only: nanoseconds of a round trip between two tasks beside the sleeping ones.
+    pub pingpong_ns: Option<f64>,
+    /// Groups only: nanoseconds to wake, pick and put to sleep one task, when all groups are woken from one task and
+    /// their queue is as long as there are groups.
     pub wake_ns: Option<f64>,
 }
 
@@ -180,7 +178,7 @@ fn tasks<S: Spawner>(
         create_ns: elapsed.as_nanos() as f64 / arguments.count as f64,
         bytes: grown as f64 / arguments.count as f64 - future_bytes as f64,
         bytes_used: None,
-        switch_ns: measured.nanos(),
+        pingpong_ns: Some(measured.nanos()),
         wake_ns: None,
     })
 }
@@ -229,15 +227,11 @@ fn groups(
         groups: Arc::new(created),
         next: Arc::new(AtomicU64::new(0)),
     };
-    let yields = GROUP_YIELDS.max(4 * count);
-    let shape = Shape::Yields(YieldKind::SelfWake, count);
-    // The coordinator runs in a group of its own, so that the groups have one task each.
-    let switched =
-        block_on(runtime, &home, shape.run(spawner.clone(), yields))?.map_err(Failure::Run)?;
-    let grown_used = resident_bytes()?.saturating_sub(before + handles);
     let wakes = GROUP_WAKES.max(2 * count);
+    // The coordinator runs in a group of its own, so that the groups have one task each.
     let woken =
         block_on(runtime, &home, Shape::Wake(count).run(spawner, wakes))?.map_err(Failure::Run)?;
+    let grown_used = resident_bytes()?.saturating_sub(before + handles);
     Ok(Probe {
         kind: arguments.kind,
         count,
@@ -245,7 +239,7 @@ fn groups(
         create_ns,
         bytes: grown as f64 / count as f64,
         bytes_used: Some(grown_used as f64 / count as f64),
-        switch_ns: switched.nanos(),
+        pingpong_ns: None,
         wake_ns: Some(woken.nanos()),
     })
 }

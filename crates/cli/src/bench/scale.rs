@@ -1,4 +1,4 @@
-//! `quotient bench scale`: memory a task and a group, and how creation, switch and wake-up grow with their number. Each
+//! `quotient bench scale`: memory a task and a group, and how creation and wake-up grow with their number. Each
 //! figure comes from a process of its own, see [`super::probe`].
 
 use std::process::{Command, Stdio};
@@ -119,20 +119,20 @@ pub fn print(results: &Results) {
         return;
     }
     println!(
-        "\ngrowth: ns to create one, ns a switch (tasks: round trip beside the sleepers), ns a wake-up, bytes each"
+        "\ngrowth: ns to create one, ns a round trip of two tasks beside the sleepers, ns to wake, pick and sleep in full queues, bytes each"
     );
     println!(
         "{:<15} {:>9} {:>1} {:>9} {:>9} {:>9} {:>9} {:>12}",
-        "what", "count", "w", "create", "switch", "wake", "bytes", "bytes used"
+        "what", "count", "w", "create", "round", "wake", "bytes", "bytes used"
     );
     for probe in &results.probes {
         println!(
-            "{:<15} {:>9} {:>1} {:>9.0} {:>9.1} {:>9} {:>9.0} {:>12}",
+            "{:<15} {:>9} {:>1} {:>9.0} {:>9} {:>9} {:>9.0} {:>12}",
             format!("{:?}", probe.kind),
             probe.count,
             probe.workers,
             probe.create_ns,
-            probe.switch_ns,
+            optional(probe.pingpong_ns),
             optional(probe.wake_ns),
             probe.bytes,
             optional(probe.bytes_used)
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     fn probe(kind: Kind, workers: u32, bytes: f64, bytes_used: Option<f64>) -> Probe {
-        let (count, create_ns, switch_ns, wake_ns) = (1, 1.0, 1.0, None);
+        let (count, create_ns, pingpong_ns, wake_ns) = (1, 1.0, None, None);
         Probe {
             kind,
             count,
@@ -166,7 +166,7 @@ mod tests {
             create_ns,
             bytes,
             bytes_used,
-            switch_ns,
+            pingpong_ns,
             wake_ns,
         }
     }
