@@ -25,7 +25,7 @@ pub struct Results {
     pub bytes_per_idle_task: Option<f64>,
     /// The same on plain tokio.
     pub bytes_per_idle_tokio_task: Option<f64>,
-    /// Bytes of a group in which a task has run, without the task, at the highest count and the most vCPUs measured.
+    /// Bytes of a group in which a task has run, without the task: the most over all counts, with the most vCPUs.
     pub bytes_per_group: Option<f64>,
     /// The single probes.
     pub probes: Vec<Probe>,
@@ -64,7 +64,8 @@ pub fn measure(quick: bool) -> Result<Results, Failure> {
     Ok(summarise(probes))
 }
 
-/// The figures of the highest count and the most workers, which come last of their kind.
+/// Tasks: the figures of the highest count and the most workers, which come last of their kind. Groups: the most a group
+/// took with the most workers, since the more groups there are, the fewer have run on every vCPU.
 fn summarise(probes: Vec<Probe>) -> Results {
     let last = |kind| {
         probes
@@ -73,8 +74,12 @@ fn summarise(probes: Vec<Probe>) -> Results {
             .find(|probe: &&Probe| probe.kind == kind)
     };
     let task = last(Kind::TasksQuotient).map(|probe| probe.bytes);
-    let group = last(Kind::Groups)
-        .and_then(|probe| probe.bytes_used)
+    let workers = last(Kind::Groups).map(|probe| probe.workers);
+    let group = probes
+        .iter()
+        .filter(|probe| Some(probe.workers) == workers)
+        .filter_map(|probe| probe.bytes_used)
+        .reduce(f64::max)
         .zip(task);
     Results {
         bytes_per_idle_task: task,
@@ -172,12 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_takes_the_last_probe_of_a_kind_and_leaves_the_task_out_of_the_group() {
+    fn the_summary_takes_the_largest_machine_and_leaves_the_task_out_of_the_group() {
         let results = summarise(vec![
             probe(Kind::TasksQuotient, 1, 900.0, None),
             probe(Kind::Groups, 1, 9.0, Some(9000.0)),
             probe(Kind::TasksQuotient, 2, 200.0, None),
             probe(Kind::Groups, 2, 9.0, Some(3000.0)),
+            probe(Kind::Groups, 2, 9.0, Some(2500.0)),
         ]);
         assert_eq!(results.bytes_per_idle_task, Some(200.0));
         assert_eq!(results.bytes_per_group, Some(2800.0));
