@@ -67,7 +67,7 @@ pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let mut slots = Vec::new();
     for round in 0..plan.rounds {
         for (position, mode) in (0..).zip(Mode::ALL) {
-            progress.begin(&format!("round {}/{}  {mode:<14}", round + 1, plan.rounds));
+            progress.begin(&format!("{}/{}  {mode:<14}", round + 1, plan.rounds));
             let mut order = order(arguments, &plan, workers, mode);
             order.number = 1 + round * Mode::ALL.len() as u32 + position;
             order.rate = rate;

@@ -14,6 +14,9 @@ use serde::Serialize;
 use crate::demo::results::{Row, Series};
 use crate::failure::Failure;
 
+/// Width of what is printed for people. Unit: characters. Default 79: every terminal has them.
+const COLUMNS: usize = 79;
+
 /// Under what conditions the figures were taken.
 #[derive(Debug, Clone, Serialize)]
 pub struct Facts {
@@ -77,7 +80,7 @@ impl Report {
             format!(
                 "\n{}\n{}\n\nThe picture: {}\n",
                 table(&self.rows),
-                self.verdict,
+                wrapped(&self.verdict),
                 out.display()
             )
         };
@@ -110,24 +113,24 @@ pub fn check_writable(out: &Path) -> Result<(), Failure> {
 /// One slot's row in a few words, for the progress display.
 pub fn brief(row: &Row) -> String {
     format!(
-        "{:>6.0} of {:.0} req/s  p50 {:>8}  p99 {:>8}  hogs {:.2} CPU  capacity {:.0} req/s",
+        "{:>4.0}/{:.0} req/s  p99 {:>8}  hogs {:.2} CPU  capacity {:.0}",
         row.victim_rps,
         row.offered_rps,
-        duration(row.p50_us),
         duration(row.p99_us),
         row.hog_cpu,
         row.capacity_rps
     )
 }
 
+/// At most 80 columns.
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
-        "{:<15}{:>9}{:>11}{:>11}{:>11}{:>12}{:>12}{:>16}\n",
-        "mode", "req/s", "p50", "p99", "max", "victim CPU", "hog CPU", "capacity req/s"
+        "{:<15}{:>6}{:>9}{:>9}{:>9}{:>12}{:>9}{:>10}\n",
+        "mode", "req/s", "p50", "p99", "max", "victim CPU", "hog CPU", "capacity"
     );
     for row in rows {
         text += &format!(
-            "{:<15}{:>9.0}{:>11}{:>11}{:>11}{:>12.2}{:>12.2}{:>16.0}\n",
+            "{:<15}{:>6.0}{:>9}{:>9}{:>9}{:>12.2}{:>9.2}{:>10.0}\n",
             row.mode,
             row.victim_rps,
             duration(row.p50_us),
@@ -139,6 +142,24 @@ fn table(rows: &[Row]) -> String {
         );
     }
     text
+}
+
+/// Breaks `text` between words into lines of at most `COLUMNS` characters.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut column) = (String::new(), 0);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > COLUMNS {
+            lines.push('\n');
+            column = 0;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines += word;
+        column += length;
+    }
+    lines
 }
 
 /// Microseconds for people: three digits and a unit.
@@ -163,6 +184,14 @@ mod tests {
             [870, 1_234, 56_780, 812_400, 2_345_678].map(duration),
             ["870 µs", "1.23 ms", "56.8 ms", "812 ms", "2.35 s"]
         );
+    }
+
+    #[test]
+    fn lines_break_between_words_and_lose_none() {
+        let text = "a few words ".repeat(30);
+        let lines = wrapped(&text);
+        assert!(lines.lines().count() > 3 && lines.lines().all(|line| line.len() <= COLUMNS));
+        assert!(lines.split_whitespace().eq(text.split_whitespace()));
     }
 
     #[test]

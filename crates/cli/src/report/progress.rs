@@ -6,7 +6,6 @@ use std::io::{self, IsTerminal, Write};
 pub struct Progress {
     terminal: bool,
     label: String,
-    capacity: Option<f64>,
 }
 
 impl Progress {
@@ -15,29 +14,25 @@ impl Progress {
         Self {
             terminal: io::stderr().is_terminal(),
             label: String::new(),
-            capacity: None,
         }
     }
 
     /// Something new begins.
     pub fn begin(&mut self, label: &str) {
         self.label = label.to_owned();
-        self.capacity = None;
         self.rewrite("starting");
     }
 
     /// The closed loop is over.
     pub fn capacity(&mut self, rps: f64) {
-        self.capacity = Some(rps);
         self.rewrite(&format!("capacity {rps:.0} req/s"));
     }
 
-    /// The open loop has come this far.
+    /// The open loop has come this far. Short enough for 80 columns: a line that wraps cannot be rewritten.
     pub fn open_loop(&mut self, completed: u64, p99_us: u64, hog_cpus: f64) {
-        let capacity = self.capacity.unwrap_or_default();
         let p99 = super::duration(p99_us);
         self.rewrite(&format!(
-            "capacity {capacity:.0} req/s   open loop: {completed} answered, p99 so far {p99}, hogs {hog_cpus:.2} CPU"
+            "{completed} answered  p99 {p99}  hogs {hog_cpus:.2} CPU"
         ));
     }
 
