@@ -16,6 +16,9 @@ use crate::inbox::Arrival;
 use crate::shared::Shared;
 use crate::task_context::Task;
 
+/// A scheduler and the group that is charged.
+type Charged = (Arc<Shared>, Arc<GroupShared>);
+
 thread_local! {
     static LOCAL: Local = const { Local::new() };
 }
@@ -27,9 +30,13 @@ pub(crate) struct Local {
     vcpu: Cell<usize>,
     /// A task is being polled (as against: the virtual CPU itself works).
     polling: Cell<bool>,
-    next: RefCell<Option<Arrival>>,
+    next: Cell<Option<Arrival>>,
     /// The group that is charged now: the task's, or the innermost `in_group`'s.
-    group: RefCell<Option<(Arc<Shared>, Arc<GroupShared>)>>,
+    group: RefCell<Option<Charged>>,
+    /// Address of that group, 0 for none: saves the look inside at every poll.
+    group_at: Cell<usize>,
+    /// One of the next three was set.
+    noted: Cell<bool>,
     /// Time of the current poll that somebody else was charged for.
     excluded: Cell<Nanos>,
     /// Time beyond the current poll that the current task is charged for (a gate's outer polls).
@@ -44,12 +51,39 @@ impl Local {
             scheduler: Cell::new(0),
             vcpu: Cell::new(0),
             polling: Cell::new(false),
-            next: RefCell::new(None),
+            next: Cell::new(None),
             group: RefCell::new(None),
+            group_at: Cell::new(0),
+            noted: Cell::new(false),
             excluded: Cell::new(Nanos::ZERO),
             extra: Cell::new(Nanos::ZERO),
             leave: Cell::new(false),
         }
+    }
+
+    fn take_notes(&self) -> PollNotes {
+        self.noted.set(false);
+        PollNotes {
+            excluded: self.excluded.replace(Nanos::ZERO),
+            extra: self.extra.replace(Nanos::ZERO),
+            leave: self.leave.replace(false),
+        }
+    }
+
+    fn restore_notes(&self, notes: PollNotes) {
+        self.noted.set(true);
+        self.excluded.set(notes.excluded);
+        self.extra.set(notes.extra);
+        self.leave.set(notes.leave);
+    }
+
+    /// Changes the charged group; returns the one before.
+    fn set_group(&self, group: Option<Charged>) -> Option<Charged> {
+        let address = group
+            .as_ref()
+            .map_or(0, |(_, group)| Arc::as_ptr(group).addr());
+        self.group_at.set(address);
+        self.group.replace(group)
     }
 }
 
@@ -63,13 +97,9 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
         if local.scheduler.get() != address {
             return;
         }
-        let Ok(mut next) = local.next.try_borrow_mut() else {
-            return;
-        };
         let Some(task) = task.take() else { return };
         let vcpu = local.vcpu.get();
-        let displaced = next.replace(Arrival { task, kind });
-        drop(next);
+        let displaced = local.next.replace(Some(Arrival { task, kind }));
         if let Some(displaced) = displaced {
             let shared = displaced.task.context().shared.clone();
             shared.publish_local(vcpu, displaced);
@@ -85,7 +115,8 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
 pub(crate) struct Entered {
     previous: (usize, usize, bool),
     previous_next: Option<Arrival>,
-    previous_group: Option<(Arc<Shared>, Arc<GroupShared>)>,
+    previous_group: Option<Charged>,
+    previous_notes: PollNotes,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -100,7 +131,9 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
         Entered {
             previous,
             previous_next: local.next.take(),
-            previous_group: local.group.take(),
+            previous_group: local.set_group(None),
+            // What a foreign task left here (see `in_group`) is nobody's.
+            previous_notes: local.take_notes(),
             _not_send: PhantomData,
         }
     })
@@ -114,7 +147,8 @@ impl Drop for Entered {
             local.scheduler.set(scheduler);
             local.polling.set(polling);
             let left = local.next.replace(self.previous_next.take());
-            drop(local.group.replace(self.previous_group.take()));
+            drop(local.set_group(self.previous_group.take()));
+            local.restore_notes(self.previous_notes);
             (index, left)
         };
         if let Ok((index, Some(arrival))) = LOCAL.try_with(restore) {
@@ -128,21 +162,16 @@ impl Entered {
     /// Takes the task that was woken last on this thread.
     #[inline]
     pub(crate) fn take_next(&self) -> Option<Arrival> {
-        LOCAL.with(|local| local.next.borrow_mut().take())
+        LOCAL.with(|local| local.next.take())
     }
 
     /// A task's poll starts. `group` is taken over only if it differs from the last one.
     #[inline]
     pub(crate) fn begin_task(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) {
         LOCAL.with(|local| {
-            {
-                let mut current = local.group.borrow_mut();
-                let same = matches!(&*current, Some((_, known)) if Arc::ptr_eq(known, group));
-                if !same {
-                    *current = Some((shared.clone(), group.clone()));
-                }
+            if local.group_at.get() != Arc::as_ptr(group).addr() {
+                drop(local.set_group(Some((shared.clone(), group.clone()))));
             }
-            local.excluded.set(Nanos::ZERO);
             local.polling.set(true);
         });
     }
@@ -152,11 +181,10 @@ impl Entered {
     pub(crate) fn end_task(&self) -> PollNotes {
         LOCAL.with(|local| {
             local.polling.set(false);
-            PollNotes {
-                excluded: local.excluded.replace(Nanos::ZERO),
-                extra: local.extra.replace(Nanos::ZERO),
-                leave: local.leave.replace(false),
+            if !local.noted.replace(false) {
+                return PollNotes::default();
             }
+            local.take_notes()
         })
     }
 }
@@ -170,7 +198,7 @@ pub(crate) struct PollNotes {
 }
 
 /// The scheduler and the group that the caller's CPU time is charged to, if any.
-pub(crate) fn current_group() -> Option<(Arc<Shared>, Arc<GroupShared>)> {
+pub(crate) fn current_group() -> Option<Charged> {
     LOCAL
         .try_with(|local| {
             local
@@ -212,18 +240,19 @@ pub(crate) fn with_polling<R>(look: impl FnOnce(&Shared, usize) -> R) -> Option<
 /// The current task is charged `extra` beyond its poll; `leave` asks for a return to the host after it.
 pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
     let _ = LOCAL.try_with(|local| {
+        local.noted.set(true);
         local.extra.set(local.extra.get().saturating_add(extra));
         local.leave.set(local.leave.get() | leave);
     });
 }
 
 /// What [`replace_group`] replaced.
-pub(crate) type Saved = (Option<(Arc<Shared>, Arc<GroupShared>)>, Nanos);
+pub(crate) type Saved = (Option<Charged>, Nanos);
 
 /// Makes `group` the charged group of this thread; give the result back to [`restore_group`].
 pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>) -> Saved {
     LOCAL.with(|local| {
-        let previous = local.group.replace(Some((shared.clone(), group.clone())));
+        let previous = local.set_group(Some((shared.clone(), group.clone())));
         (previous, local.excluded.replace(Nanos::ZERO))
     })
 }
@@ -231,7 +260,8 @@ pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>) -> S
 /// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that nobody nested inside was charged for.
 pub(crate) fn restore_group((previous, excluded_before): Saved, elapsed: Nanos) -> Nanos {
     LOCAL.with(|local| {
-        drop(local.group.replace(previous));
+        drop(local.set_group(previous));
+        local.noted.set(true);
         let nested = local.excluded.get();
         local.excluded.set(excluded_before.saturating_add(elapsed));
         elapsed.saturating_sub(nested)

@@ -233,7 +233,11 @@ impl Vcpu {
             }
             let next = entered.take_next();
             let mut queue = held.take().unwrap_or_else(|| lock(me));
-            let picked = self.switch(shared, &mut queue, previous, next, &mut returning, now);
+            let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
+                yield_to_next(&mut queue, &mut previous, now)
+            } else {
+                self.switch(shared, &mut queue, previous, next, &mut returning, now)
+            };
             let Some(task) = picked else {
                 drop(queue);
                 if !returning && self.pull(shared, Reason::Idle, now) {
@@ -264,6 +268,15 @@ impl Vcpu {
         }
     }
 
+    /// Whether nothing happened but that the previous task is to be queued again.
+    #[inline]
+    fn only_requeues(&self, previous: &Previous) -> bool {
+        matches!(previous, Previous::Again(_))
+            && self.arrivals.is_empty()
+            && self.notes.excluded == Nanos::ZERO
+            && self.notes.extra == Nanos::ZERO
+    }
+
     /// Admits arrivals, puts the previous task back and picks the next one (unless `returning`); one lock.
     fn switch(
         &mut self,
@@ -285,21 +298,15 @@ impl Vcpu {
         }
         // Arrivals first: a group whose running task is about to sleep does not become empty in between, which would take it out
         // of every level above and put it back.
-        if self.arrivals.is_empty() && !*returning {
-            match hand_over(queue, &mut previous, &mut next, now) {
-                Some(task) => {
-                    task.context()
-                        .home
-                        .store(self.index as u32, Ordering::Relaxed);
-                    return Some(task);
-                }
-                None => self.arrivals.extend(next),
-            }
-        } else {
-            self.arrivals.extend(next);
-        }
-        let none_arrived = self.arrivals.is_empty();
         let home = self.index as u32;
+        if self.arrivals.is_empty()
+            && !*returning
+            && let Some(task) = hand_over(queue, &mut previous, &mut next, now)
+        {
+            task.context().home.store(home, Ordering::Relaxed);
+            return Some(task);
+        }
+        self.arrivals.extend(next);
         for mut arrival in self.arrivals.drain(..) {
             arrival.task.context().home.store(home, Ordering::Relaxed);
             let owned = arrival.task.owned_mut();
@@ -313,9 +320,6 @@ impl Vcpu {
             Previous::Done => drop(queue.put_prev_exit(now)),
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
-                if none_arrived && !*returning {
-                    return Some(queue.switch_yield(task, now));
-                }
                 queue.put_prev_yield(task, now);
             }
             Previous::Pending(mut parking) => {
@@ -613,6 +617,21 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         enqueue(queue, task, Enqueue::Wake, now);
     }
     None
+}
+
+/// The short way of yielders among themselves.
+#[inline]
+fn yield_to_next(queue: &mut RunQueue<Task>, previous: &mut Previous, now: Nanos) -> Option<Task> {
+    match std::mem::replace(previous, Previous::Nothing) {
+        Previous::Again(mut task) => {
+            task.owned_mut().since = now;
+            Some(queue.switch_yield(task, now))
+        }
+        other => {
+            *previous = other;
+            None
+        }
+    }
 }
 
 /// The short way of a conversation: the previous task sleeps or has ended, and the one task that it woke runs next. Leaves its
