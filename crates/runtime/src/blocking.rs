@@ -51,6 +51,7 @@ where
     };
     let started = shared.now();
     shared.vcpus[index].blocked.store(true, Ordering::Relaxed);
+    local::publish_next();
     vcpu::stand_in(&shared);
     let _end = OnDrop(|| {
         shared.vcpus[index].blocked.store(false, Ordering::Relaxed);

@@ -27,6 +27,8 @@ thread_local! {
 pub(crate) struct Local {
     /// Address of the scheduler whose virtual CPU runs here, 0 for none: identity only.
     scheduler: Cell<usize>,
+    /// The same, to reach it.
+    owner: RefCell<Option<Arc<Shared>>>,
     vcpu: Cell<usize>,
     /// A task is being polled (as against: the virtual CPU itself works).
     polling: Cell<bool>,
@@ -49,6 +51,7 @@ impl Local {
     const fn new() -> Self {
         Self {
             scheduler: Cell::new(0),
+            owner: RefCell::new(None),
             vcpu: Cell::new(0),
             polling: Cell::new(false),
             next: Cell::new(None),
@@ -100,8 +103,9 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
         let Some(task) = task.take() else { return };
         let vcpu = local.vcpu.get();
         let displaced = local.next.replace(Some(Arrival { task, kind }));
-        if let Some(displaced) = displaced {
-            let shared = displaced.task.context().shared.clone();
+        if let Some(displaced) = displaced
+            && let Some(shared) = &*local.owner.borrow()
+        {
             shared.publish_local(vcpu, displaced);
         }
     });
@@ -114,6 +118,7 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
 /// Guard of one virtual CPU's poll.
 pub(crate) struct Entered {
     previous: (usize, usize, bool),
+    previous_owner: Option<Arc<Shared>>,
     previous_next: Option<Arrival>,
     previous_group: Option<Charged>,
     previous_notes: PollNotes,
@@ -130,6 +135,7 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
         );
         Entered {
             previous,
+            previous_owner: local.owner.replace(Some(shared.clone())),
             previous_next: local.next.take(),
             previous_group: local.set_group(None),
             // What a foreign task left here (see `in_group`) is nobody's.
@@ -145,6 +151,7 @@ impl Drop for Entered {
             let (scheduler, vcpu, polling) = self.previous;
             let index = local.vcpu.replace(vcpu);
             local.scheduler.set(scheduler);
+            drop(local.owner.replace(self.previous_owner.take()));
             local.polling.set(polling);
             let left = local.next.replace(self.previous_next.take());
             drop(local.set_group(self.previous_group.take()));
@@ -219,6 +226,16 @@ pub(crate) fn current_vcpu(shared: &Arc<Shared>) -> Option<usize> {
         })
         .ok()
         .flatten()
+}
+
+/// Makes the task in the `next` slot visible to others: the caller is about to block.
+pub(crate) fn publish_next() {
+    let _ = LOCAL.try_with(|local| {
+        if let Some(arrival) = local.next.take() {
+            let shared = arrival.task.context().shared.clone();
+            shared.publish_local(local.vcpu.get(), arrival);
+        }
+    });
 }
 
 /// Calls `look` with the scheduler and the virtual CPU if a task is being polled on this thread.

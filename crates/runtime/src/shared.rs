@@ -28,7 +28,7 @@ use crate::inbox::{Arrival, Inbox};
 use crate::park::Park;
 use crate::scheduler::Handles;
 use crate::task_context::{Task, TaskContext, TaskRef};
-use crate::tick::TickControl;
+use crate::tick::{STUCK, TickControl};
 
 /// Spawns are accepted.
 pub(crate) const OPEN: u8 = 0;
@@ -211,9 +211,10 @@ impl Shared {
         } else {
             kind
         };
-        task.owned_mut().since = self.clock.now();
+        let now = self.clock.now();
+        task.owned_mut().since = now;
         let home = task.context().home.load(Ordering::Relaxed) as usize;
-        let target = self.choose(home);
+        let target = self.choose(home, now);
         match self.vcpus[target].inbox.push(Arrival { task, kind }) {
             Ok(()) => {
                 self.vcpus[target].resched.store(true, Ordering::Relaxed);
@@ -225,7 +226,7 @@ impl Shared {
                 if self.phase() == CLOSED || target < self.regular {
                     task.cancel();
                 } else {
-                    task.owned_mut().since = self.clock.now();
+                    task.owned_mut().since = now;
                     match self.vcpus[0].inbox.push(Arrival { task, kind }) {
                         Ok(()) => {
                             self.wake_vcpu(0);
@@ -237,12 +238,18 @@ impl Shared {
         }
     }
 
-    /// The home if it is free to take the task at once, else an idle virtual CPU, else the home.
-    fn choose(&self, home: usize) -> usize {
-        let home = if self.vcpus[home].online.load(Ordering::Relaxed) {
+    /// The home if it is free to take the task at once, else an idle virtual CPU, else the home. A stuck or offline home is
+    /// replaced by the first that is neither, if there is any.
+    fn choose(&self, home: usize, now: Nanos) -> usize {
+        let serves = |vcpu: usize| {
+            self.vcpus[vcpu].online.load(Ordering::Relaxed) && !self.is_stuck(vcpu, now)
+        };
+        let home = if serves(home) {
             home
         } else {
-            0
+            (0..self.vcpus.len())
+                .find(|vcpu| serves(*vcpu))
+                .unwrap_or(0)
         };
         let vcpu = &self.vcpus[home];
         if vcpu.park.is_sleeping() {
@@ -260,6 +267,14 @@ impl Shared {
         } else {
             home
         }
+    }
+
+    /// Whether a virtual CPU cannot look at its queues for a while: blocked in place, or in a poll longer than [`STUCK`].
+    pub(crate) fn is_stuck(&self, vcpu: usize, now: Nanos) -> bool {
+        let vcpu = &self.vcpus[vcpu];
+        let since = vcpu.polling_since.load(Ordering::Relaxed);
+        vcpu.blocked.load(Ordering::Relaxed)
+            || since != 0 && now.saturating_sub(Nanos(since - 1)) >= STUCK
     }
 
     /// Wakes one virtual CPU if it sleeps; work for it must be visible already.

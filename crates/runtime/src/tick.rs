@@ -151,7 +151,7 @@ fn tick(shared: &Arc<Shared>) -> Seen {
         if elapsed >= TICK {
             vcpu.resched.store(true, Ordering::Relaxed);
         }
-        if index < shared.regular && (elapsed >= STUCK || vcpu.blocked.load(Ordering::Relaxed)) {
+        if index < shared.regular && shared.is_stuck(index, now) {
             stuck += 1;
         }
     }

@@ -31,7 +31,7 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use quotient_core::balance::{self, Reason};
-use quotient_core::{Detached, Enqueue, Nanos, RunQueue};
+use quotient_core::{Detached, Enqueue, Nanos, Pull, RunQueue};
 
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::defer::was_deferred;
@@ -42,13 +42,13 @@ use crate::shared::{CLOSED, OPEN, Shared, VcpuShared, cpu_id};
 use crate::stats::GroupCpu;
 use crate::task::{Parked, Parking, Polled};
 use crate::task_context::{Owned, Task, TaskContext};
-use crate::tick::STUCK;
 
 /// A poll longer than this ends the turn. Unit: nanoseconds. Default 50 us: below it, a return to the host (about 0.5 us) would cost
 /// more than 1 %; above it, waiting I/O would add up behind hogs (measured in a prototype: 1.6k against 6.5k requests a second).
 const STALE_AFTER: Nanos = Nanos(50_000);
-/// Length of a turn of short polls. Unit: nanoseconds. Default 100 us, by the same reckoning as [`STALE_AFTER`].
-const TURN_BUDGET: Nanos = Nanos(100_000);
+/// Length of a turn of short polls. Unit: nanoseconds. Default 200 us: a return makes tokio's worker search, which wakes another
+/// worker by a system call (some 10 us of processor time on two workers); tokio itself looks at its I/O once in 61 polls.
+const TURN_BUDGET: Nanos = Nanos(200_000);
 /// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
 /// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
 const SUSPICIOUS_POLL: Nanos = Nanos(500_000);
@@ -60,6 +60,8 @@ const BALANCE_INTERVAL: Nanos = Nanos(500_000);
 const BUSY_HOST_GAP: Nanos = Nanos(500_000);
 /// Turns for which a virtual CPU queues with the host's busy tasks before it tries the driver turn again. Unit: turns.
 const QUEUE_TURNS: u32 = 8;
+/// Largest number of tasks taken from a stuck virtual CPU at once. Unit: tasks; bounds the time under its lock to some 20 us.
+const RELIEF_MAX: usize = 128;
 /// After this many short polls in a row a virtual CPU no longer expects long ones. Unit: polls.
 const SHORT_POLLS: u32 = 64;
 
@@ -413,7 +415,9 @@ impl Vcpu {
         self.notes.leave = notes.leave;
         let charge = |queue: &mut RunQueue<Task>| {
             queue.charge_except(now, notes.excluded);
-            queue.charge_extra(notes.extra);
+            if notes.extra != Nanos::ZERO {
+                queue.charge_extra(notes.extra);
+            }
         };
         match held {
             Some(queue) => charge(queue),
@@ -488,22 +492,24 @@ impl Vcpu {
         self.left_at = Nanos::ZERO;
     }
 
-    /// Moves waiting tasks from another virtual CPU to this one, if the balancer says so; true if any came.
+    /// Moves waiting tasks from another virtual CPU to this one; true if any came. Whoever is stuck gives all; of the rest the
+    /// balancer says from whom, and how many.
     fn pull(&mut self, shared: &Shared, reason: Reason, now: Nanos) -> bool {
-        let plan = balance::plan(
-            &shared.topology,
-            cpu_id(self.index),
-            &shared.loads,
-            reason,
-            now,
-        );
-        if let Some(request) = plan
-            && let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock()
-        {
-            victim.detach(&request, now, &mut self.detached);
+        self.relieve(shared, now);
+        if self.detached.is_empty() {
+            let plan = balance::plan(
+                &shared.topology,
+                cpu_id(self.index),
+                &shared.loads,
+                reason,
+                now,
+            );
+            if let Some(request) = plan {
+                self.detach(shared, &request, now);
+            }
         }
         if self.detached.is_empty() {
-            return reason == Reason::Idle && self.pull_inbox(shared, now);
+            return !self.arrivals.is_empty();
         }
         let mut queue = shared.queue(self.index);
         for detached in self.detached.drain(..) {
@@ -518,26 +524,35 @@ impl Vcpu {
         true
     }
 
-    /// Takes arrivals of a virtual CPU that is in a long poll and cannot look at them itself.
-    fn pull_inbox(&mut self, shared: &Shared, now: Nanos) -> bool {
+    /// Takes waiting tasks and arrivals of a virtual CPU that is stuck and cannot look at them itself: its share is not at stake,
+    /// since it runs none of them.
+    fn relieve(&mut self, shared: &Shared, now: Nanos) {
         for (index, other) in shared.vcpus.iter().enumerate() {
-            if index == self.index || other.inbox.len() == 0 {
+            let waits = shared.loads[index].nr_queued() > 0 || other.inbox.len() > 0;
+            if index == self.index || !waits || !shared.is_stuck(index, now) {
                 continue;
             }
-            let since = other.polling_since.load(Ordering::Relaxed);
-            if since != 0 && now.saturating_sub(Nanos(since - 1)) > STALE_AFTER {
-                other.inbox.take_half(&mut self.arrivals);
-                if !self.arrivals.is_empty() {
-                    return true;
-                }
-            }
+            other.inbox.take_half(&mut self.arrivals);
+            let everything = Pull {
+                from: cpu_id(index),
+                max: RELIEF_MAX,
+                group: 0,
+            };
+            self.detach(shared, &everything, now);
+            return;
         }
-        false
+    }
+
+    fn detach(&mut self, shared: &Shared, request: &Pull, now: Nanos) {
+        if let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock() {
+            victim.detach(request, now, &mut self.detached);
+        }
     }
 
     /// Decides how to return to the host.
     fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
-        if shared.regular > 1 && now.saturating_sub(self.last_balance) >= BALANCE_INTERVAL {
+        let alone = shared.regular == 1 && !self.is_stand_in();
+        if !alone && now.saturating_sub(self.last_balance) >= BALANCE_INTERVAL {
             self.last_balance = now;
             self.pull(shared, Reason::Periodic, now);
         }
@@ -549,6 +564,7 @@ impl Vcpu {
             return Leave::Stop;
         }
         // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
+        self.waiting += self.arrivals.len();
         if self.waiting == 0 {
             self.slept_at = Some(now);
             return Leave::Sleep;
@@ -562,7 +578,8 @@ impl Vcpu {
 
     /// A stand-in is no longer needed: hands its tasks to the regular virtual CPUs.
     fn retire(&mut self, shared: &Arc<Shared>) {
-        let arrivals = shared.vcpus[self.index].inbox.close();
+        let mut arrivals = shared.vcpus[self.index].inbox.close();
+        arrivals.append(&mut self.arrivals);
         let queued = shared.drain_queue(self.index);
         let mut target = 0;
         let mut forward = |task: Task, kind: Enqueue| {
@@ -689,13 +706,9 @@ fn thread_mark() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
-/// Whether a regular virtual CPU cannot look at its queue: blocked in place, or in a poll longer than [`STUCK`].
+/// Whether a regular virtual CPU is stuck.
 fn needs_stand_in(shared: &Shared, now: Nanos) -> bool {
-    shared.vcpus[..shared.regular].iter().any(|vcpu| {
-        let since = vcpu.polling_since.load(Ordering::Relaxed);
-        vcpu.blocked.load(Ordering::Relaxed)
-            || since != 0 && now.saturating_sub(Nanos(since - 1)) >= STUCK
-    })
+    (0..shared.regular).any(|vcpu| shared.is_stuck(vcpu, now))
 }
 
 /// Starts a stand-in virtual CPU, or wakes one that sleeps; at most one more at a time, at most as many as there are regular
@@ -704,6 +717,7 @@ pub(crate) fn stand_in(shared: &Arc<Shared>) {
     if shared.phase() != OPEN {
         return;
     }
+    let now = shared.now();
     for index in shared.regular..shared.vcpus.len() {
         let vcpu = &shared.vcpus[index];
         let started = vcpu
@@ -718,9 +732,7 @@ pub(crate) fn stand_in(shared: &Arc<Shared>) {
                 .spawn(Box::pin(Vcpu::new(shared.clone(), index)));
             return;
         }
-        let since = vcpu.polling_since.load(Ordering::Relaxed);
-        let busy = since != 0 && shared.now().saturating_sub(Nanos(since - 1)) >= STUCK;
-        if !busy {
+        if !shared.is_stuck(index, now) {
             // It runs, is about to, or sleeps: then it is enough to wake it.
             shared.wake_vcpu(index);
             return;
