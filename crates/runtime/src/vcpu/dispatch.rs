@@ -1,0 +1,187 @@
+//! One poll: its clocks, its figures and its charge.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+
+use quotient_core::{Nanos, RunQueue};
+
+use super::switch::Previous;
+use super::{Vcpu, lock};
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::defer::was_deferred;
+use crate::group::GroupShared;
+use crate::local::Entered;
+use crate::shared::{Shared, VcpuShared};
+use crate::task::Polled;
+use crate::task_context::Task;
+
+/// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
+/// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
+const SUSPICIOUS_POLL: Nanos = Nanos(500_000);
+/// Difference between wall and CPU time that counts as steal. Unit: nanoseconds. Default 20 us: interrupts and reading skew stay below.
+const STEAL_FLOOR: Nanos = Nanos(20_000);
+/// After a poll longer than this the host's live tasks are counted. Unit: nanoseconds. Default 1 us: shorter polls seldom spawn, and
+/// the look costs 3 ns.
+const ESCAPE_LOOK: Nanos = Nanos(1_000);
+
+/// A point where wall and thread CPU clock were read together. What the thread did for others while the virtual CPU slept makes
+/// steal look smaller, never larger.
+pub(super) struct Reference {
+    thread: usize,
+    /// Wall time of the reading, moved on by the time that the virtual CPU has slept since.
+    wall: Nanos,
+    cpu: Nanos,
+    read_at: Nanos,
+}
+
+impl Vcpu {
+    /// Polls one task. Returns what became of it, the time after, and what the charge must know.
+    #[inline]
+    pub(super) fn dispatch(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        entered: &Entered,
+        mut task: Task,
+        held: Option<&mut RunQueue<Task>>,
+        started: Nanos,
+    ) -> (Previous, Nanos) {
+        let owned = task.owned_mut();
+        let delay = started.saturating_sub(owned.since);
+        owned.since = Nanos::ZERO;
+        self.enter_group(&owned.group);
+        entered.begin_task(shared, &owned.group);
+        me.polling_since
+            .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
+        let location = task.context().location;
+        let polled = {
+            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(was_deferred)
+        };
+        let now = shared.now();
+        me.polling_since.store(0, Ordering::Relaxed);
+        let notes = entered.end_task();
+        let wall = now.saturating_sub(started);
+        self.notes = notes;
+        if wall > SUSPICIOUS_POLL {
+            let steal = self.steal(now, wall.saturating_sub(notes.excluded));
+            self.notes.excluded = notes.excluded.saturating_add(steal);
+            me.resched.store(false, Ordering::Relaxed);
+        }
+        if let Some((_, figures)) = &self.figures {
+            figures.record_poll(wall, delay, location);
+            if wall > ESCAPE_LOOK {
+                let alive = shared.host.alive_tasks();
+                if alive > self.alive {
+                    figures.record_escapes((alive - self.alive) as u64);
+                }
+                self.alive = alive;
+            }
+        }
+        let billed = wall
+            .saturating_sub(self.notes.excluded)
+            .saturating_add(notes.extra);
+        let previous = match polled {
+            Polled::Pending(parking) => {
+                parking.context().record_poll(billed, wall, delay);
+                Previous::Pending(parking)
+            }
+            Polled::Again(task) => {
+                task.context().record_poll(billed, wall, delay);
+                Previous::Again(task)
+            }
+            Polled::Finished(finishing) => {
+                finishing.context().record_poll(billed, wall, delay);
+                self.charge_last_poll(me, held, now);
+                finishing.complete();
+                Previous::Done
+            }
+            Polled::Done => Previous::Done,
+        };
+        (previous, now)
+    }
+
+    /// Charges the last poll of a task before anybody can see that it has ended: whoever awaited it reads complete clocks.
+    fn charge_last_poll(&mut self, me: &VcpuShared, held: Option<&mut RunQueue<Task>>, now: Nanos) {
+        let notes = std::mem::take(&mut self.notes);
+        self.notes.leave = notes.leave;
+        let charge = |queue: &mut RunQueue<Task>| {
+            queue.charge_except(now, notes.excluded);
+            if notes.extra != Nanos::ZERO {
+                queue.charge_extra(notes.extra);
+            }
+        };
+        match held {
+            Some(queue) => charge(queue),
+            None => charge(&mut lock(me)),
+        }
+    }
+
+    /// Makes `group`'s figures on this virtual CPU the current ones.
+    #[inline]
+    fn enter_group(&mut self, group: &Arc<GroupShared>) {
+        let same = matches!(&self.figures, Some((known, _)) if Arc::ptr_eq(known, group));
+        if !same {
+            self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
+        }
+    }
+
+    /// The part of a long poll of `wall` in which the host ran something else, or the poll blocked; counted for its group.
+    #[cold]
+    fn steal(&mut self, now: Nanos, wall: Nanos) -> Nanos {
+        let Some(cpu) = thread_cpu_time() else {
+            return Nanos::ZERO;
+        };
+        let here = Reference {
+            thread: thread_mark(),
+            wall: now,
+            cpu,
+            read_at: now,
+        };
+        let steal = match &self.reference {
+            Some(before) if before.thread == here.thread => now
+                .saturating_sub(before.wall)
+                .saturating_sub(cpu.saturating_sub(before.cpu))
+                .min(wall),
+            _ => Nanos::ZERO,
+        };
+        self.reference = Some(here);
+        if steal < STEAL_FLOOR {
+            return Nanos::ZERO;
+        }
+        if let Some((_, figures)) = &self.figures {
+            figures.record_steal(steal);
+        }
+        steal
+    }
+
+    /// Keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
+    pub(super) fn refresh_reference(&mut self, now: Nanos) {
+        let slept = now.saturating_sub(self.slept_at.take().unwrap_or(now));
+        if let Some(reference) = &mut self.reference {
+            reference.wall = reference.wall.saturating_add(slept);
+        }
+        let thread = thread_mark();
+        let good = matches!(&self.reference, Some(known)
+            if known.thread == thread && now.saturating_sub(known.read_at) < RECONCILE_INTERVAL);
+        if !good {
+            self.reference = thread_cpu_time().map(|cpu| Reference {
+                thread,
+                wall: now,
+                cpu,
+                read_at: now,
+            });
+        }
+    }
+}
+
+/// Identifies the calling thread for as long as it lives.
+fn thread_mark() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}

@@ -1,0 +1,129 @@
+//! Work that changes virtual CPUs: pulled for balance, taken from who is stuck, handed over at the end; and the stand-ins.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quotient_core::balance::{self, Reason};
+use quotient_core::{Enqueue, Nanos, Pull};
+
+use super::Vcpu;
+use super::switch::enqueue;
+use crate::shared::{OPEN, Shared, cpu_id};
+use crate::task_context::Task;
+
+/// Largest number of tasks taken from a stuck virtual CPU at once. Unit: tasks; bounds the time under its lock to some 20 us.
+const RELIEF_MAX: usize = 128;
+
+impl Vcpu {
+    /// Moves waiting tasks from another virtual CPU to this one; true if any came. Whoever is stuck gives all; of the rest the
+    /// balancer says from whom, and how many.
+    pub(super) fn pull(&mut self, shared: &Shared, reason: Reason, now: Nanos) -> bool {
+        self.relieve(shared, now);
+        if self.detached.is_empty() {
+            let plan = balance::plan(
+                &shared.topology,
+                cpu_id(self.index),
+                &shared.loads,
+                reason,
+                now,
+            );
+            if let Some(request) = plan {
+                self.detach(shared, &request, now);
+            }
+        }
+        if self.detached.is_empty() {
+            return !self.arrivals.is_empty();
+        }
+        let mut queue = shared.queue(self.index);
+        for detached in self.detached.drain(..) {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            task.context()
+                .home
+                .store(self.index as u32, Ordering::Relaxed);
+            enqueue(&mut queue, task, Enqueue::Migrate, now);
+        }
+        self.waiting = queue.nr_queued();
+        true
+    }
+
+    /// Takes waiting tasks and arrivals of a virtual CPU that is stuck and cannot look at them itself: its share is not at stake,
+    /// since it runs none of them.
+    fn relieve(&mut self, shared: &Shared, now: Nanos) {
+        for (index, other) in shared.vcpus.iter().enumerate() {
+            let waits = shared.loads[index].nr_queued() > 0 || other.inbox.len() > 0;
+            if index == self.index || !waits || !shared.is_stuck(index, now) {
+                continue;
+            }
+            other.inbox.take_half(&mut self.arrivals);
+            let everything = Pull {
+                from: cpu_id(index),
+                max: RELIEF_MAX,
+                group: 0,
+            };
+            self.detach(shared, &everything, now);
+            return;
+        }
+    }
+
+    fn detach(&mut self, shared: &Shared, request: &Pull, now: Nanos) {
+        if let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock() {
+            victim.detach(request, now, &mut self.detached);
+        }
+    }
+
+    /// A stand-in is no longer needed: hands its tasks to the regular virtual CPUs.
+    pub(super) fn retire(&mut self, shared: &Arc<Shared>) {
+        let mut arrivals = shared.vcpus[self.index].inbox.close();
+        arrivals.append(&mut self.arrivals);
+        let queued = shared.drain_queue(self.index);
+        let mut target = 0;
+        let mut forward = |task: Task, kind: Enqueue| {
+            task.context().home.store(target, Ordering::Relaxed);
+            target = (target + 1) % shared.regular as u32;
+            shared.submit_remote(task, kind);
+        };
+        for arrival in arrivals {
+            forward(arrival.task, arrival.kind);
+        }
+        for detached in queued {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            forward(task, Enqueue::Migrate);
+        }
+    }
+}
+
+/// Whether a regular virtual CPU is stuck.
+pub(super) fn needs_stand_in(shared: &Shared, now: Nanos) -> bool {
+    (0..shared.regular).any(|vcpu| shared.is_stuck(vcpu, now))
+}
+
+/// Starts a stand-in virtual CPU, or wakes one that sleeps; at most one more at a time, at most as many as there are regular
+/// ones. Called when every regular virtual CPU is stuck, and by one that is about to block in place.
+pub(crate) fn stand_in(shared: &Arc<Shared>) {
+    if shared.phase() != OPEN {
+        return;
+    }
+    let now = shared.now();
+    for index in shared.regular..shared.vcpus.len() {
+        let vcpu = &shared.vcpus[index];
+        let started = vcpu
+            .online
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if started {
+            vcpu.inbox.reopen();
+            shared.future_began();
+            shared
+                .host
+                .spawn(Box::pin(Vcpu::new(shared.clone(), index)));
+            return;
+        }
+        if !shared.is_stuck(index, now) {
+            // It runs, is about to, or sleeps: then it is enough to wake it.
+            shared.wake_vcpu(index);
+            return;
+        }
+    }
+}

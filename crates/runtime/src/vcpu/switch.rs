@@ -1,0 +1,195 @@
+//! Between two polls: who goes back, who comes in, who is next. Everything here runs under the own run queue's lock.
+
+use std::sync::atomic::Ordering;
+
+use quotient_core::{Enqueue, Nanos, RunQueue};
+
+use super::{SHORT_POLLS, Vcpu};
+use crate::inbox::Arrival;
+use crate::shared::Shared;
+use crate::task::{Parked, Parking};
+use crate::task_context::{Owned, Task, TaskContext};
+
+/// What became of the task that was polled last.
+pub(super) enum Previous {
+    Nothing,
+    Again(Task),
+    Pending(Parking<TaskContext>),
+    Done,
+}
+
+impl Vcpu {
+    /// Whether nothing happened but that the previous task is to be queued again.
+    #[inline]
+    pub(super) fn only_requeues(&self, previous: &Previous) -> bool {
+        matches!(previous, Previous::Again(_))
+            && self.arrivals.is_empty()
+            && self.notes.excluded == Nanos::ZERO
+            && self.notes.extra == Nanos::ZERO
+    }
+
+    /// Admits arrivals, puts the previous task back and picks the next one (unless `returning`); one lock.
+    pub(super) fn switch(
+        &mut self,
+        shared: &Shared,
+        queue: &mut RunQueue<Task>,
+        mut previous: Previous,
+        mut next: Option<Arrival>,
+        returning: &mut bool,
+        now: Nanos,
+    ) -> Option<Task> {
+        if !matches!(previous, Previous::Nothing) {
+            // Putting the task back charges the time up to `now`; only what differs from that is said here.
+            if self.notes.excluded != Nanos::ZERO {
+                queue.charge_except(now, self.notes.excluded);
+            }
+            if self.notes.extra != Nanos::ZERO {
+                queue.charge_extra(self.notes.extra);
+            }
+        }
+        // Arrivals first: a group whose running task is about to sleep does not become empty in between, which would take it out
+        // of every level above and put it back.
+        let home = self.index as u32;
+        if self.arrivals.is_empty()
+            && !*returning
+            && let Some(task) = hand_over(queue, &mut previous, &mut next, now)
+        {
+            task.context().home.store(home, Ordering::Relaxed);
+            return Some(task);
+        }
+        self.arrivals.extend(next);
+        for mut arrival in self.arrivals.drain(..) {
+            arrival.task.context().home.store(home, Ordering::Relaxed);
+            let owned = arrival.task.owned_mut();
+            if owned.since == Nanos::ZERO {
+                owned.since = now;
+            }
+            enqueue(queue, arrival.task, arrival.kind, now);
+        }
+        match previous {
+            Previous::Nothing => {}
+            Previous::Done => drop(queue.put_prev_exit(now)),
+            Previous::Again(mut task) => {
+                task.owned_mut().since = now;
+                queue.put_prev_yield(task, now);
+            }
+            Previous::Pending(mut parking) => {
+                settle(queue, parking.owned_mut(), now);
+                if let Parked::Woken(mut task) = parking.park() {
+                    // Woken after we looked: it is runnable again.
+                    task.owned_mut().since = now;
+                    enqueue(queue, task, Enqueue::Wake, now);
+                }
+            }
+        }
+        // With long polls about, waiting behind one costs more than waking somebody: offer the surplus first (rule 3 needs a return).
+        *returning |= self.short_polls <= SHORT_POLLS
+            && queue.nr_queued() > 1
+            && shared.idle.load(Ordering::Relaxed) != 0;
+        self.waiting = queue.nr_queued();
+        if *returning { None } else { queue.pick(now) }
+    }
+}
+
+/// Lets a picked task through to its poll, or puts it where it belongs (held group, moved to another group).
+#[inline]
+pub(super) fn admit_to_poll(
+    queue: &mut RunQueue<Task>,
+    mut task: Task,
+    now: Nanos,
+) -> Option<Task> {
+    let moved = task.context().moved.load(Ordering::Relaxed);
+    if !moved && !task.owned_mut().group.is_held() {
+        return Some(task);
+    }
+    put_aside(queue, task, now)
+}
+
+#[cold]
+fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<Task> {
+    if task.is_aborted() {
+        return Some(task);
+    }
+    // The entity leaves the queue before another thread may see the token.
+    settle(queue, task.owned_mut(), now);
+    if task.context().moved.swap(false, Ordering::AcqRel) {
+        let group = task
+            .context()
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .as_ref()
+            .map(|member| member.group.clone());
+        if let Some(group) = group {
+            task.owned_mut().group = group;
+        }
+        enqueue(queue, task, Enqueue::Migrate, now);
+        return None;
+    }
+    let group = task.owned_mut().group.clone();
+    if let Err(task) = group.hold(task) {
+        enqueue(queue, task, Enqueue::Wake, now);
+    }
+    None
+}
+
+/// The short way of yielders among themselves.
+#[inline]
+pub(super) fn yield_to_next(
+    queue: &mut RunQueue<Task>,
+    previous: &mut Previous,
+    now: Nanos,
+) -> Option<Task> {
+    match std::mem::replace(previous, Previous::Nothing) {
+        Previous::Again(mut task) => {
+            task.owned_mut().since = now;
+            Some(queue.switch_yield(task, now))
+        }
+        other => {
+            *previous = other;
+            None
+        }
+    }
+}
+
+/// The short way of a conversation: the previous task sleeps or has ended, and the one task that it woke runs next. Leaves its
+/// arguments alone if the long way is to be gone.
+#[inline]
+fn hand_over(
+    queue: &mut RunQueue<Task>,
+    previous: &mut Previous,
+    next: &mut Option<Arrival>,
+    now: Nanos,
+) -> Option<Task> {
+    if !matches!(previous, Previous::Pending(_) | Previous::Done) {
+        return None;
+    }
+    let owned = next.as_mut()?.task.owned_mut();
+    let sleeper = queue.hand_over(&owned.group.core, &owned.entity, now)?;
+    owned.since = now;
+    if let Previous::Pending(mut parking) = std::mem::replace(previous, Previous::Nothing) {
+        parking.owned_mut().entity = sleeper;
+        if let Parked::Woken(mut task) = parking.park() {
+            task.owned_mut().since = now;
+            enqueue(queue, task, Enqueue::Wake, now);
+        }
+    }
+    next.take().map(|arrival| arrival.task)
+}
+
+/// Takes the current task out of the queue and keeps its state with it.
+#[inline]
+fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+    if let Some(entity) = queue.put_prev_sleep(now) {
+        owned.entity = entity;
+    }
+}
+
+/// Queues a task by its own group and entity.
+#[inline]
+pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
+    let owned = task.owned_mut();
+    let slot = queue.slot(&owned.group.core);
+    let entity = owned.entity;
+    queue.enqueue_in(slot, entity, task, kind, now);
+}
