@@ -64,6 +64,9 @@ impl Timeline {
         if hints.skip != best {
             return best;
         }
+        if !self.can_wait(&nodes[best as usize], rules) {
+            return best;
+        }
         // The yielder would be chosen again: try whoever comes after it.
         self.unqueue(nodes, best, rules);
         let second = self.best(nodes, rules).map(|(index, _)| index);
@@ -72,6 +75,14 @@ impl Timeline {
             Some(second) if self.is_near(nodes, second, best, rules) => second,
             _ => best,
         }
+    }
+
+    /// Whether a yielder is owed so little that it may be passed over. Without this bound each of its peers in turn could
+    /// get the granularity ahead of it, so that a polite task's lag would grow with their number.
+    fn can_wait<T>(&self, yielder: &Node<T>, rules: &Rules) -> bool {
+        let bound = to_virtual(rules.wakeup_granularity, yielder.shares).cast_signed();
+        // Owed less than the bound: it would not be eligible any more with that much service.
+        rules.policy == Policy::Cfs || !self.average.is_eligible(yielder.v.offset(bound))
     }
 
     /// Whether `buddy` waits here and is near enough: under EEVDF to being eligible, under CFS to the rightful choice.
