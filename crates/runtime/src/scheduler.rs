@@ -233,11 +233,7 @@ impl Scheduler {
     }
 
     fn wrap(&self, core: &Arc<quotient_core::Group>) -> Group {
-        let _shape = self
-            .shared
-            .shape
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
+        let _shape = self.shared.lock_shape();
         Group {
             inner: crate::group::lookup(&self.shared, core),
             shared: self.shared.clone(),

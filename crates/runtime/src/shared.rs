@@ -311,6 +311,13 @@ impl Shared {
         self.wake_everybody();
     }
 
+    /// Locks the shape of the tree: who is whose parent, frozen flags, the map of groups.
+    pub(crate) fn lock_shape(&self) -> MutexGuard<'_, ()> {
+        self.shape
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
     /// Every group that exists, the root first.
     pub(crate) fn all_groups(&self) -> Vec<Arc<GroupShared>> {
         let groups = self
