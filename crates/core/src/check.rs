@@ -1,6 +1,7 @@
 //! The checker: recomputes what the run queue keeps incrementally. Tests and simulators call it at every step.
 
 use crate::config::Policy;
+use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::run_queue::{ROOT, RunQueue};
 use crate::timeline::Timeline;
@@ -23,7 +24,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// Verifies every invariant of the queue. O(entities); meant for tests, debug builds and simulators.
     ///
     /// # Errors

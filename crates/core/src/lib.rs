@@ -88,6 +88,7 @@
 //! | file | what |
 //! |---|---|
 //! | `units`, `weight`, `config`, `error` | what users write, with ranges |
+//! | `gates` | which features are on |
 //! | `tree`, `group`, `clock` | the groups, shared by all CPUs |
 //! | `entity`, `node`, `timeline`, `average`, `key_queue` | what one CPU keeps |
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
@@ -111,6 +112,7 @@ mod eevdf;
 mod entity;
 mod error;
 mod foreign;
+mod gates;
 mod group;
 pub mod group_weight;
 mod key_queue;
@@ -128,6 +130,7 @@ pub use check::Violation;
 pub use config::{Config, GroupClock, Policy};
 pub use entity::{Enqueue, TaskEntity};
 pub use error::{ConfigError, GroupError, NiceError, SliceError, WeightError};
+pub use gates::{AlwaysOn, CompiledOut, Gates};
 pub use group::Group;
 pub use group_weight::WeightMode;
 pub use load::CpuLoad;

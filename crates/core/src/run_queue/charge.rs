@@ -2,10 +2,11 @@
 
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
+use crate::gates::Gates;
 use crate::node::NONE;
 use crate::units::{Nanos, to_service, to_virtual};
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// Charges the current task and every group above it up to `now`. Returns what was charged; zero without a
     /// current task. O(depth).
     pub fn charge(&mut self, now: Nanos) -> Nanos {

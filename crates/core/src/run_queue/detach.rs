@@ -3,6 +3,7 @@
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::entity::{MIGRATION_TICK_SHIFT, TaskEntity};
+use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
 use crate::units::{Nanos, to_service_lag};
@@ -22,7 +23,7 @@ pub struct Detached<T> {
 /// Entities among which the longest unmoved one is chosen: bounds the time for which the queue is held.
 const CANDIDATES_MAX: usize = 32;
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// Takes up to `request.max` waiting tasks of the group asked for and appends them to `out`; the current task
     /// stays. Among the candidates looked at, the one that was moved longest ago goes first, so that moves rotate.
     /// Returns how many were taken. A bounded search for each.

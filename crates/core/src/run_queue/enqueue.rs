@@ -5,6 +5,7 @@ use crate::cfs::lag_after_sleep;
 use crate::config::{GroupClock, Policy};
 use crate::eevdf::Contest;
 use crate::entity::{Enqueue, TaskEntity};
+use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::{NONE, Node, Place};
 use crate::units::{Nanos, VirtualTime, to_virtual, to_virtual_lag};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSlot(u32);
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// Queues a runnable task in its group (or the nearest ancestor that was not removed). Returns whether the
     /// current task should give way at its next chance; true as well if there is no current task.
     ///

@@ -11,12 +11,13 @@
 use super::RunQueue;
 use crate::config::Policy;
 use crate::entity::TaskEntity;
+use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
 use crate::units::{Nanos, to_virtual};
 use std::sync::Arc;
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// The current task sleeps (or ends) and the task of `entity` runs instead, if that is what enqueueing it, putting the
     /// current task back and picking would do and the short way serves: both are in `group`, with the same weight and
     /// without slices of their own, nothing else of the group waits, and the group's turn is not over.

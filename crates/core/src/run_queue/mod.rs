@@ -27,6 +27,7 @@ pub use enqueue::GroupSlot;
 
 use crate::config::{Config, GroupClock, Policy};
 use crate::foreign::ServiceClock;
+use crate::gates::{AlwaysOn, Gates};
 use crate::group::Group;
 use crate::load::CpuLoad;
 use crate::node::{NONE, Node, Place, Slab};
@@ -34,12 +35,14 @@ use crate::timeline::{Rules, Timeline};
 use crate::tree::{Changes, GroupTree};
 use crate::units::{CpuId, Nanos, VirtualTime};
 use core::fmt;
+use core::marker::PhantomData;
 use std::sync::Arc;
 
-/// The run queue of one CPU. `T` is the host's handle of a task; it moves in with `enqueue` and out with `pick`.
+/// The run queue of one CPU. `T` is the host's handle of a task; it moves in with `enqueue` and out with `pick`. `G` says
+/// which features are on.
 ///
 /// To stop using a queue while its tree lives on, [`RunQueue::drain`] it first: groups count what is runnable in it.
-pub struct RunQueue<T> {
+pub struct RunQueue<T, G: Gates = AlwaysOn> {
     pub(crate) cpu: CpuId,
     pub(crate) rules: Rules,
     pub(crate) service_clock: ServiceClock,
@@ -68,14 +71,22 @@ pub struct RunQueue<T> {
     /// Runnable tasks, the current one included.
     pub(crate) nr: u32,
     load: Arc<CpuLoad>,
+    gates: PhantomData<fn() -> G>,
 }
 
 /// The timeline of the root group.
 pub(crate) const ROOT: u32 = 0;
 
 impl<T> RunQueue<T> {
-    /// An empty run queue for `cpu`, to serve the groups of `tree`.
+    /// An empty run queue for `cpu`, to serve the groups of `tree`, with every feature on.
     pub fn new(tree: &GroupTree, cpu: CpuId) -> RunQueue<T> {
+        RunQueue::with_gates(tree, cpu)
+    }
+}
+
+impl<T, G: Gates> RunQueue<T, G> {
+    /// An empty run queue for `cpu`, to serve the groups of `tree`, with the features that `G` answers for.
+    pub fn with_gates(tree: &GroupTree, cpu: CpuId) -> RunQueue<T, G> {
         let config = *tree.config();
         let root = tree.root();
         let rules = rules_of(&config);
@@ -104,6 +115,7 @@ impl<T> RunQueue<T> {
             repick: false,
             nr: 0,
             load,
+            gates: PhantomData,
         }
     }
 
@@ -364,7 +376,7 @@ fn rules_of(config: &Config) -> Rules {
     }
 }
 
-impl<T> fmt::Debug for RunQueue<T> {
+impl<T, G: Gates> fmt::Debug for RunQueue<T, G> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("RunQueue")

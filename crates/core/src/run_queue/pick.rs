@@ -2,6 +2,7 @@
 
 use super::RunQueue;
 use crate::config::Policy;
+use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::units::{Nanos, to_virtual};
 
@@ -9,7 +10,7 @@ use crate::units::{Nanos, to_virtual};
 /// left uncorrected is corrected when it comes to the head again.
 const CORRECTIONS_MAX: u32 = 32;
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// Takes out the task that should run now and makes it current. `None` iff nothing is runnable. The previous
     /// current task must have been put back.
     pub fn pick(&mut self, now: Nanos) -> Option<T> {

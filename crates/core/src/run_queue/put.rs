@@ -3,10 +3,11 @@
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::entity::TaskEntity;
+use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::units::{Nanos, to_service_lag, to_virtual};
 
-impl<T> RunQueue<T> {
+impl<T, G: Gates> RunQueue<T, G> {
     /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
     /// a busy yielder neither starves others nor is starved. Does nothing but drop `handle` without a current task.
     pub fn put_prev_yield(&mut self, handle: T, now: Nanos) {
