@@ -94,6 +94,7 @@
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
 //! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
 //! | `foreign`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
+//! | `event/` | what can happen, as records of 32 bytes; names; who takes them |
 //! | `check` | every invariant, recomputed; tests and simulators call it at every step |
 //!
 //! **Invariants by absence:** no clock is read, no lock of a run queue is taken, nothing is random; the only shared
@@ -111,6 +112,7 @@ mod config;
 mod eevdf;
 mod entity;
 mod error;
+pub mod event;
 mod foreign;
 mod gates;
 mod group;

@@ -8,6 +8,11 @@ use core::fmt;
 /// Time stamps come from the host's monotonic clock, whose zero means nothing here. Arithmetic saturates in both
 /// directions: a clock that steps backwards yields a zero duration, and 584 years is the end of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(transparent)
+)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
@@ -94,6 +99,11 @@ impl From<Nanos> for core::time::Duration {
 
 /// The number of a virtual CPU, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(transparent)
+)]
 pub struct CpuId(pub u32);
 
 impl CpuId {

@@ -1,12 +1,16 @@
 //! What can happen: one 32-byte record for each event, the same for threads, simulated machines and real kernels.
 //!
-//! An event carries numbers only. Names come once, as [`Definition`](crate::Definition)s, before the first event that
+//! An event carries numbers only. Names come once, as [`Definition`]s, before the first event that
 //! uses them.
 
-use quotient_core::{CpuId, Nanos};
-use serde::{Deserialize, Serialize};
+use crate::{CpuId, Nanos};
+mod sink;
+mod state;
+mod table;
 
-use crate::{GroupId, NameId, TaskId, TaskState};
+pub use sink::{Discard, Sink};
+pub use state::TaskState;
+pub use table::{Definition, GroupId, GroupInfo, NameId, Table, TaskId, TaskInfo};
 
 /// Something that happened on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +37,12 @@ impl Event {
 }
 
 /// What happened. In JSON the variant is the key: `{"switch":{"prev":7,"state":"S","next":0}}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(rename_all = "snake_case", deny_unknown_fields)
+)]
 pub enum Kind {
     /// The CPU stops running `prev` and starts running `next`; [`TaskId::IDLE`] stands for nobody.
     Switch {
@@ -50,7 +58,6 @@ pub enum Kind {
         /// Who is to become runnable.
         task: TaskId,
         /// Where it ran last.
-        #[serde(with = "crate::numbers::cpu")]
         target: CpuId,
         /// Who wakes; [`TaskId::IDLE`] for interrupts on an idle CPU and for drivers.
         waker: TaskId,
@@ -60,7 +67,6 @@ pub enum Kind {
         /// Who became runnable.
         task: TaskId,
         /// Where it was queued.
-        #[serde(with = "crate::numbers::cpu")]
         target: CpuId,
         /// Who woke it; [`TaskId::IDLE`] if unknown or nobody.
         waker: TaskId,
@@ -70,7 +76,6 @@ pub enum Kind {
         /// The new task.
         task: TaskId,
         /// Where it was queued.
-        #[serde(with = "crate::numbers::cpu")]
         target: CpuId,
         /// Who made it; [`TaskId::IDLE`] if unknown.
         parent: TaskId,
@@ -85,10 +90,8 @@ pub enum Kind {
         /// Who moves.
         task: TaskId,
         /// From whose queue.
-        #[serde(with = "crate::numbers::cpu")]
         from: CpuId,
         /// To whose queue.
-        #[serde(with = "crate::numbers::cpu")]
         to: CpuId,
     },
     /// `task` belongs to `group` from now on.
@@ -152,7 +155,6 @@ pub enum Kind {
     /// This CPU asks another one to look at something.
     Ipi {
         /// Whom it asks.
-        #[serde(with = "crate::numbers::cpu")]
         target: CpuId,
     },
     /// An interrupt begins on this CPU. The task below keeps its place.
@@ -193,8 +195,9 @@ pub enum Kind {
 }
 
 /// Something that is drawn as a curve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Counter {
     /// Budget left in a group's pool, ns. One for each group.
     Pool,
@@ -236,8 +239,9 @@ impl Counter {
 }
 
 /// What sort of interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum InterruptKind {
     /// From a device or another CPU.
     Hard,
@@ -246,7 +250,8 @@ pub enum InterruptKind {
 }
 
 /// Quota, period and burst of a group in one piece, for sinks that keep them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Limit {
     /// ns in each period; [`Amount::UNLIMITED`] for no limit.
     pub quota: Amount,
@@ -304,14 +309,16 @@ impl From<Nanos> for Amount {
     }
 }
 
-impl Serialize for Amount {
+#[cfg(feature = "serde")]
+impl serde::Serialize for Amount {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(self.get())
     }
 }
 
-impl<'de> Deserialize<'de> for Amount {
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Amount {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Amount, D::Error> {
-        i64::deserialize(deserializer).map(Amount)
+        <i64 as serde::Deserialize>::deserialize(deserializer).map(Amount)
     }
 }

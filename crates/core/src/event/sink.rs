@@ -1,6 +1,6 @@
 //! Who takes events: writers, statistics, checks, rings.
 
-use crate::{Definition, Event};
+use super::{Definition, Event};
 
 /// Takes definitions and events in the order of time.
 ///

@@ -1,39 +1,38 @@
 //! What a task does once it no longer runs, in the kernel's letters.
 
-use serde::{Deserialize, Serialize};
-
 /// What a task does once it no longer runs. The letter is the kernel's, in `prev_state` and in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum TaskState {
     /// `R`: wants to run, gave the CPU away by itself (a yield), or was taken off by a throttle.
-    #[serde(rename = "R")]
+    #[cfg_attr(feature = "serde", serde(rename = "R"))]
     Runnable,
     /// `R+`: wants to run, had to give the CPU away.
-    #[serde(rename = "R+")]
+    #[cfg_attr(feature = "serde", serde(rename = "R+"))]
     Preempted,
     /// `S`: waits for a wake-up. Every waiting task of the runtime.
-    #[serde(rename = "S")]
+    #[cfg_attr(feature = "serde", serde(rename = "S"))]
     Sleeping,
     /// `D`: waits and takes no signals.
-    #[serde(rename = "D")]
+    #[cfg_attr(feature = "serde", serde(rename = "D"))]
     DiskSleep,
     /// `T`: stopped by a signal; a frozen group's task.
-    #[serde(rename = "T")]
+    #[cfg_attr(feature = "serde", serde(rename = "T"))]
     Stopped,
     /// `t`: stopped by a debugger.
-    #[serde(rename = "t")]
+    #[cfg_attr(feature = "serde", serde(rename = "t"))]
     Traced,
     /// `X`: has ended.
-    #[serde(rename = "X")]
+    #[cfg_attr(feature = "serde", serde(rename = "X"))]
     Dead,
     /// `Z`: has ended, and nobody has asked how.
-    #[serde(rename = "Z")]
+    #[cfg_attr(feature = "serde", serde(rename = "Z"))]
     Zombie,
     /// `P`: a parked kernel thread.
-    #[serde(rename = "P")]
+    #[cfg_attr(feature = "serde", serde(rename = "P"))]
     Parked,
     /// `I`: an idle kernel thread.
-    #[serde(rename = "I")]
+    #[cfg_attr(feature = "serde", serde(rename = "I"))]
     Idle,
 }
 

@@ -3,13 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// The number of a task: a kernel's thread id, or the low 32 bits of a runtime's task number.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct TaskId(pub u32);
 
 impl TaskId {
@@ -30,10 +27,9 @@ impl fmt::Display for TaskId {
 }
 
 /// The number of a group. 0 is the root, whether or not it was defined.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct GroupId(pub u32);
 
 impl GroupId {
@@ -48,31 +44,32 @@ impl fmt::Display for GroupId {
 }
 
 /// The number of a remark's text.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct NameId(pub u32);
 
 /// What a task is called, and where it belongs at first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct TaskInfo {
     /// A kernel's `comm`, or the place where the task was spawned.
     pub name: String,
-    /// Its group when it is defined; [`Kind::Attach`](crate::Kind::Attach) changes it.
-    #[serde(default)]
+    /// Its group when it is defined; [`Kind::Attach`](super::Kind::Attach) changes it.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub group: GroupId,
 }
 
 /// What a group is called, and whose child it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct GroupInfo {
     /// The whole path, such as `tenants/acme`; empty for the root.
     pub path: String,
     /// The parent; the root is its own.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub parent: GroupId,
 }
 
