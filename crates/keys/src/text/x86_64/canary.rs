@@ -33,10 +33,11 @@ const OPCODE_TEST: u8 = 0xA8;
 /// Patches the canary twice. The caller holds the engine's lock, and nobody else calls the canary.
 pub(super) fn probe() -> Result<Writer, SoftReason> {
     let address = (quotient_keys_canary_v1 as *const ()).expose_provenance();
-    let mut writer = CodeWriter::open(address, address + 1);
+    let mut writer = CodeWriter::open(address, address + 1, Vec::new());
     for (opcode, answer) in [(OPCODE_TEST, 0), (OPCODE_JUMP, 1)] {
         // SAFETY: one byte of a function that this thread alone executes; both opcodes take the operand that follows.
-        let written = unsafe { writer.write(&[Edit::first_byte(address, opcode)]) };
+        let written =
+            unsafe { writer.write(&[opcode], |opcode| Edit::first_byte(address, opcode)) };
         if written.is_err() {
             return Err(SoftReason::Unpatchable);
         }

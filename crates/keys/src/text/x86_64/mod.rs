@@ -38,6 +38,8 @@ pub(crate) struct Text {
     /// Jumps were written that some thread may not have seen: a barrier must succeed before any key changes.
     barrier_owed: bool,
     displaced: u64,
+    /// Where code is prepared before it is written: kept, because a fresh one would be page faults in every flip.
+    buffer: Vec<u8>,
 }
 
 impl Text {
@@ -52,6 +54,7 @@ impl Text {
             writer: None,
             barrier_owed: false,
             displaced: 0,
+            buffer: Vec::new(),
         }
     }
 
@@ -121,32 +124,26 @@ impl Text {
         flips: &[Flip],
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
-        let mut work = Vec::new();
+        let candidates = flips.iter().map(|flip| self.table.sites_of(flip.key).len());
+        let mut work = Vec::with_capacity(candidates.sum());
         for flip in flips {
-            let is_wrong = |index: &&u32| {
-                let site = &self.table.sites[**index as usize];
-                site.bias != flip.target && site.form != Form::Jump
-            };
-            work.extend(self.table.sites_of(flip.key).iter().filter(is_wrong));
+            for &index in self.table.sites_of(flip.key) {
+                let site = &self.table.sites[index as usize];
+                if site.bias != flip.target && site.form != Form::Jump {
+                    self.table.refuse_foreign(site)?;
+                    work.push(index);
+                }
+            }
         }
         self.make_jumps(work, receipt)
     }
 
+    /// `work` holds sites that are ours.
     fn make_jumps(&mut self, mut work: Vec<u32>, receipt: &mut Receipt) -> Result<(), FlipError> {
         if work.is_empty() {
             return self.pay_barrier(receipt);
         }
-        for &index in &work {
-            let site = &self.table.sites[index as usize];
-            if !site.is_ours() {
-                return Err(FlipError::UnexpectedOpcode {
-                    key: self.table.key_of(site).name(),
-                    address: site.code,
-                    found: site.found(),
-                });
-            }
-        }
-        // The order of addresses; runs of several keys are each ascending already.
+        // The order of addresses; the run of each key is ascending already.
         work.sort_unstable();
         self.convert(&work, Form::Jump, receipt)
     }
@@ -168,7 +165,8 @@ impl Text {
             Mode::Biased | Mode::Strict => Form::Test,
             Mode::Int3 | Mode::OneByOne => Form::Nop,
         };
-        let mut work = Vec::new();
+        let candidates = keys.iter().map(|key| self.table.sites_of(key).len());
+        let mut work = Vec::with_capacity(candidates.sum());
         for key in keys {
             let value = key.state();
             let can_rest = |index: &&u32| {
@@ -199,16 +197,38 @@ impl Text {
                 return Err(FlipError::HandlerDisplaced);
             }
         }
-        let mut conversion = Conversion::new(&mut self.table.sites, work, to);
+        // Before the batch, each site was a transaction of its own: its lock, its mapping, its three steps.
+        let together = if self.mode == Mode::OneByOne {
+            1
+        } else {
+            work.len().max(1)
+        };
+        for part in work.chunks(together) {
+            self.convert_part(part, to, is_displaced, receipt)?;
+        }
+        Ok(())
+    }
+
+    /// [`Text::convert`] for sites that are converted together.
+    fn convert_part(
+        &mut self,
+        work: &[u32],
+        to: Form,
+        is_displaced: bool,
+        receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
+        let buffer = core::mem::take(&mut self.buffer);
+        let mut conversion = Conversion::new(&mut self.table.sites, work, to, buffer);
         let result = match self.mode {
             // A process that took `SIGTRAP` from us would die of a breakpoint; the direct way has none.
             Mode::Strict if is_displaced => conversion.direct(work),
             Mode::Biased | Mode::Soft => conversion.direct(work),
             Mode::Strict => conversion.strict(work),
             Mode::Int3 => conversion.batch(work, BatchQueue::new()),
-            Mode::OneByOne => conversion.one_by_one(work),
+            Mode::OneByOne => conversion.apply(work),
         };
-        let used = conversion.settle_account(receipt);
+        let used;
+        (self.buffer, used) = conversion.settle_account(receipt);
         self.writer = used.or(self.writer);
         match &result {
             Ok(()) => {
@@ -237,10 +257,13 @@ impl Text {
         {
             return Err(ModeError::Unavailable { mode, reason });
         }
-        let indices = 0..u32::try_from(self.table.sites.len()).unwrap_or(u32::MAX);
-        let work = indices
-            .filter(|&index| self.table.sites[index as usize].form != Form::Jump)
-            .collect();
+        let mut work = Vec::new();
+        for (index, site) in (0_u32..).zip(&self.table.sites) {
+            if site.form != Form::Jump {
+                self.table.refuse_foreign(site).map_err(ModeError::Flip)?;
+                work.push(index);
+            }
+        }
         self.make_jumps(work, receipt).map_err(ModeError::Flip)?;
         if matches!(mode, Mode::Strict | Mode::Int3 | Mode::OneByOne)
             && trap::install(&self.table).is_err()
@@ -333,7 +356,7 @@ mod tests {
         let work = text.table.sites_of(&QUEUELESS).to_vec();
         assert_eq!(work.len(), 3);
         for to in [Form::Jump, Form::Nop] {
-            let mut conversion = Conversion::new(&mut text.table.sites, &work, to);
+            let mut conversion = Conversion::new(&mut text.table.sites, &work, to, Vec::new());
             let queue = BatchQueue::with_capacity(0);
             conversion.batch(&work, queue).expect("nothing hinders");
             assert_eq!((conversion.single_steps, conversion.barriers), (3, 9));
@@ -348,9 +371,10 @@ mod tests {
 
     /// Writes a first byte as a debugger does.
     fn poke(address: usize, byte: u8) {
-        let mut writer = CodeWriter::open(address, address + 1);
+        let mut writer = CodeWriter::open(address, address + 1, Vec::new());
         // SAFETY: this test alone executes the site, and not while the strange byte is there.
-        unsafe { writer.write(&[Edit::first_byte(address, byte)]) }.expect("a writer works here");
+        unsafe { writer.write(&[byte], |byte| Edit::first_byte(address, byte)) }
+            .expect("a writer works here");
     }
 
     #[test]

@@ -33,6 +33,7 @@ use super::site::{Form, Site};
 use super::writer::{CodeWriter, Edit, WriteError};
 use crate::engine::Receipt;
 use crate::error::FlipError;
+use crate::mode::Writer;
 
 /// One conversion: sites that go to one form, through one opened writer.
 pub(super) struct Conversion<'a> {
@@ -45,15 +46,15 @@ pub(super) struct Conversion<'a> {
 }
 
 impl<'a> Conversion<'a> {
-    /// `work` holds indices into `sites`, ascending, and is not empty.
-    pub(super) fn new(sites: &'a mut [Site], work: &[u32], to: Form) -> Self {
+    /// `work` holds indices into `sites`, ascending, and is not empty. `buffer` is where code is prepared.
+    pub(super) fn new(sites: &'a mut [Site], work: &[u32], to: Form, buffer: Vec<u8>) -> Self {
         let span = |index: u32| {
             let site = &sites[index as usize];
             (site.code, site.code + site.len())
         };
         let start = work.first().map_or(0, |&index| span(index).0);
         let end = work.last().map_or(0, |&index| span(index).1);
-        let writer = CodeWriter::open(start, end);
+        let writer = CodeWriter::open(start, end, buffer);
         Self {
             sites,
             to,
@@ -64,13 +65,13 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Adds what the conversion cost to a receipt, and tells which writer worked.
-    pub(super) fn settle_account(self, receipt: &mut Receipt) -> Option<crate::mode::Writer> {
+    /// Adds what the conversion cost to a receipt; gives the buffer back and tells which writer worked.
+    pub(super) fn settle_account(mut self, receipt: &mut Receipt) -> (Vec<u8>, Option<Writer>) {
         receipt.barriers += self.barriers;
         receipt.writes += self.writer.writes;
         receipt.overflow_flushes += self.overflow_flushes;
         receipt.single_steps += self.single_steps;
-        self.writer.used
+        (core::mem::take(&mut self.writer.buffer), self.writer.used)
     }
 
     pub(super) fn direct(&mut self, work: &[u32]) -> Result<(), FlipError> {
@@ -119,17 +120,13 @@ impl<'a> Conversion<'a> {
         self.apply(queue.queued())
     }
 
-    pub(super) fn one_by_one(&mut self, work: &[u32]) -> Result<(), FlipError> {
-        work.iter().try_for_each(|&site| self.apply(&[site]))
-    }
-
     fn single_step(&mut self, site: u32) -> Result<(), FlipError> {
         self.single_steps += 1;
         self.apply(&[site])
     }
 
     /// The three steps.
-    fn apply(&mut self, queued: &[u32]) -> Result<(), FlipError> {
+    pub(super) fn apply(&mut self, queued: &[u32]) -> Result<(), FlipError> {
         if queued.is_empty() {
             return Ok(());
         }
@@ -155,13 +152,11 @@ impl<'a> Conversion<'a> {
     }
 
     fn write(&mut self, work: &[u32], edit: impl Fn(&Site) -> Edit) -> Result<(), FlipError> {
-        let edits: Vec<Edit> = work
-            .iter()
-            .map(|&index| edit(&self.sites[index as usize]))
-            .collect();
+        let sites = &*self.sites;
+        let edit_of = |index: u32| edit(&sites[index as usize]);
         // SAFETY: the module's notes show for each protocol that a thread sees, at every instant, an instruction that
         // does what the key says. Tails are written by `apply` only, while a breakpoint covers them.
-        let written = unsafe { self.writer.write(&edits) };
+        let written = unsafe { self.writer.write(work, edit_of) };
         written.map_err(|WriteError(errno)| {
             for &index in work {
                 self.sites[index as usize].relearn();

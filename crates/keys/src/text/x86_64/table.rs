@@ -7,6 +7,7 @@
 use core::ops::Range;
 
 use super::site::{Form, Site};
+use crate::error::FlipError;
 use crate::key::Key;
 
 /// Size of an entry, bytes.
@@ -124,6 +125,21 @@ impl Table {
     /// Index of a key among those that have sites.
     pub(super) fn index_of(&self, key: &Key) -> Option<usize> {
         self.keys.iter().position(|run| core::ptr::eq(run.key, key))
+    }
+
+    /// Refuses a site that holds an instruction of somebody else.
+    ///
+    /// # Errors
+    /// [`FlipError::UnexpectedOpcode`].
+    pub(super) fn refuse_foreign(&self, site: &Site) -> Result<(), FlipError> {
+        if site.is_ours() {
+            return Ok(());
+        }
+        Err(FlipError::UnexpectedOpcode {
+            key: self.key_of(site).name(),
+            address: site.code,
+            found: site.found(),
+        })
     }
 
     /// Whether every site is a plain jump.

@@ -21,7 +21,7 @@ use crate::mode::Writer;
 /// (0.5 µs), and half a page keeps sites that have pages of their own apart.
 const GAP_BYTES_MAX: usize = 2048;
 
-/// Longest `pwrite`, bytes. Ours: bounds the copy on the heap.
+/// Longest `pwrite`, bytes. Ours: bounds the copy on the heap, which the engine keeps.
 const RUN_BYTES_MAX: usize = 64 * 1024;
 
 /// A change of some bytes of one site.
@@ -71,7 +71,8 @@ pub(super) struct CodeWriter {
     writable: Option<Pages>,
     /// First byte and end of everything that this transaction writes.
     span: (usize, usize),
-    buffer: Vec<u8>,
+    /// The run in work; its memory is handed from one writer to the next.
+    pub(super) buffer: Vec<u8>,
     /// The way that worked last.
     pub(super) used: Option<Writer>,
     /// System calls or stores so far.
@@ -86,7 +87,7 @@ struct Pages {
 
 impl CodeWriter {
     /// Opens the code from `start` to `end` (exclusive). Never fails: the first write does.
-    pub(super) fn open(start: usize, end: usize) -> Self {
+    pub(super) fn open(start: usize, end: usize, buffer: Vec<u8>) -> Self {
         // SAFETY: a valid C string, no other pointers.
         let descriptor = unsafe {
             libc::open(
@@ -98,13 +99,14 @@ impl CodeWriter {
             proc_mem: (descriptor >= 0).then_some(descriptor),
             writable: None,
             span: (start, end),
-            buffer: Vec::new(),
+            buffer,
             used: None,
             writes: 0,
         }
     }
 
-    /// Performs the edits, which ascend by address and lie within the span.
+    /// Performs an edit for each item of `work`; the edits ascend by address and lie within the span. `edit_of` is asked
+    /// several times for the same item: at thousands of sites a list of edits would cost more than making them anew.
     ///
     /// # Errors
     /// The last writer's `errno`; any prefix of the edits may have been performed.
@@ -112,37 +114,56 @@ impl CodeWriter {
     /// # Safety
     /// Each edit changes bytes of a site of this program so that a thread that executes the site, seeing any mixture of
     /// old and new bytes that the caller's protocol allows, still does what the key says.
-    pub(super) unsafe fn write(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
-        if self.proc_mem.is_some() && self.write_proc_mem(edits).is_ok() {
+    pub(super) unsafe fn write<T: Copy>(
+        &mut self,
+        work: &[T],
+        edit_of: impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
+        if self.proc_mem.is_some() && self.write_proc_mem(work, &edit_of).is_ok() {
             self.used = Some(Writer::ProcMem);
             return Ok(());
         }
         // SAFETY: passed on to the caller.
-        unsafe { self.write_mapped(edits)? };
+        unsafe { self.write_mapped(work, edit_of)? };
         self.used = Some(Writer::Mprotect);
         Ok(())
     }
 
-    fn write_proc_mem(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
-        let mut rest = edits;
-        while let Some(first) = rest.first() {
-            let in_run = |pair: &[Edit]| {
-                pair[1].address - pair[0].end() <= GAP_BYTES_MAX
-                    && pair[1].end() - first.address <= RUN_BYTES_MAX
+    fn write_proc_mem<T: Copy>(
+        &mut self,
+        work: &[T],
+        edit_of: &impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
+        let mut rest = work;
+        while let Some(&first) = rest.first() {
+            let start = edit_of(first).address;
+            let mut end = start;
+            let mut in_run = |&item: &T| {
+                let edit = edit_of(item);
+                let fits = edit.address.saturating_sub(end) <= GAP_BYTES_MAX
+                    && edit.end() - start <= RUN_BYTES_MAX;
+                end = edit.end();
+                fits
             };
-            let run_length = 1 + rest.windows(2).take_while(|pair| in_run(pair)).count();
+            let run_length = rest.iter().take_while(|item| in_run(item)).count().max(1);
             let (run, after) = rest.split_at(run_length);
-            self.write_run(run)?;
+            self.write_run(run, edit_of)?;
             rest = after;
         }
         Ok(())
     }
 
-    fn write_run(&mut self, run: &[Edit]) -> Result<(), WriteError> {
-        let (Some(descriptor), Some(first), Some(last)) = (self.proc_mem, run.first(), run.last())
+    fn write_run<T: Copy>(
+        &mut self,
+        run: &[T],
+        edit_of: &impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
+        let (Some(descriptor), Some(&first), Some(&last)) =
+            (self.proc_mem, run.first(), run.last())
         else {
             return Err(WriteError(libc::EBADF));
         };
+        let (first, last) = (edit_of(first), edit_of(last));
         let (start, end) = (first.address, last.end());
         self.buffer.clear();
         // SAFETY: both ends lie in sites of one program's code segment, which is mapped readable without holes. Bytes of
@@ -154,7 +175,8 @@ impl CodeWriter {
             )
         };
         self.buffer.extend_from_slice(code);
-        for edit in run {
+        for &item in run {
+            let edit = edit_of(item);
             let offset = edit.address - start;
             match edit.bytes() {
                 // Nearly always; a call to copy one byte would be most of the cost.
@@ -174,27 +196,26 @@ impl CodeWriter {
         self.writes += 1;
         discard_translations(start, end - start);
         match usize::try_from(written) {
-            Ok(length) if length == self.buffer.len() && self.arrived(run) => Ok(()),
+            Ok(length) if length == self.buffer.len() && arrived(&first) && arrived(&last) => {
+                Ok(())
+            }
             Ok(_) => Err(WriteError(libc::EIO)),
             Err(_) => Err(WriteError(errno())),
         }
     }
 
-    /// Whether the bytes at both ends of a run are there: some kernels pretend. What lies between came with the same
-    /// call, and looking at all of it would fetch every line back from the processors that execute it.
-    fn arrived(&self, run: &[Edit]) -> bool {
-        // SAFETY: as in `write_run`.
-        let is_there = |edit: &Edit| unsafe { read_code_byte(edit.address) } == edit.bytes[0];
-        run.first().is_none_or(is_there) && run.last().is_none_or(is_there)
-    }
-
     /// # Safety
     /// As [`CodeWriter::write`].
-    unsafe fn write_mapped(&mut self, edits: &[Edit]) -> Result<(), WriteError> {
+    unsafe fn write_mapped<T: Copy>(
+        &mut self,
+        work: &[T],
+        edit_of: impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
         if self.writable.is_none() {
             self.writable = Some(Pages::unlock(self.span.0, self.span.1)?);
         }
-        for edit in edits {
+        for &item in work {
+            let edit = edit_of(item);
             for (index, &byte) in edit.bytes().iter().enumerate() {
                 let place = core::ptr::with_exposed_provenance_mut::<u8>(edit.address + index);
                 // SAFETY: the page was made writable above and holds code only, which Rust does not look at; a volatile
@@ -206,6 +227,13 @@ impl CodeWriter {
         }
         Ok(())
     }
+}
+
+/// Whether an edit is there: some kernels pretend. Asked of both ends of a run; what lies between came with the same call,
+/// and looking at all of it would fetch every line back from the processors that execute it.
+fn arrived(edit: &Edit) -> bool {
+    // SAFETY: edits are of sites, which are mapped and readable.
+    unsafe { read_code_byte(edit.address) == edit.bytes[0] }
 }
 
 impl Drop for CodeWriter {
