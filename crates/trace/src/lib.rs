@@ -9,3 +9,10 @@ pub use quotient_core::event::{
     Amount, Counter, Definition, Discard, Event, GroupId, GroupInfo, InterruptKind, Kind, Limit,
     NameId, Sink, Table, TaskId, TaskInfo, TaskState,
 };
+
+mod read;
+mod record;
+mod write;
+
+pub use read::{Format, Item, Progress, REORDER_EVENTS, ReadError, Reader};
+pub use write::{Ftrace, JsonLines};

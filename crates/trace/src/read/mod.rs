@@ -1,0 +1,319 @@
+//! Readers: from text to events, one line at a time, in bounded memory.
+//!
+//! [`Reader`] pulls items out of any format; [`Reader::pump`] drives a [`Sink`]. A trace that is nearly sorted by time
+//! is sorted on the way, within [`REORDER_EVENTS`].
+
+mod error;
+mod header;
+mod lines;
+mod reorder;
+mod text;
+
+use std::collections::{HashMap, VecDeque};
+use std::io::BufRead;
+use std::ops::ControlFlow;
+
+use quotient_core::Nanos;
+use quotient_core::event::{Definition, Event, Kind, Sink, TaskId, TaskInfo};
+
+use error::Fault;
+pub use error::ReadError;
+pub(crate) use error::seconds;
+use lines::Lines;
+use reorder::Reorder;
+pub(crate) use text::OWN_EVENT;
+
+use crate::record::{Meaning, Record, VERSION};
+
+/// How far an event may be out of place. Unit: events. Default 1,024: perf and ftrace merge their CPUs by time and
+/// miss by a few events; a trace that is further off was not merged.
+pub const REORDER_EVENTS: usize = 1_024;
+
+/// How many names of tasks a reader keeps to notice changes. Default: the kernel's bound on thread ids. Beyond it, names
+/// are forgotten and defined again.
+const NAMES_MAX: usize = 1 << 22;
+
+/// How often [`Reader::pump`] reports progress. Unit: events.
+const PROGRESS_EVENTS: u64 = 1 << 16;
+
+/// What a trace is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `perf sched script`, `perf script`, tracefs' `trace`, `trace-cmd report`: told apart line by line.
+    Text,
+    /// One JSON object a line: the log of the runtime and of the simulator.
+    JsonLines,
+}
+
+impl Format {
+    /// Recognises a format by its first bytes.
+    ///
+    /// # Errors
+    /// `UnknownFormat` with a way out for the known binary formats, `Empty` for nothing.
+    pub fn detect(head: &[u8]) -> Result<Format, ReadError> {
+        let unknown = |hint| Err(ReadError::UnknownFormat { hint });
+        let trimmed = head.trim_ascii_start();
+        if head.is_empty() {
+            Err(ReadError::Empty { lines: 0 })
+        } else if head.starts_with(b"PERFILE") {
+            unknown("this is perf.data; convert it with `perf sched script -i FILE`")
+        } else if head.starts_with(b"\x17\x08\x44tracing") {
+            unknown("this is trace.dat; convert it with `trace-cmd report -t FILE`")
+        } else if trimmed.starts_with(b"<") && !trimmed.contains(&b'[') {
+            unknown("this is a page, not a trace")
+        } else if head.contains(&0) || head.first() == Some(&0x0a) && !head.is_ascii() {
+            unknown("binary; traces are text of perf, ftrace or trace-cmd, or JSON lines")
+        } else if trimmed.starts_with(b"{") {
+            Ok(Format::JsonLines)
+        } else {
+            Ok(Format::Text)
+        }
+    }
+}
+
+/// One thing that a trace says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// Something happened.
+    Event(Event),
+    /// A number got a name. May come a little before its place in time.
+    Definition(Definition),
+}
+
+/// How far a reader has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Lines read.
+    pub lines: u64,
+    /// Events given away.
+    pub events: u64,
+    /// Time stamp of the last one.
+    pub time: Nanos,
+}
+
+/// Reads a trace.
+pub struct Reader<R> {
+    lines: Lines<R>,
+    format: Format,
+    reorder: Reorder,
+    definitions: VecDeque<Definition>,
+    names: HashMap<TaskId, KnownName>,
+    state: State,
+    line: u64,
+    progress: Progress,
+    newest: Nanos,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Reading,
+    AtEnd,
+    Failed,
+}
+
+/// What a task is called. An explicit definition is worth more than what lines call it in passing, which may be
+/// shortened.
+struct KnownName {
+    text: String,
+    is_explicit: bool,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads whatever `input` holds, by its first bytes.
+    ///
+    /// # Errors
+    /// As [`Format::detect`], and `Io`.
+    pub fn open(mut input: R) -> Result<Reader<R>, ReadError> {
+        let head = input
+            .fill_buf()
+            .map_err(|error| ReadError::Io { line: 1, error })?;
+        let format = Format::detect(head)?;
+        Ok(Reader::new(input, format))
+    }
+
+    /// Reads `input` as `format`.
+    pub fn new(input: R, format: Format) -> Reader<R> {
+        Reader {
+            lines: Lines::new(input),
+            format,
+            reorder: Reorder::new(REORDER_EVENTS),
+            definitions: VecDeque::new(),
+            names: HashMap::new(),
+            state: State::Reading,
+            line: 0,
+            progress: Progress::default(),
+            newest: Nanos::ZERO,
+        }
+    }
+
+    /// The format that is read.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The line of the event that was returned last.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// The next item; `None` at the end, and after an error.
+    ///
+    /// # Errors
+    /// Any [`ReadError`]; `Empty` at the end of a trace without events.
+    pub fn next_item(&mut self) -> Result<Option<Item>, ReadError> {
+        let result = self.read_on();
+        if result.is_err() {
+            self.state = State::Failed;
+        }
+        result
+    }
+
+    fn read_on(&mut self) -> Result<Option<Item>, ReadError> {
+        loop {
+            if self.state == State::Failed {
+                return Ok(None);
+            }
+            if let Some(definition) = self.definitions.pop_front() {
+                return Ok(Some(Item::Definition(definition)));
+            }
+            if let Some((line, event)) = self.reorder.pop(self.state == State::AtEnd) {
+                self.line = line;
+                self.progress.events += 1;
+                self.progress.time = event.time;
+                return Ok(Some(Item::Event(event)));
+            }
+            if self.state == State::AtEnd {
+                if self.progress.events == 0 {
+                    let lines = self.lines.line();
+                    return Err(ReadError::Empty { lines });
+                }
+                return Ok(None);
+            }
+            if self.lines.advance()? {
+                self.take_line()?;
+                self.progress.bytes = self.lines.bytes();
+                self.progress.lines = self.lines.line();
+            } else {
+                self.state = State::AtEnd;
+            }
+        }
+    }
+
+    fn take_line(&mut self) -> Result<(), ReadError> {
+        let number = self.lines.line();
+        let is_cut = self.lines.is_cut();
+        let text = self.lines.text();
+        let place = |fault: Fault| fault.in_line(&text, number, is_cut);
+        let (event, definition, names) = match self.format {
+            Format::Text => {
+                let line = text::parse(&text, self.newest).map_err(place)?;
+                (line.event, line.definition, line.names)
+            }
+            Format::JsonLines => {
+                let (event, definition) = parse_json(&text).map_err(place)?;
+                (event, definition, [None; 3])
+            }
+        };
+        if self.names.len() > NAMES_MAX {
+            self.names.clear();
+        }
+        for (task, name) in names.into_iter().flatten() {
+            name_in_passing(&mut self.names, &mut self.definitions, task, name);
+        }
+        if let Some(definition) = definition {
+            if let Definition::Task { id, info } = &definition {
+                let known = KnownName {
+                    text: info.name.clone(),
+                    is_explicit: true,
+                };
+                self.names.insert(*id, known);
+            }
+            self.definitions.push_back(definition);
+        }
+        if let Some(event) = event {
+            if let Kind::Switch { prev, state, .. } = event.kind
+                && state.is_over()
+            {
+                self.names.remove(&prev);
+            }
+            self.newest = self.newest.max(event.time);
+            self.reorder.push(number, event)?;
+        }
+        Ok(())
+    }
+
+    /// Reads to the end into `sink`. `watch` is called now and then and may stop it.
+    ///
+    /// # Errors
+    /// Any [`ReadError`]. The sink has then taken everything before it.
+    pub fn pump<S: Sink>(
+        &mut self,
+        sink: &mut S,
+        mut watch: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Progress, ReadError> {
+        while let Some(item) = self.next_item()? {
+            match item {
+                Item::Definition(definition) => sink.define(&definition),
+                Item::Event(event) => sink.event(&event),
+            }
+            let is_due = self.progress.events.is_multiple_of(PROGRESS_EVENTS);
+            if is_due && (sink.is_done() || watch(self.progress).is_break()) {
+                break;
+            }
+        }
+        Ok(self.progress)
+    }
+}
+
+/// Defines a task by what a line calls it, unless that is no news.
+fn name_in_passing(
+    names: &mut HashMap<TaskId, KnownName>,
+    definitions: &mut VecDeque<Definition>,
+    task: TaskId,
+    name: &str,
+) {
+    if task.is_idle() || name.is_empty() || name == "<...>" {
+        return;
+    }
+    match names.get(&task) {
+        Some(known) if known.is_explicit || known.text == name => return,
+        _ => {}
+    }
+    let known = KnownName {
+        text: name.to_owned(),
+        is_explicit: false,
+    };
+    names.insert(task, known);
+    let info = TaskInfo {
+        name: name.to_owned(),
+        ..TaskInfo::default()
+    };
+    definitions.push_back(Definition::Task { id: task, info });
+}
+
+/// One line of the native log; an empty one says nothing.
+fn parse_json(text: &str) -> Result<(Option<Event>, Option<Definition>), Fault> {
+    if text.trim().is_empty() {
+        return Ok((None, None));
+    }
+    let record: Record = serde_json::from_str(text).map_err(|error| {
+        Fault::new(
+            error.column().saturating_sub(1),
+            format!("a record of the log ({error})"),
+        )
+    })?;
+    match record.meaning() {
+        Some(Meaning::Event(event)) => Ok((Some(event), None)),
+        Some(Meaning::Definition(definition)) => Ok((None, Some(definition))),
+        Some(Meaning::Header(version)) if version <= VERSION => Ok((None, None)),
+        Some(Meaning::Header(_)) => Err(Fault::new(0, format!("a log of version {VERSION}"))),
+        None => Err(Fault::new(0, "exactly one event or one definition")),
+    }
+}

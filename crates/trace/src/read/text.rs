@@ -1,0 +1,338 @@
+//! The arguments of the events that text traces hold: `sched_*`, interrupts, cgroup moves, and our own.
+//!
+//! Two spellings of the scheduler's events exist: the kernel's (`prev_comm=a prev_pid=1 ...`) and that of perf's and
+//! trace-cmd's plugins (`a:1 [120] S ==> b:2 [120]`).
+
+use quotient_core::event::{
+    Amount, Definition, Event, GroupId, GroupInfo, InterruptKind, Kind, TaskId, TaskState,
+};
+use quotient_core::{CpuId, Nanos};
+
+use super::error::Fault;
+use super::header::{self, Header, number, offset};
+use crate::record::{Meaning, Record};
+
+/// The event under which our own events stand in ftrace text, with JSON as their argument.
+pub(crate) const OWN_EVENT: &str = "quotient";
+
+/// A task and what a line calls it.
+pub(crate) type Name<'a> = (TaskId, &'a str);
+
+/// What a line says.
+#[derive(Debug, Default)]
+pub(crate) struct Line<'a> {
+    pub event: Option<Event>,
+    /// Explicit definitions of our own or of a cgroup.
+    pub definition: Option<Definition>,
+    /// What tasks are called in passing.
+    pub names: [Option<Name<'a>>; 3],
+}
+
+/// Reads one line; `last` is the time of the line before, for remarks without a time stamp.
+///
+/// # Errors
+/// Where the line stops making sense. Events that nobody here needs are nothing, not errors.
+pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
+    if let Some(line) = remark(text, last) {
+        return Ok(line);
+    }
+    let header = header::parse(text)?;
+    let mut line = Line::default();
+    let body = Body {
+        text,
+        arguments: header.arguments,
+    };
+    let kind = match header.event {
+        "sched_switch" => Some(body.switch(&mut line)?),
+        "sched_waking" | "sched_wakeup" | "sched_wakeup_new" => {
+            Some(body.wake(&header, &mut line)?)
+        }
+        "sched_migrate_task" => Some(body.migrate(&mut line)?),
+        "sched_process_exit" => {
+            let (task, _) = body.task("comm=", " pid=", &mut line.names[1])?;
+            Some(Kind::Exit { task })
+        }
+        "sched_process_fork" => {
+            body.fork(&mut line)?;
+            None
+        }
+        "cgroup_attach_task" => Some(body.attach(&mut line)?),
+        "irq_handler_entry" | "irq_handler_exit" | "softirq_entry" | "softirq_exit" => {
+            Some(body.interrupt(header.event)?)
+        }
+        "ipi_send_cpu" => Some(Kind::Ipi {
+            target: CpuId(body.value("cpu=")?),
+        }),
+        OWN_EVENT => body.own(&mut line)?,
+        _ => return Ok(line),
+    };
+    if header.event != OWN_EVENT && !header.comm.starts_with('<') {
+        line.names[0] = Some((header.task, header.comm));
+    }
+    line.event = kind.map(|kind| Event::new(header.time, header.cpu, kind));
+    Ok(line)
+}
+
+/// Lines that are no events: comments, headings, stacks, losses. Names of tasks are indented, these are not.
+fn remark(text: &str, last: Nanos) -> Option<Line<'_>> {
+    if text.trim().is_empty() || text.starts_with('#') {
+        return Some(Line::default());
+    }
+    // "CPU:3 [LOST 17 EVENTS]"; "CPU 3 is empty" and "cpus=4" are trace-cmd's.
+    if let Some(rest) = text.strip_prefix("CPU:") {
+        let (cpu, count) = rest.split_once(" [LOST ")?;
+        let count = count.trim_end().strip_suffix(" EVENTS]")?;
+        let kind = Kind::Lost {
+            count: Amount::new(count.parse().ok()?),
+        };
+        let event = Event::new(last, CpuId(cpu.parse().ok()?), kind);
+        return Some(Line {
+            event: Some(event),
+            ..Line::default()
+        });
+    }
+    let is_heading = ["cpus=", "version = ", "CPU "]
+        .iter()
+        .any(|heading| text.starts_with(heading) && !text.contains('['));
+    (is_heading || is_stack(text)).then(Line::default)
+}
+
+/// A frame of a call chain: indented, an address and a symbol, or an arrow and a symbol.
+fn is_stack(text: &str) -> bool {
+    let Some((first, _)) = text.trim_start().split_once(' ') else {
+        return false;
+    };
+    let is_address = first.len() >= 8 && first.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.starts_with([' ', '\t']) && !text.contains(']') && (is_address || first == "=>")
+}
+
+/// The arguments of one event, within their line.
+struct Body<'a> {
+    text: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> Body<'a> {
+    fn fault<T>(&self, part: &str, expected: &str) -> Result<T, Fault> {
+        Err(Fault::new(offset(self.text, part), expected))
+    }
+
+    /// `part` without `prefix`.
+    fn strip(&self, part: &'a str, prefix: &str) -> Result<&'a str, Fault> {
+        match part.strip_prefix(prefix) {
+            Some(rest) => Ok(rest),
+            None => self.fault(part, &format!("`{prefix}`")),
+        }
+    }
+
+    /// `part` before and after the last `separator`: what stands before it is a name that may hold anything.
+    fn split_last(&self, part: &'a str, separator: &str) -> Result<(&'a str, &'a str), Fault> {
+        match part.rsplit_once(separator) {
+            Some(halves) => Ok(halves),
+            None => self.fault(part, &format!("`{}`", separator.trim_start())),
+        }
+    }
+
+    /// The number at the beginning of `part`, and what follows.
+    fn leading(&self, part: &'a str, what: &str) -> Result<(u32, &'a str), Fault> {
+        let length = part.bytes().take_while(u8::is_ascii_digit).count();
+        let value = number(self.text, &part[..length], what)?;
+        Ok((value, &part[length..]))
+    }
+
+    /// The number after `key` anywhere in the arguments.
+    fn value(&self, key: &str) -> Result<u32, Fault> {
+        self.value_in(self.arguments, key)
+    }
+
+    fn value_in(&self, part: &'a str, key: &str) -> Result<u32, Fault> {
+        let Some((_, after)) = part.split_once(key) else {
+            return self.fault(part, &format!("`{}`", key.trim_start()));
+        };
+        self.leading(after, "a number").map(|(value, _)| value)
+    }
+
+    /// A name and a number: `comm=... pid=...`. Returns what follows.
+    fn task(
+        &self,
+        name_key: &str,
+        number_key: &str,
+        name: &mut Option<Name<'a>>,
+    ) -> Result<(TaskId, &'a str), Fault> {
+        if !self.arguments.starts_with(name_key) {
+            return self.plugin_task(self.arguments, name);
+        }
+        let after = self.strip(self.arguments, name_key)?;
+        let (comm, after) = self.split_last(after, number_key)?;
+        let (task, rest) = self.leading(after, "the number of a task")?;
+        *name = Some((TaskId(task), comm));
+        Ok((TaskId(task), rest))
+    }
+
+    /// `comm:pid [prio]`, as plugins write it. Returns what follows the bracket.
+    fn plugin_task(
+        &self,
+        part: &'a str,
+        name: &mut Option<Name<'a>>,
+    ) -> Result<(TaskId, &'a str), Fault> {
+        let (before, rest) = self.split_last(part, " [")?;
+        let (comm, digits) = self.split_last(before, ":")?;
+        let task = TaskId(number(self.text, digits, "the number of a task")?);
+        *name = Some((task, comm));
+        match rest.split_once(']') {
+            Some((_, rest)) => Ok((task, rest)),
+            None => self.fault(rest, "a closing bracket"),
+        }
+    }
+
+    fn switch(&self, line: &mut Line<'a>) -> Result<Kind, Fault> {
+        if !self.arguments.starts_with("prev_comm=") {
+            return self.plugin_switch(line);
+        }
+        let Some((left, right)) = self.arguments.split_once(" ==> next_comm=") else {
+            return self.fault(self.arguments, "`==> next_comm=`");
+        };
+        let (prev_comm, after) = self.split_last(self.strip(left, "prev_comm=")?, " prev_pid=")?;
+        let (prev, rest) = self.leading(after, "the number of a task")?;
+        let (_, state) = self.split_last(rest, " prev_state=")?;
+        let (next_comm, after) = self.split_last(right, " next_pid=")?;
+        let (next, _) = self.leading(after, "the number of a task")?;
+        line.names[1] = Some((TaskId(prev), prev_comm));
+        line.names[2] = Some((TaskId(next), next_comm));
+        Ok(Kind::Switch {
+            prev: TaskId(prev),
+            state: self.state(state)?,
+            next: TaskId(next),
+        })
+    }
+
+    fn plugin_switch(&self, line: &mut Line<'a>) -> Result<Kind, Fault> {
+        let (left, right) = self.split_last(self.arguments, " ==> ")?;
+        let (prev, state) = self.plugin_task(left, &mut line.names[1])?;
+        let (next, _) = self.plugin_task(right, &mut line.names[2])?;
+        let state = self.state(state.trim())?;
+        Ok(Kind::Switch { prev, state, next })
+    }
+
+    fn state(&self, letters: &'a str) -> Result<TaskState, Fault> {
+        match TaskState::parse(letters) {
+            Some(state) => Ok(state),
+            None => self.fault(letters, "the letters of a task state"),
+        }
+    }
+
+    fn wake(&self, header: &Header<'a>, line: &mut Line<'a>) -> Result<Kind, Fault> {
+        let (task, rest) = self.task("comm=", " pid=", &mut line.names[1])?;
+        let key = if rest.contains("CPU:") {
+            "CPU:"
+        } else {
+            " target_cpu="
+        };
+        let target = CpuId(self.value_in(rest, key)?);
+        Ok(match header.event {
+            "sched_waking" => Kind::Waking {
+                task,
+                target,
+                waker: header.task,
+            },
+            "sched_wakeup" => Kind::Wakeup {
+                task,
+                target,
+                waker: header.task,
+            },
+            _ => Kind::Spawn {
+                task,
+                target,
+                parent: header.task,
+            },
+        })
+    }
+
+    fn migrate(&self, line: &mut Line<'a>) -> Result<Kind, Fault> {
+        let (task, rest) = self.task("comm=", " pid=", &mut line.names[1])?;
+        Ok(Kind::Migrate {
+            task,
+            from: CpuId(self.value_in(rest, " orig_cpu=")?),
+            to: CpuId(self.value_in(rest, " dest_cpu=")?),
+        })
+    }
+
+    fn fork(&self, line: &mut Line<'a>) -> Result<(), Fault> {
+        let (before, child) = self.split_last(self.arguments, " child_pid=")?;
+        let (_, comm) = self.split_last(before, " child_comm=")?;
+        let (child, _) = self.leading(child, "the number of a task")?;
+        line.names[1] = Some((TaskId(child), comm));
+        Ok(())
+    }
+
+    /// A process entered a cgroup. Numbers are the kernel's; the root of every hierarchy is ours.
+    fn attach(&self, line: &mut Line<'a>) -> Result<Kind, Fault> {
+        let (before, after) = self.split_last(self.arguments, " pid=")?;
+        let (task, _) = self.leading(after, "the number of a task")?;
+        let Some((_, path)) = before.split_once(" dst_path=") else {
+            return self.fault(before, "`dst_path=`");
+        };
+        let path = path.trim_matches('/');
+        let id = if path.is_empty() {
+            GroupId::ROOT
+        } else {
+            GroupId(self.value(" dst_id=")?)
+        };
+        line.definition = Some(Definition::Group {
+            id,
+            info: GroupInfo {
+                path: path.to_owned(),
+                parent: GroupId::ROOT,
+            },
+        });
+        Ok(Kind::Attach {
+            task: TaskId(task),
+            group: id,
+        })
+    }
+
+    fn interrupt(&self, event: &str) -> Result<Kind, Fault> {
+        let (sort, key) = if event.starts_with("irq") {
+            (InterruptKind::Hard, "irq=")
+        } else {
+            (InterruptKind::Soft, "vec=")
+        };
+        let number = self.value(key)?;
+        Ok(if event.ends_with("entry") {
+            Kind::InterruptEntry { sort, number }
+        } else {
+            Kind::InterruptExit { sort, number }
+        })
+    }
+
+    /// One of our own events or definitions.
+    fn own(&self, line: &mut Line<'a>) -> Result<Option<Kind>, Fault> {
+        let json: Result<Record, _> = serde_json::from_str(self.arguments);
+        let record = match json {
+            Ok(record) => record,
+            Err(error) => {
+                let at = offset(self.text, self.arguments) + error.column().saturating_sub(1);
+                return Err(Fault::new(at, format!("an event of ours ({error})")));
+            }
+        };
+        if let Record {
+            time: None,
+            cpu: None,
+            event: Some(kind),
+            task: None,
+            group: None,
+            name: None,
+            quotient_trace: None,
+        } = record
+        {
+            return Ok(Some(kind));
+        }
+        match record.meaning() {
+            Some(Meaning::Definition(definition)) => {
+                line.definition = Some(definition);
+                Ok(None)
+            }
+            _ => self.fault(self.arguments, "one event or one definition"),
+        }
+    }
+}

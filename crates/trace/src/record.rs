@@ -1,0 +1,162 @@
+//! One line of the native log: an event or a definition as one JSON object.
+//!
+//! ```text
+//! {"quotient_trace":1}
+//! {"group":{"id":1,"path":"web","parent":0}}
+//! {"task":{"id":7,"name":"client","group":1}}
+//! {"time":1500,"cpu":0,"event":{"switch":{"prev":0,"state":"R","next":7}}}
+//! ```
+
+use quotient_core::event::{Definition, Event, GroupId, GroupInfo, Kind, NameId, TaskId, TaskInfo};
+use quotient_core::{CpuId, Nanos};
+use serde::{Deserialize, Serialize};
+
+/// Of the native log. Grows when a reader of the old one would misunderstand the new one.
+pub(crate) const VERSION: u32 = 1;
+
+/// All that a line can hold. Exactly one of the parts is there (time, CPU and event are one).
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quotient_trace: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Nanos>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Kind>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<NameRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TaskRecord {
+    pub id: TaskId,
+    pub name: String,
+    #[serde(default)]
+    pub group: GroupId,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupRecord {
+    pub id: GroupId,
+    pub path: String,
+    #[serde(default)]
+    pub parent: GroupId,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NameRecord {
+    pub id: NameId,
+    pub text: String,
+}
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The first line of a log, with its version.
+    Header(u32),
+    /// Something happened.
+    Event(Event),
+    /// A number got a name.
+    Definition(Definition),
+}
+
+impl Record {
+    pub(crate) fn of_event(event: &Event) -> Record {
+        Record {
+            time: Some(event.time),
+            cpu: Some(event.cpu),
+            event: Some(event.kind),
+            ..Record::default()
+        }
+    }
+
+    pub(crate) fn of_definition(definition: &Definition) -> Record {
+        let mut record = Record::default();
+        match definition.clone() {
+            Definition::Task { id, info } => {
+                record.task = Some(TaskRecord {
+                    id,
+                    name: info.name,
+                    group: info.group,
+                });
+            }
+            Definition::Group { id, info } => {
+                record.group = Some(GroupRecord {
+                    id,
+                    path: info.path,
+                    parent: info.parent,
+                });
+            }
+            Definition::Name { id, text } => record.name = Some(NameRecord { id, text }),
+        }
+        record
+    }
+
+    /// What the line says; `None` if it says nothing or two things at once.
+    pub(crate) fn meaning(self) -> Option<Meaning> {
+        Some(match self {
+            Record {
+                quotient_trace: Some(version),
+                time: None,
+                cpu: None,
+                event: None,
+                task: None,
+                group: None,
+                name: None,
+            } => Meaning::Header(version),
+            Record {
+                quotient_trace: None,
+                time: Some(time),
+                cpu: Some(cpu),
+                event: Some(kind),
+                task: None,
+                group: None,
+                name: None,
+            } => Meaning::Event(Event::new(time, cpu, kind)),
+            Record {
+                quotient_trace: None,
+                time: None,
+                cpu: None,
+                event: None,
+                task: Some(TaskRecord { id, name, group }),
+                group: None,
+                name: None,
+            } => Meaning::Definition(Definition::Task {
+                id,
+                info: TaskInfo { name, group },
+            }),
+            Record {
+                quotient_trace: None,
+                time: None,
+                cpu: None,
+                event: None,
+                task: None,
+                group: Some(GroupRecord { id, path, parent }),
+                name: None,
+            } => Meaning::Definition(Definition::Group {
+                id,
+                info: GroupInfo { path, parent },
+            }),
+            Record {
+                quotient_trace: None,
+                time: None,
+                cpu: None,
+                event: None,
+                task: None,
+                group: None,
+                name: Some(NameRecord { id, text }),
+            } => Meaning::Definition(Definition::Name { id, text }),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,36 @@
+//! Writers: sinks that turn events into text or bytes, as they come.
+
+mod ftrace;
+mod jsonl;
+
+use std::io::{self, Write};
+
+pub use ftrace::Ftrace;
+pub use jsonl::JsonLines;
+
+/// The output of a writer: remembers the first error, and writes nothing after it.
+struct Output<W> {
+    inner: W,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Output<W> {
+    fn new(inner: W) -> Output<W> {
+        Output { inner, error: None }
+    }
+
+    fn put(&mut self, write: impl FnOnce(&mut W) -> io::Result<()>) {
+        if self.error.is_none()
+            && let Err(error) = write(&mut self.inner)
+        {
+            self.error = Some(error);
+        }
+    }
+
+    fn finish(mut self) -> io::Result<W> {
+        match self.error {
+            Some(error) => Err(error),
+            None => self.inner.flush().map(|()| self.inner),
+        }
+    }
+}
