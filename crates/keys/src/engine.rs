@@ -260,6 +260,18 @@ impl Engine {
         self.barriers += receipt.barriers;
         self.text.mode()
     }
+
+    fn patch(&mut self, keys: &[&'static Key]) -> Mode {
+        self.text.prepare();
+        for &key in keys {
+            registry::register(key);
+            self.deferred.forget(key);
+        }
+        let mut receipt = Receipt::default();
+        self.settle_keys(keys, &mut receipt);
+        self.barriers += receipt.barriers;
+        self.text.mode()
+    }
 }
 
 fn refuse_duplicates(changes: &[Change]) -> Result<(), FlipError> {
@@ -340,6 +352,18 @@ pub fn disable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> 
 /// Linear in the number of sites; about 1 ms for 19,000.
 pub fn patch_all() -> Mode {
     lock().patch_all()
+}
+
+/// As [`patch_all`] for some keys only, and without undoing [`soften_all`]: for libraries, which have keys of their own but
+/// no say over the program's. Returns the mode in force.
+///
+/// The first call of the process that reaches the engine registers with the kernel; with several threads running that takes
+/// some 10 ms, so a library calls this from a thread that nobody waits for.
+///
+/// # Complexity
+/// Proportional to the sites of the keys.
+pub fn patch(keys: &[&'static Key]) -> Mode {
+    lock().patch(keys)
 }
 
 /// Takes every site back to a jump and stops patching, so that keys can be flipped without any system call. For

@@ -71,7 +71,7 @@ mod status;
 mod text;
 
 pub use engine::{
-    Change, Receipt, disable_transaction, enable_transaction, patch_all, set_mode, soften_all,
+    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, set_mode, soften_all,
     status, transaction,
 };
 pub use error::{FlipError, ModeError};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::in_mode;
 use quotient_keys::{
-    Change, FlipError, Key, Mode, disable_transaction, enable_transaction, find, keys, patch_all,
-    set_by_name, set_mode, soften_all, static_branch, static_branch_likely, static_key, status,
-    transaction,
+    Change, FlipError, Key, Mode, disable_transaction, enable_transaction, find, keys, patch,
+    patch_all, set_by_name, set_mode, soften_all, static_branch, static_branch_likely, static_key,
+    status, transaction,
 };
 
 static_key! {
@@ -326,6 +326,26 @@ fn a_deferred_disable_takes_effect_at_once_and_patches_later() {
 }
 
 #[test]
+fn some_keys_are_patched_without_the_others() {
+    let Some(_guard) = in_mode(Mode::Biased) else {
+        return;
+    };
+    for key in [&*FIFTY_SIX, &*LATER] {
+        drop(
+            key.hold()
+                .expect("nothing hinders")
+                .deferred(Duration::from_secs(3600)),
+        );
+        assert_eq!(key.status().patched, 0);
+    }
+    assert_eq!(patch(&[&FIFTY_SIX]), Mode::Biased);
+    let (patched, left) = (FIFTY_SIX.status(), LATER.status());
+    assert_eq!((patched.patched, patched.settling_later), (56, false));
+    assert_eq!((left.patched, left.settling_later), (0, true));
+    patch_all();
+}
+
+#[test]
 fn a_flapping_key_with_a_rate_limit_seldom_patches() {
     let Some(_guard) = in_mode(Mode::Biased) else {
         return;
@@ -384,6 +404,12 @@ fn softened_keys_flip_without_patching() {
     let on = FIFTY_SIX.enable().expect("nothing hinders");
     assert_eq!((on.barriers, on.writes, fifty_six()), (0, 0, 56));
     FIFTY_SIX.disable().expect("nothing hinders");
+    assert_eq!(
+        patch(&[&FIFTY_SIX]),
+        Mode::Soft,
+        "a library does not undo it"
+    );
+    assert_eq!(FIFTY_SIX.status().patched, 0);
     assert_eq!(patch_all(), status().default_mode);
     assert_eq!(FIFTY_SIX.status().patched, 56);
     set_mode(Mode::Biased).expect("nothing hinders");

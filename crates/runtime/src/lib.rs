@@ -46,6 +46,8 @@ mod defer;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod gates;
+#[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
 mod histogram;
@@ -96,4 +98,6 @@ pub use self::{
 };
 #[cfg(not(loom))]
 pub use quotient_core::Policy;
+#[cfg(not(loom))]
+pub use quotient_keys::FlipError;
 pub use task::{AbortHandle, Id, JoinError, JoinHandle};

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quotient_core::{Config, GroupTree, Nanos, Policy};
+use quotient_keys::FlipError;
 
 use crate::clock::Clock;
 use crate::error::{BuildError, Error, MAX_VCPUS};
+use crate::gates;
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
 use crate::shared::Shared;
@@ -211,6 +213,25 @@ impl Scheduler {
             .filter(|vcpu| vcpu.online.load(Ordering::Relaxed))
             .count();
         self.shared.host.alive_tasks().saturating_sub(vcpus)
+    }
+
+    /// Switches the histograms of the statistics ([`crate::GroupStats::run_delay`]) on or off; on by default. While they are
+    /// off, recording costs one instruction a poll. A switch of the *process*: it holds for every scheduler in it.
+    ///
+    /// # Errors
+    /// [`FlipError`] if code cannot be rewritten now, such as under a debugger's breakpoint; nothing has changed.
+    pub fn set_histograms(&self, on: bool) -> Result<(), FlipError> {
+        gates::set_histograms(on)
+    }
+
+    /// Switches the scheduler's own checks on or off; off by default, one instruction a switch then. While they are on,
+    /// every invariant of the run queue is computed anew after each switch, O(tasks), and a violation, which would be a bug
+    /// of this crate, aborts the process with its description. A switch of the *process*, as [`Scheduler::set_histograms`].
+    ///
+    /// # Errors
+    /// As [`Scheduler::set_histograms`].
+    pub fn set_checks(&self, on: bool) -> Result<(), FlipError> {
+        gates::set_checks(on)
     }
 
     /// Refuses spawns from now on, aborts every task, and waits until each one's destructor has run and the virtual CPUs have

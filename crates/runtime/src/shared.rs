@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
 use quotient_core::Topology;
-use quotient_core::{CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos, RunQueue};
+use quotient_core::{CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos};
 
 use crate::clock::Clock;
+use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
@@ -105,7 +106,7 @@ impl Shared {
         let mut loads = Vec::with_capacity(slots);
         let vcpus = (0..slots)
             .map(|index| {
-                let queue = RunQueue::new(&tree, cpu_id(index));
+                let queue = RunQueue::with_gates(&tree, cpu_id(index));
                 loads.push(queue.load().clone());
                 CachePadded::new(VcpuShared {
                     queue: Mutex::new(queue),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quotient_core::Nanos;
 
+use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
 
 /// The longest poll seen and where its task was spawned.
@@ -35,7 +36,7 @@ pub struct GroupStats {
     pub steal: Duration,
     /// Polls of the group's own tasks.
     pub polls: u64,
-    /// Time from being woken to being polled, of the group's own tasks.
+    /// Time from being woken to being polled, of the group's own tasks; see [`crate::Scheduler::set_histograms`].
     pub run_delay: Histogram,
     /// The longest poll of the group's own tasks.
     pub longest_poll: Option<LongPoll>,
@@ -92,7 +93,9 @@ impl GroupCpu {
     ) {
         bump(&self.polls, 1);
         bump(&self.wall, wall.as_nanos());
-        self.run_delay.record(delay);
+        if gates::histograms() {
+            self.run_delay.record(delay);
+        }
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
             self.longest.store(wall.as_nanos(), Ordering::Relaxed);
             *self

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quotient_core::Nanos;
 
+use crate::gates;
 use crate::shared::Shared;
 use crate::vcpu;
 
@@ -75,6 +76,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let handle = std::thread::Builder::new()
         .name("quotient-tick".into())
         .spawn(move || {
+            gates::patch();
             let mut idle = 0;
             let mut period = TICK;
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.

@@ -35,11 +35,12 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
 use quotient_core::balance::Reason;
-use quotient_core::{Detached, Nanos, RunQueue};
+use quotient_core::{Detached, Nanos};
 
 use self::dispatch::Reference;
 use self::migrate::needs_stand_in;
 use self::switch::{Previous, admit_to_poll, yield_to_next};
+use crate::gates::{self, RunQueue};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::local::{self, Entered, PollNotes};
@@ -217,6 +218,7 @@ impl Vcpu {
             } else {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };
+            gates::check(&queue);
             let Some(task) = picked else {
                 drop(queue);
                 if !returning && self.pull(shared, Reason::Idle, now) {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use quotient_core::{Nanos, RunQueue};
+use quotient_core::Nanos;
 
 use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::defer::was_deferred;
+use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::local::Entered;
 use crate::shared::{Shared, VcpuShared};

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use quotient_core::{Enqueue, Nanos, RunQueue};
+use quotient_core::{Enqueue, Nanos};
 
 use super::{SHORT_POLLS, Vcpu};
+use crate::gates::RunQueue;
 use crate::inbox::Arrival;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
