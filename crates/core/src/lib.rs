@@ -94,6 +94,7 @@
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
 //! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
 //! | `foreign`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
+//! | `pelt/`, `load_average/` | load averages, and a group's load summed over CPUs |
 //! | `event/` | what can happen, as records of 32 bytes; names; who takes them |
 //! | `check` | every invariant, recomputed; tests and simulators call it at every step |
 //!
@@ -119,7 +120,9 @@ mod group;
 pub mod group_weight;
 mod key_queue;
 mod load;
+pub mod load_average;
 mod node;
+pub mod pelt;
 mod run_queue;
 mod timeline;
 mod topology;
