@@ -33,7 +33,7 @@
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 mod park;
-mod sync;
+mod primitives;
 #[allow(unsafe_code)] // the one room of this crate that touches raw wakers and cells
 mod task;
 

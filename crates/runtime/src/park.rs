@@ -22,7 +22,7 @@
 
 use std::task::Waker;
 
-use crate::sync::{AtomicU8, Mutex, Ordering, fence};
+use crate::primitives::{AtomicU8, Mutex, Ordering, fence};
 
 const RUNNING: u8 = 0;
 const SLEEPING: u8 = 1;

@@ -3,7 +3,7 @@
 use super::error::JoinError;
 use super::state::State;
 use super::{Context, Id, Task, discard};
-use crate::sync::UnsafeCell;
+use crate::primitives::UnsafeCell;
 use std::any::Any;
 use std::future::Future;
 use std::mem::MaybeUninit;

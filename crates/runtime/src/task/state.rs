@@ -6,7 +6,7 @@
 //! ```
 //! See the header of [`task`](super) for the protocol that these transitions make up.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::primitives::{AtomicU64, Ordering};
 
 /// The future is gone and the output is stored; `WAKES` means nothing from here on. Never cleared.
 const COMPLETE: u64 = 1;

@@ -5,7 +5,7 @@
 
 use super::cell::Header;
 use super::reference::Reference;
-use crate::sync::thread_local;
+use crate::primitives::thread_local;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};

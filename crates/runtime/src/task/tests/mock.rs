@@ -3,7 +3,7 @@
 //! Its own state is plain `std` even under loom: the model then knows of no ordering but that of the state word, and
 //! finds a race wherever the word alone would not do.
 
-use crate::sync::UnsafeCell;
+use crate::primitives::UnsafeCell;
 use crate::task::{Context, JoinHandle, Run, Task, TaskRef, spawn};
 use std::collections::VecDeque;
 use std::future::Future;
