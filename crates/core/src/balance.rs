@@ -32,7 +32,7 @@
 //! millisecond, and then half of the difference moves at once; where they do not (many tasks of small weight, a group
 //! that has its share elsewhere), such a rule would undo the above forever.
 
-use crate::clock::CpuCell;
+use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
 use crate::group::Group;
 use crate::load::CpuLoad;
@@ -95,17 +95,11 @@ pub fn plan(
         Reason::Idle => plan_idle(topology, me, loads),
         Reason::Periodic if by_load(mine) => {
             let root = mine.chain().into_iter().next()?;
-            root.cells
-                .with(|cells| plan_by_load(topology, me, loads, cells, now))
+            plan_by_load(topology, me, loads, &root.cells, now)
         }
         Reason::Periodic => {
             let mut levels = mine.chain().into_iter();
-            let look = |group: &Arc<Group>| {
-                group
-                    .cells
-                    .with(|cells| plan_level(topology, me, loads, group, cells, now))
-            };
-            levels.find_map(|group| look(&group))
+            levels.find_map(|group| plan_level(topology, me, loads, &group, now))
         }
     }
 }
@@ -143,7 +137,7 @@ fn plan_by_load(
     topology: &Topology,
     me: CpuId,
     loads: &[Arc<CpuLoad>],
-    cells: &[(CpuId, Arc<CpuCell>)],
+    cells: &CpuCells,
     now: Nanos,
 ) -> Option<Pull> {
     let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
@@ -152,22 +146,22 @@ fn plan_by_load(
     }
     mine.mark(now);
     let mut best: Option<(Merit, Pull)> = None;
-    for (from, theirs) in cells {
+    for (from, theirs) in cells.iter() {
         let Some(load) = loads.get(from.index()).filter(|load| load.nr_queued() > 0) else {
             continue;
         };
         let difference = theirs.load().saturating_sub(mine.load());
         let average = (theirs.load() / load.nr_running().max(1) as u64).max(1);
-        if *from == me || difference <= average {
+        if from == me || difference <= average {
             continue;
         }
         let max = usize::try_from(difference / (2 * average)).unwrap_or(PULL_MAX);
-        let merit = (Reverse(topology.distance(me, *from)), difference);
+        let merit = (Reverse(topology.distance(me, from)), difference);
         if best.as_ref().is_none_or(|(found, _)| *found < merit) {
             best = Some((
                 merit,
                 Pull {
-                    from: *from,
+                    from,
                     max: max.clamp(1, PULL_MAX),
                     group: 0,
                 },
@@ -182,11 +176,10 @@ fn plan_level(
     topology: &Topology,
     me: CpuId,
     loads: &[Arc<CpuLoad>],
-    group: &Arc<Group>,
-    cells: &[(CpuId, Arc<CpuCell>)],
+    group: &Group,
     now: Nanos,
 ) -> Option<Pull> {
-    let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
     let my_load = loads.get(me.index())?;
     // Inside a group virtual time comes in bursts of a slice, on either side: that much is noise.
     let burst = if group.depth() == 0 {
@@ -194,21 +187,21 @@ fn plan_level(
     } else {
         2 * group.config().base_slice.0
     };
-    let mut best: Option<(Merit, CpuId, &Arc<CpuCell>)> = None;
-    for (cpu, cell) in cells {
+    let mut best: Option<(Merit, CpuId, &CpuCell)> = None;
+    for (cpu, cell) in group.cells.iter() {
         let Some(load) = loads.get(cpu.index()) else {
             continue;
         };
-        if *cpu == me || cell.spare() == 0 || load.nr_queued() == 0 {
+        if cpu == me || cell.spare() == 0 || load.nr_queued() == 0 {
             continue;
         }
         let ahead = service_ahead((mine, my_load), (cell, load));
         // What one side has charged and the other has not yet is noise, too.
         let noise = burst + 2 * (my_load.grain().0 + load.grain().0);
-        let merit = (Reverse(topology.distance(me, *cpu)), ahead);
+        let merit = (Reverse(topology.distance(me, cpu)), ahead);
         let enough = ahead >= PULL_THRESHOLD.0 + noise;
         if enough && best.as_ref().is_none_or(|(found, _, _)| *found < merit) {
-            best = Some((merit, *cpu, cell));
+            best = Some((merit, cpu, cell));
         }
     }
     let Some((_, from, theirs)) = best else {

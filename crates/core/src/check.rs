@@ -152,6 +152,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             format!("current is {}, the leaf's {task}", self.current)
         })?;
         let mut length = u32::from(task != NONE);
+        let mut running = 1;
         while level != ROOT {
             let timeline = &self.timelines[level as usize];
             let chosen = self.timelines[timeline.parent as usize].current;
@@ -159,8 +160,16 @@ impl<T, G: Gates> RunQueue<T, G> {
                 format!("the chain breaks above {}", timeline.group.path())
             })?;
             length += 1;
+            running += u32::from(timeline.cell.exec.is_running());
             level = timeline.parent;
         }
+        let watches = self.timelines.iter().filter(|timeline| !timeline.vacant);
+        let started = watches
+            .filter(|timeline| timeline.cell.exec.is_running())
+            .count();
+        ensure(started == running as usize, || {
+            format!("{started} stopwatches run, {running} on the chain")
+        })?;
         let marked = self
             .slab
             .nodes

@@ -1,20 +1,20 @@
-//! CPU clocks: one cell per (group, CPU), written by that CPU only and read by anybody without stopping anybody.
+//! What each CPU publishes about each group: one cell per (group, CPU), written by that CPU only and read by anybody
+//! without stopping anybody. CPU time is kept by the cell's [`Stopwatch`] (see [`crate::stopwatch`]).
 //!
 //! A cell is written under the exclusive borrow of its run queue, so a plain load and store suffice (no locked
-//! instruction on the charge path); it fills a cache line of its own, so writers on other CPUs are not disturbed.
-//! A reader may be late by what the writer has not published yet ([`crate::Config::publish_interval`]) and sees each
-//! cell grow monotonically.
+//! instruction on the charge path); it fills cache lines of its own, so writers on other CPUs are not disturbed.
 
+use crate::stopwatch::{CpuClock, Stopwatch};
 use crate::units::{CpuId, Nanos, VirtualTime};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// What one CPU knows about one group, published for the others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct CpuCell {
-    /// CPU time charged on this CPU to the group and its descendants, ns.
-    exec: AtomicU64,
+    /// CPU time on this CPU of the group and its descendants.
+    pub(crate) exec: Stopwatch,
     /// Shares of what competes inside the group on this CPU.
     load: AtomicU64,
     /// The group's own tasks that are queued or running on this CPU.
@@ -32,16 +32,18 @@ pub(crate) struct CpuCell {
 }
 
 impl CpuCell {
-    /// Adds to the clock. Only the owning CPU may call this.
-    #[inline]
-    pub(crate) fn charge(&self, delta: u64) {
-        self.exec
-            .store(self.exec.load(Relaxed).wrapping_add(delta), Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn exec(&self) -> u64 {
-        self.exec.load(Relaxed)
+    fn new(clock: Arc<CpuClock>) -> CpuCell {
+        CpuCell {
+            exec: Stopwatch::new(clock),
+            load: AtomicU64::new(0),
+            runnable: AtomicU32::new(0),
+            runnable_below: AtomicU32::new(0),
+            entities: AtomicU32::new(0),
+            spare: AtomicU32::new(0),
+            virtual_time: AtomicU64::new(0),
+            mark_virtual: AtomicU64::new(0),
+            mark_at: AtomicU64::new(0),
+        }
     }
 
     #[inline]
@@ -110,58 +112,70 @@ impl CpuCell {
     }
 }
 
-/// The cells of one group, one for each CPU that has ever queued it.
+/// The cells of one group, one for each CPU that has ever queued it: a list that only grows, so that readers need no
+/// lock.
 #[derive(Debug, Default)]
 pub(crate) struct CpuCells {
-    // Locked when a CPU meets the group for the first time and by readers, never on the charge path.
-    cells: Mutex<Vec<(CpuId, Arc<CpuCell>)>>,
+    first: OnceLock<Box<Link>>,
+}
+
+#[derive(Debug)]
+struct Link {
+    cpu: CpuId,
+    cell: Arc<CpuCell>,
+    next: OnceLock<Box<Link>>,
 }
 
 impl CpuCells {
-    fn lock(&self) -> MutexGuard<'_, Vec<(CpuId, Arc<CpuCell>)>> {
-        // The list is only ever pushed to, so a panic cannot leave it half changed.
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The cell of `cpu`, created at the first call. O(CPUs that met the group).
-    pub(crate) fn of(&self, cpu: CpuId) -> Arc<CpuCell> {
-        let mut cells = self.lock();
-        if let Some((_, cell)) = cells.iter().find(|(owner, _)| *owner == cpu) {
-            return Arc::clone(cell);
+    /// The cell of `cpu`, created at the first call. `clock` is asked only then. O(CPUs that met the group).
+    pub(crate) fn of(&self, cpu: CpuId, clock: impl FnOnce() -> Arc<CpuClock>) -> Arc<CpuCell> {
+        let mut place = &self.first;
+        let mut clock = Some(clock);
+        loop {
+            // Of several CPUs that meet the group at once one appends here and the others walk on.
+            let link = place.get_or_init(|| {
+                let clock = clock.take().map_or_else(Arc::default, |clock| clock());
+                Box::new(Link {
+                    cpu,
+                    cell: Arc::new(CpuCell::new(clock)),
+                    next: OnceLock::new(),
+                })
+            });
+            if link.cpu == cpu {
+                return Arc::clone(&link.cell);
+            }
+            place = &link.next;
         }
-        let cell = Arc::new(CpuCell::default());
-        cells.push((cpu, Arc::clone(&cell)));
-        cell
     }
 
-    /// Looks at every cell with its CPU. `look` must be short and take no lock: a CPU that meets the group waits for it.
-    pub(crate) fn with<R>(&self, look: impl FnOnce(&[(CpuId, Arc<CpuCell>)]) -> R) -> R {
-        look(&self.lock())
+    /// Every cell with its CPU, without a lock.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CpuId, &CpuCell)> {
+        let first = self.first.get();
+        core::iter::successors(first, |link| link.next.get()).map(|link| (link.cpu, &*link.cell))
     }
 
+    #[inline]
     pub(crate) fn exec(&self) -> Nanos {
-        self.lock().iter().map(|(_, cell)| Nanos(cell.exec())).sum()
+        self.iter().map(|(_, cell)| Nanos(cell.exec.read())).sum()
     }
 
     pub(crate) fn exec_on(&self, cpu: CpuId) -> Nanos {
-        let cells = self.lock();
-        cells
-            .iter()
+        self.iter()
             .find(|(owner, _)| *owner == cpu)
-            .map_or(Nanos::ZERO, |(_, cell)| Nanos(cell.exec()))
+            .map_or(Nanos::ZERO, |(_, cell)| Nanos(cell.exec.read()))
     }
 
     pub(crate) fn load(&self) -> u64 {
-        self.lock().iter().map(|(_, cell)| cell.load()).sum()
+        self.iter().map(|(_, cell)| cell.load()).sum()
     }
 
     pub(crate) fn runnable(&self) -> u32 {
-        self.lock().iter().map(|(_, cell)| cell.runnable()).sum()
+        self.iter().map(|(_, cell)| cell.runnable()).sum()
     }
 
     pub(crate) fn runnable_below(&self) -> u32 {
-        self.lock()
-            .iter()
+        self.iter()
             .map(|(_, cell)| cell.runnable_below.load(Relaxed))
             .sum()
     }

@@ -142,7 +142,7 @@ mod tests {
             };
             let tree = GroupTree::new(config);
             let root = tree.root();
-            let cell = root.cells.of(CpuId(0));
+            let cell = root.cells.of(CpuId(0), Default::default);
             let rules = RunQueue::<()>::new(&tree, CpuId(0)).rules;
             let timeline = Timeline::new(root, cell, NONE, rules.shift);
             Bench {

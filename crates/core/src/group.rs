@@ -3,11 +3,15 @@
 use crate::clock::CpuCells;
 use crate::config::Config;
 use crate::foreign::Presence;
+use crate::outside::Outside;
 use crate::tree::Changes;
 use crate::units::{CpuId, Nanos};
 use crate::weight::{IDLE_SHARES, Weight};
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,8 +31,10 @@ pub struct Group {
     idle: AtomicBool,
     removed: AtomicBool,
     pub(crate) cells: CpuCells,
-    /// CPU time spent outside any run queue, ns, descendants included.
-    foreign_exec: AtomicU64,
+    /// CPU time spent outside any run queue, descendants included.
+    outside: Outside,
+    /// The least limit on the group's CPU time that somebody waits for, ns; `u64::MAX` for none.
+    alarm: AtomicU64,
     /// Service received so far on all CPUs and outside of them, ns, as far as published: what a CPU subtracts its
     /// own part from to learn what the group got elsewhere.
     pub(crate) service: AtomicU64,
@@ -75,7 +81,8 @@ impl Group {
             idle: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             cells: CpuCells::default(),
-            foreign_exec: AtomicU64::new(0),
+            outside: Outside::default(),
+            alarm: AtomicU64::new(u64::MAX),
             service: AtomicU64::new(0),
             presence: Presence::default(),
         }
@@ -178,11 +185,13 @@ impl Group {
         self.changes.record(self.id);
     }
 
-    /// CPU time of the group and all its descendants, removed ones included: what the run queues charged plus what
-    /// was added by [`Group::add_foreign_cpu_time`]. Monotonic for one reader; late by at most what each CPU has
-    /// not published yet. O(CPUs).
+    /// CPU time of the group and all its descendants, removed ones included: what the run queues charged and the CPUs
+    /// show ([`crate::CpuClock::show`]), plus what was added by [`Group::add_foreign_cpu_time`]. No step back between
+    /// readers that are causally ordered; never less than a descendant's that was read before; without locks and writes.
+    /// O(CPUs that met the group).
+    #[inline]
     pub fn cpu_time(&self) -> Nanos {
-        self.cells.exec() + Nanos(self.foreign_exec.load(Relaxed))
+        self.cells.exec() + Nanos(self.outside.read())
     }
 
     /// The part of [`Group::cpu_time`] that was charged on `cpu`.
@@ -199,12 +208,53 @@ impl Group {
     /// every ancestor, from any thread. Every CPU that has the group queued charges it as service received
     /// elsewhere, up to [`Config::debt_limit`]. O(depth).
     pub fn add_foreign_cpu_time(&self, time: Nanos) {
+        self.show_foreign_cpu_time(0, time);
+        self.charge_foreign_cpu_time(time);
+    }
+
+    /// The first half of [`Group::add_foreign_cpu_time`]: only moves the clocks, at a place that keeps threads apart (the
+    /// number of the processor). The root's first, so that no reader sees a group ahead of its parent. O(depth).
+    #[inline]
+    pub fn show_foreign_cpu_time(&self, place: usize, time: Nanos) {
+        if let Some(parent) = self.parent.as_deref() {
+            parent.show_foreign_cpu_time(place, time);
+        }
+        self.outside.add(place, time.0);
+    }
+
+    /// The second half: the group pays for the time as service received elsewhere. O(depth).
+    pub fn charge_foreign_cpu_time(&self, time: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
-            group.foreign_exec.fetch_add(time.0, Relaxed);
             group.service.fetch_add(time.0, Relaxed);
             level = group.parent.as_deref();
         }
+    }
+
+    /// Whether the group is `ancestor` or below it. O(depth).
+    #[inline]
+    pub fn is_within(&self, ancestor: &Group) -> bool {
+        let mut level = Some(self);
+        while let Some(group) = level {
+            if core::ptr::eq(group, ancestor) {
+                return true;
+            }
+            level = group.parent.as_deref();
+        }
+        false
+    }
+
+    /// Sets the least limit on the group's CPU time that somebody waits for, or that nobody does.
+    pub fn set_alarm(&self, limit: Option<Nanos>) {
+        let limit = limit.map_or(u64::MAX, |limit| limit.0);
+        self.alarm.store(limit, SeqCst);
+    }
+
+    /// Whether the group's clock has reached its alarm. One load if nobody waits.
+    #[inline]
+    pub fn alarm_is_due(&self) -> bool {
+        let limit = self.alarm.load(SeqCst);
+        limit != u64::MAX && self.cpu_time().0 >= limit
     }
 }
 

@@ -89,7 +89,7 @@
 //! |---|---|
 //! | `units`, `weight`, `config`, `error` | what users write, with ranges |
 //! | `gates` | which features are on |
-//! | `tree`, `group`, `clock` | the groups, shared by all CPUs |
+//! | `tree`, `group`, `clock`, `stopwatch`, `outside` | the groups and their clocks, shared by all CPUs |
 //! | `entity`, `node`, `timeline`, `average`, `key_queue` | what one CPU keeps |
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
 //! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
@@ -122,8 +122,10 @@ mod key_queue;
 mod load;
 pub mod load_average;
 mod node;
+mod outside;
 pub mod pelt;
 mod run_queue;
+mod stopwatch;
 mod timeline;
 mod topology;
 mod tree;
@@ -140,6 +142,7 @@ pub use group::Group;
 pub use group_weight::WeightMode;
 pub use load::CpuLoad;
 pub use run_queue::{Detached, GroupSlot, RunQueue};
+pub use stopwatch::CpuClock;
 pub use topology::{CpuPlace, Distance, Topology};
 pub use tree::GroupTree;
 pub use units::{CpuId, NICE_0_SHARES, Nanos, Slice};

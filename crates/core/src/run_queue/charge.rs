@@ -54,6 +54,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         node.v = node.v.plus(distance);
         timeline.average.advance(distance, node.shares);
         self.pending += delta;
+        self.clock.charge(delta);
     }
 
     /// Charges the collected service to every level of the chain. O(depth), nothing if there is none.
@@ -65,7 +66,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         let mut level = self.leaf;
         while level != ROOT {
             let timeline = &mut self.timelines[level as usize];
-            timeline.cell.charge(delta);
             self.service_clock.serve(timeline, delta);
             // Looked at here as well as at the choice: a group that runs alone is never chosen anew.
             let foreign = if self.service_clock.is_foreign() {
@@ -92,7 +92,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.tidy(level);
             level = parent;
         }
-        self.timelines[ROOT as usize].cell.charge(delta);
         self.tidy(ROOT);
         if self.service_clock.cpus > 1 {
             self.load.publish_settled(self.last, delta);

@@ -31,6 +31,7 @@ use crate::gates::{AlwaysOn, Gates};
 use crate::group::Group;
 use crate::load::CpuLoad;
 use crate::node::{NONE, Node, Place, Slab};
+use crate::stopwatch::CpuClock;
 use crate::timeline::{Rules, Timeline};
 use crate::tree::{Changes, GroupTree};
 use crate::units::{CpuId, Nanos, VirtualTime};
@@ -71,6 +72,7 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     /// Runnable tasks, the current one included.
     pub(crate) nr: u32,
     load: Arc<CpuLoad>,
+    pub(crate) clock: Arc<CpuClock>,
     gates: PhantomData<fn() -> G>,
 }
 
@@ -90,7 +92,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         let config = *tree.config();
         let root = tree.root();
         let rules = rules_of(&config);
-        let cell = root.cells.of(cpu);
+        // A queue that follows another on the same CPU goes on with its hand, which the groups' watches know.
+        let cell = root.cells.of(cpu, Arc::default);
+        cell.exec.start();
+        let clock = Arc::clone(cell.exec.clock());
         let changes = Arc::clone(root.changes());
         let slots = vec![ROOT];
         let load = Arc::<CpuLoad>::default();
@@ -115,6 +120,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             repick: false,
             nr: 0,
             load,
+            clock,
             gates: PhantomData,
         }
     }
@@ -137,6 +143,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// What this CPU publishes for others.
     pub fn load(&self) -> &Arc<CpuLoad> {
         &self.load
+    }
+
+    /// The hand that the CPU clocks of this CPU's groups follow.
+    pub fn clock(&self) -> &Arc<CpuClock> {
+        &self.clock
     }
 
     /// Whether a task is current (picked and not put back).
@@ -199,7 +210,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.slots.resize(id + 1, NONE);
         }
         self.forget_slot(id);
-        let cell = group.cells.of(self.cpu);
+        let cell = group.cells.of(self.cpu, || Arc::clone(&self.clock));
         let mut timeline = Timeline::new(Arc::clone(group), cell, parent, self.rules.shift);
         timeline.seen = group.service.load(core::sync::atomic::Ordering::Relaxed);
         let index = match self.vacant_timelines.pop() {

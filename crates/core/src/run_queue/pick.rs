@@ -39,6 +39,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             // What was collected so far belongs to the shorter chain.
             self.flush();
             self.leaf = owned;
+            self.timelines[owned as usize].cell.exec.start();
             self.limit = 0;
         }
         if self.limit == 0 {

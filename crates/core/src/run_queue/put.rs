@@ -170,6 +170,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             if self.leaf == level {
                 // The chain gets shorter; what it collected belongs to the whole of it.
                 self.flush();
+                self.timelines[level as usize].cell.exec.stop();
                 self.leaf = parent;
                 self.limit = 0;
             }
@@ -205,6 +206,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let node = &mut nodes[index as usize];
             node.place = Place::Off;
             self.renew_group(parent, index, slice);
+            self.timelines[level as usize].cell.exec.stop();
             self.leaf = parent;
         }
         self.limit = 0;
