@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("quotient-keys", &[]),
     ("quotient-core", &[]),
     ("quotient-trace", &["quotient-core"]),
@@ -21,8 +21,10 @@ const ARROWS: [(&str, &[&str]); 7] = [
             "quotient-trace",
             "quotient-sim",
             "quotient",
+            "quotient-validation",
         ],
     ),
+    ("quotient-validation", &["quotient-core", "quotient-sim", "quotient"]),
     ("xtask", &[]),
 ];
 

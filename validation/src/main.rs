@@ -1,0 +1,153 @@
+//! `quotient-validation`: every scenario under the real kernel (twice, for its own spread) and under Quotient.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, value_parser};
+use quotient_validation::cgroup::Controller;
+use quotient_validation::outcome::{self, Comparison, Outcome};
+use quotient_validation::scenario::{self, Scenario};
+use quotient_validation::{Interrupt, Problem, kernel};
+use serde_json::json;
+
+/// Limited groups under the real kernel and under Quotient, side by side. Needs root and a cgroup cpu controller.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// One second a run: a look, not a figure
+    #[arg(long)]
+    quick: bool,
+    /// Seconds a run (1..=600)
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Only scenarios whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let interrupt = Interrupt::default();
+    let flag = interrupt.clone();
+    if let Err(error) = ctrlc::set_handler(move || flag.raise()) {
+        eprintln!("quotient-validation: cannot handle Ctrl-C: {error}");
+        return ExitCode::FAILURE;
+    }
+    match run(&arguments, &interrupt) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Problem::Unavailable(reason)) => {
+            if arguments.json {
+                println!("{}", json!({ "skipped": reason, "rows": [] }));
+            } else {
+                println!("skipped: {reason}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(Problem::Interrupted) => {
+            eprintln!("quotient-validation: interrupted; every group has been removed");
+            ExitCode::from(130)
+        }
+        Err(problem) => {
+            eprintln!("quotient-validation: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
+    let controller = Controller::find()?;
+    let seconds = if arguments.quick {
+        1
+    } else {
+        arguments.seconds
+    };
+    let length = Duration::from_secs(seconds);
+    let (mut rows, mut comparisons) = (Vec::new(), Vec::new());
+    for scenario in scenario::all() {
+        let wanted = arguments.only.as_ref();
+        if wanted.is_some_and(|text| !scenario.name.contains(text.as_str())) {
+            continue;
+        }
+        let (outcomes, compared) = measure(&controller, &scenario, length, interrupt)?;
+        if !arguments.json {
+            print_comparison(&outcomes, &compared);
+        }
+        rows.extend(outcomes);
+        comparisons.extend(compared);
+    }
+    if arguments.json {
+        let object = json!({
+            "kernel": kernel_release(),
+            "controller": controller.version(),
+            "cpus": outcome::cpus(),
+            "rows": rows,
+            "comparison": comparisons,
+        });
+        println!("{object}");
+    }
+    Ok(())
+}
+
+/// The kernel, the others, the kernel again: a slow change of the machine's mood hits both sides.
+fn measure(
+    controller: &Controller,
+    scenario: &Scenario,
+    length: Duration,
+    interrupt: &Interrupt,
+) -> Result<(Vec<Outcome>, Vec<Comparison>), Problem> {
+    let first = kernel::run(controller, scenario, length, interrupt)?;
+    let others = Vec::new();
+    let second = kernel::run(controller, scenario, length, interrupt)?;
+    let kernel = [first, second];
+    let compared = outcome::compare(&kernel, &others);
+    let all = kernel.into_iter().chain(others).collect();
+    Ok((all, compared))
+}
+
+fn kernel_release() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+fn print_comparison(outcomes: &[Outcome], compared: &[Comparison]) {
+    for outcome in outcomes {
+        for group in &outcome.groups {
+            let per_period = group.per_period.map_or_else(String::new, |part| {
+                format!("{:.2} {:.2} {:.2}", part.p5, part.p50, part.p95)
+            });
+            let jobs = group.job_p50_ms.zip(group.job_max_ms);
+            let jobs = jobs.map_or_else(String::new, |(p50, max)| {
+                format!("job {p50:.0}/{max:.0} ms")
+            });
+            println!(
+                "{:<26} {:<15} {:<21} cpu {:.4} ({:+.2} %) periods {:>5} throttled {:>5} {:>7.3} s  {per_period} {jobs}",
+                outcome.scenario,
+                group.path,
+                format!("{:?}", outcome.host),
+                group.cpus,
+                group.error_pct,
+                group.nr_periods,
+                group.nr_throttled,
+                group.throttled_s,
+            );
+        }
+    }
+    for row in compared {
+        let others: Vec<_> = row
+            .others
+            .iter()
+            .map(|other| format!("{:?} {:+.2} %", other.host, other.from_kernel_pct))
+            .collect();
+        println!(
+            "    {}: kernel's own spread {:+.2} %; against the kernel: {}",
+            row.group,
+            row.kernel_spread_pct,
+            others.join(", ")
+        );
+    }
+}
