@@ -1,0 +1,212 @@
+//! Who runs: picking, starting, preempting, leaving.
+
+use super::Simulation;
+use super::state::{Life, NONE};
+use crate::agenda::NEVER;
+use crate::outcome::Mechanism;
+use crate::program::Step;
+use quotient_core::{Nanos, Reason};
+use quotient_trace::{Sink, TaskState};
+
+impl<S: Sink> Simulation<S> {
+    /// Chooses what a CPU without a current task runs, pulling if there is nothing.
+    pub(super) fn dispatch(&mut self, cpu: u32) {
+        let now = Nanos(self.now);
+        let mut picked = self.cpus[cpu as usize].queue.pick(now);
+        if picked.is_none() && self.waiting > 0 && self.pull(cpu, Reason::Idle) {
+            picked = self.cpus[cpu as usize].queue.pick(now);
+        }
+        self.count_waiting(cpu);
+        match picked {
+            Some(task) => self.start(cpu, task),
+            None => self.go_idle(cpu),
+        }
+    }
+
+    /// Runs `task`, which was just picked.
+    fn start(&mut self, cpu: u32, task: u32) {
+        let index = cpu as usize;
+        let state = &mut self.cpus[index];
+        state.current = task;
+        state.since = self.now;
+        state.need_resched = false;
+        state.ready = false;
+        let mut cost = core::mem::take(&mut state.unpaid);
+        let shown = state.shown;
+        if shown != task {
+            cost += self.costs.switch.0;
+            self.spend(task, Mechanism::Switch, self.costs.switch.0);
+            self.show(cpu, task);
+            self.set_idle(cpu, false);
+        }
+        let entry = &mut self.tasks[task as usize];
+        let delay = self.now - entry.ready_at;
+        let load = &mut self.loads[entry.workload as usize];
+        load.run_delay += delay;
+        if entry.woken {
+            entry.woken = false;
+            load.latency.saturating_record(delay);
+        }
+        if entry.cpu != cpu {
+            if entry.cpu != NONE {
+                let refill = self.costs.migration(&self.machine, entry.cpu, cpu);
+                cost += refill;
+                self.spend(task, Mechanism::Migration, refill);
+            }
+            self.tasks[task as usize].cpu = cpu;
+        }
+        self.go_on(cpu, task, cost);
+    }
+
+    /// Lets a task that has the CPU work on after paying `cost`: at what it has left, or at its next step.
+    #[inline]
+    pub(super) fn go_on(&mut self, cpu: u32, task: u32, cost: u64) {
+        let entry = &mut self.tasks[task as usize];
+        let mut work = cost + core::mem::take(&mut entry.remaining);
+        if work == cost {
+            // The common case, without a detour: what comes next is to compute.
+            let steps = &self.programs[entry.program as usize].steps;
+            if let Some(Step::Run(span)) = steps.get(entry.step as usize) {
+                entry.step += 1;
+                entry.in_kernel = false;
+                work += span.draw(&mut entry.random);
+            }
+        }
+        let state = &mut self.cpus[cpu as usize];
+        if work == 0 {
+            state.work_end = NEVER;
+            state.ready = true;
+            self.list(cpu);
+        } else {
+            state.work_end = self.now.saturating_add(state.to_wall(work));
+        }
+        self.want_tick(cpu);
+        self.arm(cpu);
+    }
+
+    /// Takes the CPU away from its current task and gives it to whoever is due, perhaps the same one.
+    pub(super) fn preempt(&mut self, cpu: u32) {
+        let task = self.stop_work(cpu);
+        self.cpus[cpu as usize].left = TaskState::Preempted;
+        self.cpus[cpu as usize]
+            .queue
+            .put_prev_preempt(task, Nanos(self.now));
+        self.dispatch(cpu);
+    }
+
+    /// The current task is no longer running: what it has left to do is kept with it. Returns it.
+    pub(super) fn stop_work(&mut self, cpu: u32) -> u32 {
+        let state = &mut self.cpus[cpu as usize];
+        let task = core::mem::replace(&mut state.current, NONE);
+        let left = match state.work_end {
+            NEVER => 0,
+            end => state.to_work(end.saturating_sub(self.now)),
+        };
+        // Costs not begun yet are paid when the task comes back.
+        let entry = &mut self.tasks[task as usize];
+        entry.remaining += left + core::mem::take(&mut state.unpaid);
+        entry.ready_at = self.now;
+        entry.ran += self.now - state.since;
+        state.work_end = NEVER;
+        state.ready = false;
+        state.need_resched = false;
+        task
+    }
+
+    /// How long a task has run so far, ns.
+    pub(crate) fn task_usage(&self, task: u32) -> u64 {
+        let entry = &self.tasks[task as usize];
+        let cpu = self.cpus.get(entry.cpu as usize);
+        let running = cpu.filter(|cpu| cpu.current == task);
+        entry.ran + running.map_or(0, |cpu| self.now - cpu.since)
+    }
+
+    /// The current task waits for something; somebody else runs.
+    pub(super) fn sleep(&mut self, cpu: u32) {
+        let task = self.stop_work(cpu);
+        let state = &mut self.cpus[cpu as usize];
+        state.left = TaskState::Sleeping;
+        let entity = state.queue.put_prev_sleep(Nanos(self.now));
+        let entry = &mut self.tasks[task as usize];
+        entry.life = Life::Waiting;
+        if let Some(entity) = entity {
+            entry.entity = entity;
+        }
+        self.dispatch(cpu);
+    }
+
+    /// The current task ends.
+    pub(super) fn exit(&mut self, cpu: u32) {
+        let task = self.stop_work(cpu);
+        let state = &mut self.cpus[cpu as usize];
+        state.left = TaskState::Dead;
+        let entity = state.queue.put_prev_exit(Nanos(self.now));
+        let entry = &mut self.tasks[task as usize];
+        entry.life = Life::Over;
+        entry.remaining = 0;
+        if let Some(entity) = entity {
+            entry.entity = entity;
+        }
+        self.alive -= 1;
+        let load = &mut self.loads[entry.workload as usize];
+        load.ended += 1;
+        if load.ended == load.tasks.end - load.tasks.start {
+            load.finished_at = Some(self.now);
+        }
+        self.show_exit(cpu, task);
+        self.dispatch(cpu);
+    }
+
+    /// The current task lets others run.
+    pub(super) fn yield_now(&mut self, cpu: u32) {
+        let task = self.stop_work(cpu);
+        let state = &mut self.cpus[cpu as usize];
+        state.left = TaskState::Runnable;
+        state.queue.put_prev_yield(task, Nanos(self.now));
+        self.dispatch(cpu);
+    }
+
+    fn go_idle(&mut self, cpu: u32) {
+        let state = &mut self.cpus[cpu as usize];
+        state.work_end = NEVER;
+        state.next_tick = NEVER;
+        state.unpaid = 0;
+        if state.shown != NONE {
+            self.show(cpu, NONE);
+        }
+        self.set_idle(cpu, true);
+        self.arm(cpu);
+    }
+
+    /// Notes that a CPU became idle or busy; its siblings get faster or slower.
+    pub(super) fn set_idle(&mut self, cpu: u32, is_idle: bool) {
+        let changed = self.idle.set(cpu, is_idle);
+        if self.machine.threads == 1 || !changed {
+            return;
+        }
+        let first = self.machine.first_sibling(cpu);
+        let siblings = first..first + self.machine.threads;
+        let busy = siblings
+            .clone()
+            .filter(|&sibling| !self.idle.contains(sibling))
+            .count();
+        let speed = if busy > 1 {
+            u64::from(self.machine.smt_speed) * 10
+        } else {
+            1000
+        };
+        for sibling in siblings {
+            let state = &mut self.cpus[sibling as usize];
+            if state.speed == speed {
+                continue;
+            }
+            let pending = state.work_end;
+            let left = state.to_work(pending.saturating_sub(self.now));
+            state.speed = speed;
+            if pending != NEVER && state.current != NONE {
+                state.work_end = self.now.saturating_add(state.to_wall(left));
+                self.arm(sibling);
+            }
+        }
+    }
+}

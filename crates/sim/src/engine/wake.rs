@@ -1,0 +1,178 @@
+//! Waking: where a task goes, and whether whoever runs there gives way.
+
+use super::Simulation;
+use super::state::{Life, NONE};
+use crate::outcome::Mechanism;
+use quotient_core::{Enqueue, Nanos};
+use quotient_trace::Sink;
+
+impl<S: Sink> Simulation<S> {
+    /// A waiting task becomes runnable, woken by what runs on CPU `by` ([`NONE`]: by a timer).
+    pub(super) fn wake(&mut self, task: u32, by: u32) {
+        if self.tasks[task as usize].life != Life::Waiting {
+            return;
+        }
+        let last = self.tasks[task as usize].cpu;
+        let target = self.choose(last, by);
+        let kind = if by == target {
+            Enqueue::WakeBuddy
+        } else {
+            Enqueue::Wake
+        };
+        self.tasks[task as usize].woken = true;
+        let waker = if by == NONE {
+            NONE
+        } else {
+            self.cpus[by as usize].current
+        };
+        let shown_on = if by == NONE { target } else { by };
+        self.show_wakeup(shown_on, task, target, waker);
+        if waker != NONE {
+            self.owe(by, waker, Mechanism::Wake, self.costs.wake.0);
+        }
+        self.enqueue(task, target, kind, by);
+    }
+
+    /// A task begins.
+    pub(super) fn begin(&mut self, task: u32) {
+        let entry = &mut self.tasks[task as usize];
+        entry.began = self.now;
+        entry.stamp = self.now;
+        let asked = entry.cpu;
+        let target = if asked == NONE {
+            self.emptiest(task)
+        } else {
+            asked
+        };
+        // Its caches are as cold elsewhere.
+        self.tasks[task as usize].cpu = NONE;
+        self.show_spawn(task, target);
+        self.enqueue(task, target, Enqueue::New, NONE);
+    }
+
+    fn enqueue(&mut self, task: u32, target: u32, kind: Enqueue, by: u32) {
+        let now = Nanos(self.now);
+        let entry = &mut self.tasks[task as usize];
+        entry.life = Life::Runnable;
+        entry.ready_at = self.now;
+        let group = &self.groups[entry.group as usize];
+        let state = &mut self.cpus[target as usize];
+        let preempts = state.queue.enqueue(group, entry.entity, task, kind, now);
+        self.count_waiting(target);
+        self.reschedule(target, preempts, by);
+    }
+
+    /// Something was queued on `target`: makes it look, interrupting it if need be.
+    pub(super) fn reschedule(&mut self, target: u32, preempts: bool, by: u32) {
+        let state = &mut self.cpus[target as usize];
+        if state.current == NONE {
+            // Claimed at once: what else is woken at this moment goes elsewhere.
+            self.set_idle(target, false);
+            self.interrupt(target, by);
+            self.list(target);
+        } else if preempts {
+            state.need_resched = true;
+            self.interrupt(target, by);
+            self.list(target);
+        } else {
+            self.want_tick(target);
+            self.arm(target);
+        }
+    }
+
+    /// CPU `by` sends an interrupt to another one.
+    fn interrupt(&mut self, target: u32, by: u32) {
+        if by == NONE || by == target {
+            return;
+        }
+        self.show_ipi(by, target);
+        let sender = self.cpus[by as usize].current;
+        if sender != NONE {
+            self.owe(by, sender, Mechanism::Ipi, self.costs.ipi_send.0);
+        }
+        let received = self.costs.ipi_receive.0;
+        if received > 0 {
+            self.mechanisms.add(Mechanism::Ipi, received);
+            self.cpus[target as usize].unpaid += received;
+        }
+    }
+
+    /// Where a woken task goes: its last CPU if that is idle, else the nearest idle one to it, else one near the
+    /// waker, else any; if none is idle, the emptier of its last CPU and the waker's. O(CPUs / 64).
+    fn choose(&self, last: u32, by: u32) -> u32 {
+        let last = if last == NONE { 0 } else { last };
+        if self.idle.count() == 0 {
+            if by == NONE || by == last {
+                return last;
+            }
+            let length = |cpu: u32| self.cpus[cpu as usize].queue.nr_running();
+            return if length(by) < length(last) { by } else { last };
+        }
+        if self.idle.contains(last) && self.core_is_idle(last) {
+            return last;
+        }
+        let node = self.machine.node_of(last);
+        if let Some(found) = self.idle_in_node(node) {
+            return found;
+        }
+        if by != NONE && self.machine.node_of(by) != node {
+            let found = self.idle_in_node(self.machine.node_of(by));
+            if let Some(found) = found {
+                return found;
+            }
+        }
+        let nodes = self.machine.nodes;
+        (1..nodes)
+            .find_map(|step| self.idle_in_node((node + step) % nodes))
+            .unwrap_or(last)
+    }
+
+    fn core_is_idle(&self, cpu: u32) -> bool {
+        let first = self.machine.first_sibling(cpu);
+        (first..first + self.machine.threads).all(|sibling| self.idle.contains(sibling))
+    }
+
+    /// An idle CPU of a node, on an idle core if there is one.
+    fn idle_in_node(&self, node: u32) -> Option<u32> {
+        let width = self.machine.node_cpus();
+        let (first, end) = (node * width, (node + 1) * width);
+        let any = self.idle.first_in(first, end)?;
+        if self.machine.threads == 1 || self.core_is_idle(any) {
+            return Some(any);
+        }
+        let mut cores = (first..end).step_by(self.machine.threads as usize);
+        Some(cores.find(|&cpu| self.core_is_idle(cpu)).unwrap_or(any))
+    }
+
+    /// Where a new task goes: the emptiest CPU of the emptiest node, searched from a place that depends on the task
+    /// so that equal ones take turns. O(CPUs).
+    fn emptiest(&self, task: u32) -> u32 {
+        let cpus = self.machine.cpus();
+        if self.idle.count() == cpus {
+            // Spread over nodes from the beginning, as the kernel does.
+            let node = task % self.machine.nodes;
+            return node * self.machine.node_cpus();
+        }
+        let nodes = self.machine.nodes;
+        let load = |node: u32| -> usize {
+            let width = self.machine.node_cpus();
+            (node * width..(node + 1) * width)
+                .map(|cpu| self.cpus[cpu as usize].queue.nr_running())
+                .sum()
+        };
+        let node = (0..nodes)
+            .map(|step| (task + step) % nodes)
+            .min_by_key(|&node| load(node))
+            .unwrap_or(0);
+        if let Some(idle) = self.idle_in_node(node)
+            && self.cpus[idle as usize].queue.nr_running() == 0
+        {
+            return idle;
+        }
+        let width = self.machine.node_cpus();
+        (0..width)
+            .map(|step| node * width + (task + step) % width)
+            .min_by_key(|&cpu| self.cpus[cpu as usize].queue.nr_running())
+            .unwrap_or(0)
+    }
+}

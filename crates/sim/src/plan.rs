@@ -1,0 +1,359 @@
+//! A complete description of a run, before it runs: plain data, which scenarios and traces are turned into.
+
+use crate::costs::Costs;
+use crate::machine::{Machine, MachineError};
+use crate::program::{COUNTERS, Program, Step};
+use crate::random::Span;
+use core::fmt;
+use quotient_core::{Config, ConfigError, GroupError, GroupTree, Nanos, Slice, Weight};
+
+/// Everything that a run depends on. Equal plans give equal runs, byte for byte.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The machine.
+    pub machine: Machine,
+    /// What its mechanisms cost.
+    pub costs: Costs,
+    /// How the scheduler is set.
+    pub settings: Settings,
+    /// Groups, parents before or after their children.
+    pub groups: Vec<GroupPlan>,
+    /// What tasks do; several tasks may share a program.
+    pub programs: Vec<Program>,
+    /// Who does it.
+    pub workloads: Vec<WorkloadPlan>,
+    /// Tokens in each channel at first.
+    pub channels: Vec<u32>,
+    /// How many tasks each barrier is for.
+    pub barriers: Vec<u32>,
+    /// Number of request queues.
+    pub queues: u32,
+    /// Names of the meters.
+    pub meters: Vec<String>,
+    /// Where requests come from.
+    pub sources: Vec<Source>,
+    /// What is changed on the way.
+    pub changes: Vec<Change>,
+    /// When the run ends at the latest.
+    pub duration: Nanos,
+    /// What all randomness derives from.
+    pub seed: u64,
+}
+
+/// Settings of the scheduler and of the host around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Settings of the core; the number of CPUs comes from the machine.
+    pub config: Config,
+    /// When a group's tick-time averages are computed, for their cost.
+    pub load_average: LoadAverage,
+    /// How often a busy CPU looks whether to pull, ns; `None`: every 500 us, on more than 8 CPUs that much more
+    /// seldom, so that all together look equally often on any machine.
+    pub balance_every: Option<Nanos>,
+    /// Whether the run queues are verified after every event: slow.
+    pub check: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            config: Config::new(1),
+            load_average: LoadAverage::Off,
+            balance_every: None,
+            check: false,
+        }
+    }
+}
+
+/// When the averages of the groups of the running task are computed and added to the groups' shared sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadAverage {
+    /// Never.
+    #[default]
+    Off,
+    /// At every tick.
+    EveryTick,
+    /// Each CPU at one tick in as many as there are nodes (rounded up to a power of two); nodes take turns.
+    Staggered,
+    /// At most once a millisecond, and only if the average has changed by more than 1/64.
+    RateLimited,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Names from the root down, joined by `/`.
+    pub path: String,
+    /// Its weight.
+    pub weight: Weight,
+    /// Whether it runs only when nothing else wants to.
+    pub idle: bool,
+}
+
+/// Tasks that belong together: one line of the outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadPlan {
+    /// What it is called.
+    pub name: String,
+    /// Its tasks.
+    pub tasks: Vec<TaskPlan>,
+}
+
+/// One task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskPlan {
+    /// Index of its group in [`Plan::groups`]; `None` for the root.
+    pub group: Option<u32>,
+    /// Index of its program.
+    pub program: u32,
+    /// Its weight within the group.
+    pub weight: Weight,
+    /// Its own request length.
+    pub slice: Option<Slice>,
+    /// When it begins.
+    pub begin: Nanos,
+    /// Where it begins; `None`: where the machine has room.
+    pub cpu: Option<u32>,
+}
+
+/// Requests that arrive whether or not anybody is ready for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The queue that they arrive in.
+    pub queue: u32,
+    /// When the first one comes.
+    pub begin: Nanos,
+    /// Time from one to the next.
+    pub gap: Span,
+    /// Parts of a request, each taken by itself; it is done when all are.
+    pub parts: u32,
+    /// Exact arrival times instead of gaps, ascending; empty: by gaps.
+    pub times: Vec<Nanos>,
+}
+
+/// Something that is changed during the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When.
+    pub at: Nanos,
+    /// Index of the group.
+    pub group: u32,
+    /// To what.
+    pub action: Action,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Another weight.
+    Weight(Weight),
+    /// Idle or not.
+    Idle(bool),
+}
+
+/// A plan that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// The machine cannot be.
+    Machine(MachineError),
+    /// A setting is out of range.
+    Config(ConfigError),
+    /// A group cannot be.
+    Group(GroupError),
+    /// Something refers to what is not there, or there is too much of it.
+    Structure(String),
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::Machine(error) => write!(formatter, "impossible machine: {error}"),
+            PlanError::Config(error) => write!(formatter, "setting out of range: {error}"),
+            PlanError::Group(error) => write!(formatter, "impossible group: {error}"),
+            PlanError::Structure(what) => formatter.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Most tasks of a plan: more would not end in anybody's lifetime.
+    pub const TASKS_MAX: usize = 4_000_000;
+
+    /// An empty plan for a machine.
+    pub fn new(machine: Machine) -> Plan {
+        let cpus = machine.cpus();
+        Plan {
+            machine,
+            costs: Costs::default(),
+            settings: Settings {
+                config: Config::new(cpus),
+                ..Settings::default()
+            },
+            groups: Vec::new(),
+            programs: Vec::new(),
+            workloads: Vec::new(),
+            channels: Vec::new(),
+            barriers: Vec::new(),
+            queues: 0,
+            meters: Vec::new(),
+            sources: Vec::new(),
+            changes: Vec::new(),
+            duration: Nanos::from_secs(1),
+            seed: 1,
+        }
+    }
+
+    /// Replaces the machine and what depends on its size.
+    pub fn set_machine(&mut self, machine: Machine) {
+        let fresh = Config::new(machine.cpus());
+        self.settings.config = Config {
+            cpus: fresh.cpus,
+            base_slice: fresh.base_slice,
+            wakeup_granularity: fresh.wakeup_granularity,
+            min_granularity: fresh.min_granularity,
+            latency: fresh.latency,
+            ..self.settings.config
+        };
+        self.machine = machine;
+    }
+
+    /// The index of a group, added with weight 100 if it is not there. The root is `None`, by its path "".
+    pub fn group(&mut self, path: &str) -> Option<u32> {
+        if path.is_empty() {
+            return None;
+        }
+        let known = self.groups.iter().position(|group| group.path == path);
+        let index = known.unwrap_or_else(|| {
+            self.groups.push(GroupPlan {
+                path: path.into(),
+                weight: Weight::DEFAULT,
+                idle: false,
+            });
+            self.groups.len() - 1
+        });
+        u32::try_from(index).ok()
+    }
+
+    /// Adds a program and returns its index.
+    pub fn program(&mut self, program: Program) -> u32 {
+        self.programs.push(program);
+        count_of(&self.programs) - 1
+    }
+
+    /// Adds a channel with that many tokens and returns its index.
+    pub fn channel(&mut self, tokens: u32) -> u32 {
+        self.channels.push(tokens);
+        count_of(&self.channels) - 1
+    }
+
+    /// Adds a meter and returns its index.
+    pub fn meter(&mut self, name: &str) -> u32 {
+        self.meters.push(name.into());
+        count_of(&self.meters) - 1
+    }
+
+    /// Adds a queue of requests and returns its index.
+    pub fn queue(&mut self) -> u32 {
+        self.queues += 1;
+        self.queues - 1
+    }
+
+    /// Checks that everything that is referred to is there.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), PlanError> {
+        self.machine.validate().map_err(PlanError::Machine)?;
+        self.settings.config.validate().map_err(PlanError::Config)?;
+        for group in &self.groups {
+            GroupTree::check_path(&group.path).map_err(PlanError::Group)?;
+        }
+        let tasks: usize = self.workloads.iter().map(|load| load.tasks.len()).sum();
+        ensure(tasks <= Plan::TASKS_MAX, || {
+            format!("{tasks} tasks are more than {}", Plan::TASKS_MAX)
+        })?;
+        for workload in &self.workloads {
+            for task in &workload.tasks {
+                self.validate_task(&workload.name, task)?;
+            }
+        }
+        for (index, program) in self.programs.iter().enumerate() {
+            for step in &program.steps {
+                self.validate_step(*step, program)
+                    .map_err(|what| PlanError::Structure(format!("program {index}: {what}")))?;
+            }
+        }
+        for change in &self.changes {
+            ensure((change.group as usize) < self.groups.len(), || {
+                format!("a change of group {}, which does not exist", change.group)
+            })?;
+        }
+        for source in &self.sources {
+            ensure(source.queue < self.queues && source.parts > 0, || {
+                format!(
+                    "a source of {} parts for queue {}",
+                    source.parts, source.queue
+                )
+            })?;
+            let advances = !source.times.is_empty() || source.gap.mean() > Nanos::ZERO;
+            ensure(advances, || "a source without time between requests".into())?;
+        }
+        Ok(())
+    }
+
+    fn validate_task(&self, workload: &str, task: &TaskPlan) -> Result<(), PlanError> {
+        let cpus = self.machine.cpus();
+        ensure(task.cpu.is_none_or(|cpu| cpu < cpus), || {
+            format!("workload {workload}: cpu {:?} of {cpus}", task.cpu)
+        })?;
+        let group = task
+            .group
+            .is_none_or(|group| (group as usize) < self.groups.len());
+        let program = (task.program as usize) < self.programs.len();
+        ensure(group && program, || {
+            format!("workload {workload}: a task without its group or program")
+        })
+    }
+
+    fn validate_step(&self, step: Step, program: &Program) -> Result<(), String> {
+        let within = |what: &str, index: u32, count: usize| {
+            if (index as usize) < count {
+                Ok(())
+            } else {
+                Err(format!("{what} {index} of {count}"))
+            }
+        };
+        match step {
+            Step::Post(index)
+            | Step::PostOne(index)
+            | Step::Signal(index)
+            | Step::Broadcast(index)
+            | Step::Wait(index) => within("channel", index, self.channels.len()),
+            Step::Meet(index) => within("barrier", index, self.barriers.len()),
+            Step::Take(index) => within("queue", index, self.queues as usize),
+            Step::Finish(index) | Step::Lap(index) | Step::Count(index) => {
+                within("meter", index, self.meters.len())
+            }
+            Step::Jump(to) => within("step", to, program.steps.len() + 1),
+            Step::Repeat { counter, to, .. } => {
+                within("counter", u32::from(counter), COUNTERS)?;
+                within("step", to, program.steps.len() + 1)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn count_of<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), PlanError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(PlanError::Structure(what()))
+    }
+}
