@@ -46,10 +46,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             group: String::new(),
             what,
         };
-        ensure(tasks == self.nr, || {
-            format!("{tasks} tasks in timelines, {} counted", self.nr)
+        let counted = self.nr + self.nr_throttled;
+        ensure(tasks == counted, || {
+            format!("{tasks} tasks in timelines, {counted} counted")
         })
         .map_err(whole)?;
+        self.check_limits().map_err(whole)?;
         self.check_chain().map_err(whole)
     }
 
@@ -135,12 +137,85 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let place = self.slab.get(timeline.node).place;
         let parent = &self.timelines[timeline.parent as usize];
-        ensure((timeline.nr > 0) == (place != Place::Off), || {
+        let competes = timeline.nr > 0 && !self.is_closed(index);
+        ensure(competes == (place != Place::Off), || {
             format!("{} entities but {place:?}", timeline.nr)
         })?;
         let chosen = parent.current == timeline.node;
         ensure(chosen == (place == Place::Current), || {
             format!("{place:?} but chosen is {chosen}")
+        })
+    }
+
+    /// What is kept back is so for a reason, waits somewhere, and everything that goes by it is counted right.
+    fn check_limits(&self) -> Result<(), String> {
+        let count = self.timelines.len();
+        let (mut active, mut deferring) = (vec![0u32; count], vec![0u32; count]);
+        let (mut free, mut kept) = (0, 0);
+        for (index, timeline) in self
+            .timelines
+            .iter()
+            .enumerate()
+            .filter(|(_, timeline)| !timeline.vacant)
+        {
+            ensure(
+                timeline.limited == self.nearest_limited(index as u32),
+                || {
+                    format!(
+                        "{} is below another limit than it knows",
+                        timeline.group.path()
+                    )
+                },
+            )?;
+            let (mut level, mut blocked) = (index as u32, false);
+            while level != NONE {
+                let at = &self.timelines[level as usize];
+                if let Some(meter) = at.meter.as_deref() {
+                    active[level as usize] += if blocked { 0 } else { timeline.tasks };
+                    deferring[level as usize] += timeline.deferring;
+                    blocked |= meter.throttled;
+                }
+                level = at.parent;
+            }
+            *(if blocked { &mut kept } else { &mut free }) += timeline.tasks;
+            self.check_meter(timeline)?;
+        }
+        ensure((free, kept) == (self.nr, self.nr_throttled), || {
+            format!(
+                "{free} free and {kept} kept back, counted {} and {}",
+                self.nr, self.nr_throttled
+            )
+        })?;
+        for ((timeline, active), deferring) in self.timelines.iter().zip(active).zip(deferring) {
+            let counted = timeline
+                .meter
+                .as_deref()
+                .map(|meter| (meter.active, meter.deferring));
+            ensure(
+                counted.is_none_or(|counted| counted == (active, deferring)),
+                || {
+                    format!(
+                        "{}: {active} active, {deferring} deferring, counted {counted:?}",
+                        timeline.group.path()
+                    )
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A throttled group waits, or has been posted, or waits no more because its limit ended: nobody is forgotten.
+    fn check_meter(&self, timeline: &Timeline) -> Result<(), String> {
+        let Some(meter) = timeline.meter.as_deref() else {
+            return Ok(());
+        };
+        let path = timeline.group.path();
+        let expected = meter.local.is_queued() || meter.local.is_posted();
+        ensure(!meter.throttled || expected, || {
+            format!("{path} is throttled and forgotten")
+        })?;
+        ensure(meter.throttled == meter.local.is_throttled(), || {
+            format!("{path} is throttled, or not, and says otherwise")
         })
     }
 

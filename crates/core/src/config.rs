@@ -1,5 +1,6 @@
 //! What can be chosen when a scheduler is built, with units, defaults and where the defaults come from.
 
+use crate::bandwidth::BandwidthRules;
 use crate::error::ConfigError;
 use crate::group_weight::WeightMode;
 use crate::units::{Nanos, Slice};
@@ -62,6 +63,8 @@ pub struct Config {
     pub group_clock: GroupClock,
     /// At most this much service stays unpublished on a CPU: bounds the staleness of clocks. Default 50 us.
     pub publish_interval: Nanos,
+    /// What bandwidth control promises. Default [`BandwidthRules::Default`].
+    pub bandwidth: BandwidthRules,
 }
 
 impl Config {
@@ -87,6 +90,7 @@ impl Config {
             latency: Nanos::from_millis(6 * factor),
             group_clock: GroupClock::Foreign,
             publish_interval: Nanos::from_micros(50),
+            bandwidth: BandwidthRules::Default,
         }
     }
 

@@ -168,6 +168,7 @@ mod tests {
                 place: Place::Off,
                 idle: false,
                 custom_slice: false,
+                deferring: false,
             };
             let reference = self.timeline.average.mean();
             self.timeline.place_eevdf(&mut node, lag, false, reference);

@@ -19,6 +19,8 @@ pub struct TaskEntity {
     pub(crate) migrated: u32,
     /// Whether it has ever been queued.
     pub(crate) placed: bool,
+    /// Whether it defers throttles: it holds something that others wait for.
+    pub(crate) deferring: bool,
 }
 
 /// log2 of the tick in which migrations are stamped, ns: 65.5 us ticks wrap after 78 hours, and a wrong age after
@@ -49,6 +51,7 @@ impl TaskEntity {
             slice,
             migrated: 0,
             placed: false,
+            deferring: false,
         }
     }
 
@@ -73,6 +76,16 @@ impl TaskEntity {
     /// Changes the request length while the task is off the run queues.
     pub fn set_slice(&mut self, slice: Option<Slice>) {
         self.slice = slice.map_or(0, Slice::raw);
+    }
+
+    /// Whether throttles of the task's groups are deferred while it is runnable; see [`crate::RunQueue::defer_current`].
+    pub const fn is_deferring(&self) -> bool {
+        self.deferring
+    }
+
+    /// Makes a task that is off the run queues defer throttles once it is woken, or no longer.
+    pub fn set_deferring(&mut self, deferring: bool) {
+        self.deferring = deferring;
     }
 
     /// What the task is owed (positive) or owes (negative), in ns of service, from when it last left a run queue.

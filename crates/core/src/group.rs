@@ -1,5 +1,6 @@
 //! A group: its place in the tree, its weight, and its clocks. Shared by all CPUs.
 
+use crate::bandwidth::Bandwidth;
 use crate::clock::CpuCells;
 use crate::config::Config;
 use crate::foreign::Presence;
@@ -13,7 +14,7 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A node of the [`crate::GroupTree`]: tasks and child groups of one group compete for the group's CPU time in the
 /// ratio of their weights, and the group competes with its siblings as one.
@@ -39,6 +40,8 @@ pub struct Group {
     /// own part from to learn what the group got elsewhere.
     pub(crate) service: AtomicU64,
     pub(crate) presence: Presence,
+    /// Made with the first limit.
+    pub(crate) bandwidth: OnceLock<Arc<Bandwidth>>,
 }
 
 /// What the tree knows about a group that it is about to create.
@@ -85,6 +88,7 @@ impl Group {
             alarm: AtomicU64::new(u64::MAX),
             service: AtomicU64::new(0),
             presence: Presence::default(),
+            bandwidth: OnceLock::new(),
         }
     }
 
@@ -181,7 +185,11 @@ impl Group {
     }
 
     pub(crate) fn mark_removed(&self) {
+        let _limits = self.changes.lock_limits();
         self.removed.store(true, Relaxed);
+        if let Some(bandwidth) = self.bandwidth.get() {
+            bandwidth.retire(&self.changes.timers);
+        }
         self.changes.record(self.id);
     }
 
@@ -206,7 +214,7 @@ impl Group {
 
     /// Adds CPU time that was spent outside the run queues (blocking threads, foreign tasks), to the group and to
     /// every ancestor, from any thread. Every CPU that has the group queued charges it as service received
-    /// elsewhere, up to [`Config::debt_limit`]. O(depth).
+    /// elsewhere, up to [`Config::debt_limit`]. It is taken from the budgets of all limited groups on the way, too. O(depth).
     pub fn add_foreign_cpu_time(&self, time: Nanos) {
         self.show_foreign_cpu_time(0, time);
         self.charge_foreign_cpu_time(time);
@@ -227,6 +235,9 @@ impl Group {
         let mut level = Some(self);
         while let Some(group) = level {
             group.service.fetch_add(time.0, Relaxed);
+            if let Some(bandwidth) = group.bandwidth.get() {
+                bandwidth.charge_outside(time, self.config().debt_limit);
+            }
             level = group.parent.as_deref();
         }
     }

@@ -92,6 +92,7 @@
 //! | `tree`, `group`, `clock`, `stopwatch`, `outside` | the groups and their clocks, shared by all CPUs |
 //! | `entity`, `node`, `timeline`, `average`, `key_queue` | what one CPU keeps |
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
+//! | `bandwidth/` | limits: how much CPU time a group may use at all |
 //! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
 //! | `foreign`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
 //! | `pelt/`, `load_average/` | load averages, and a group's load summed over CPUs |
@@ -105,6 +106,7 @@
 
 mod average;
 pub mod balance;
+mod bandwidth;
 mod buddy;
 mod cfs;
 mod check;
@@ -133,6 +135,10 @@ mod units;
 mod weight;
 
 pub use balance::{Pull, Reason};
+pub use bandwidth::{
+    BandwidthAccount, BandwidthRules, BandwidthStats, Limit, LimitError, REFILLS_MAX, RatioRule,
+    THROTTLE_BUCKETS,
+};
 pub use check::Violation;
 pub use config::{Config, GroupClock, Policy};
 pub use entity::{Enqueue, TaskEntity};

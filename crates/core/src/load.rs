@@ -1,5 +1,6 @@
 //! What a CPU publishes about itself, so that others can choose whom to pull from without taking its lock.
 
+use crate::bandwidth::Mailbox;
 use crate::config::Config;
 use crate::group::Group;
 use crate::units::Nanos;
@@ -21,6 +22,8 @@ pub struct CpuLoad {
     leaf: AtomicU32,
     /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
     groups: Mutex<Vec<Arc<Group>>>,
+    /// Groups that got budget and wait for this CPU to unthrottle them.
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl CpuLoad {
@@ -32,6 +35,12 @@ impl CpuLoad {
     /// Runnable tasks, the current one included.
     pub fn nr_running(&self) -> usize {
         self.running.load(Relaxed) as usize
+    }
+
+    /// Whether [`crate::RunQueue::unthrottle_pending`] has anything to do: to be looked at before parking. One load.
+    #[inline]
+    pub fn has_unthrottles(&self) -> bool {
+        self.mailbox.is_filled()
     }
 
     #[inline]

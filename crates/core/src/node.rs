@@ -53,6 +53,8 @@ pub(crate) struct Node<T> {
     pub(crate) idle: bool,
     /// A task with a slice of its own.
     pub(crate) custom_slice: bool,
+    /// A task during which its groups should not be throttled.
+    pub(crate) deferring: bool,
 }
 
 impl<T> Node<T> {

@@ -1,13 +1,14 @@
 //! A timeline: what competes inside one group on one CPU, tasks and child groups alike.
 
 use crate::average::Average;
+use crate::bandwidth::Meter;
 use crate::buddy::Buddies;
 use crate::clock::CpuCell;
 use crate::config::Policy;
 use crate::group::Group;
 use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
-use crate::units::{VirtualTime, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,6 +64,14 @@ pub(crate) struct Timeline {
     pub(crate) seen: u64,
     /// Service received here and not published yet, ns.
     pub(crate) unpublished: u64,
+    /// The nearest timeline with a limit, this one or one above it, or `NONE`.
+    pub(crate) limited: u32,
+    /// The limit, once this CPU has noticed it.
+    pub(crate) meter: Option<Box<Meter>>,
+    /// Tasks among `tasks` that defer throttles.
+    pub(crate) deferring: u32,
+    /// How long the group was throttled here while none above it was, up to the end of the last throttle.
+    pub(crate) throttled_past: Nanos,
     /// Another group took over the id while this one still had tasks: freed when empty.
     pub(crate) orphan: bool,
     pub(crate) vacant: bool,
@@ -90,6 +99,10 @@ impl Timeline {
             left_at: 0,
             seen: 0,
             unpublished: 0,
+            limited: NONE,
+            meter: None,
+            deferring: 0,
+            throttled_past: Nanos::ZERO,
             orphan: false,
             vacant: false,
         }
@@ -186,6 +199,7 @@ impl Timeline {
             + self.ready.heap_bytes()
             + self.later.heap_bytes()
             + size_of::<CpuCell>()
+            + self.meter.as_ref().map_or(0, |_| size_of::<Meter>())
             + 16
     }
 }

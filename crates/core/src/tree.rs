@@ -1,5 +1,6 @@
 //! The group tree: creating, finding and removing groups, and telling the CPUs what changed.
 
+use crate::bandwidth::Timers;
 use crate::config::Config;
 use crate::error::GroupError;
 use crate::group::{Birth, Group};
@@ -31,6 +32,10 @@ pub(crate) struct Changes {
     pub(crate) config: Config,
     count: AtomicU64,
     recent: Mutex<VecDeque<u32>>,
+    /// The bandwidth timers of all groups.
+    pub(crate) timers: Timers,
+    /// Held while a limit is changed: one change at a time.
+    limits: Mutex<()>,
 }
 
 /// How many changes are kept one by one; a CPU that is further behind looks at all its groups instead.
@@ -42,11 +47,18 @@ impl Changes {
             config,
             count: AtomicU64::new(0),
             recent: Mutex::default(),
+            timers: Timers::default(),
+            limits: Mutex::default(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets nobody else change a limit. Never taken with a pool locked.
+    pub(crate) fn lock_limits(&self) -> MutexGuard<'_, ()> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the group `id` changed; the change itself must have been stored before.
@@ -122,6 +134,10 @@ impl GroupTree {
     /// The group that everything descends from. It cannot be removed.
     pub fn root(&self) -> Arc<Group> {
         Arc::clone(&self.shared.root)
+    }
+
+    pub(crate) fn root_ref(&self) -> &Arc<Group> {
+        &self.shared.root
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -187,7 +187,8 @@ impl Host {
                     group: id,
                 };
                 let mut moved = Vec::new();
-                self.queues[from].detach(&request, Nanos(self.now), &mut moved);
+                let to = CpuId(1 - from as u32);
+                self.queues[from].detach_to(to, &request, Nanos(self.now), &mut moved);
                 for task in moved {
                     let to = &mut self.queues[1 - from];
                     to.enqueue(

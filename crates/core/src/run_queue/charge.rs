@@ -65,6 +65,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let mut level = self.leaf;
         while level != ROOT {
+            if G::bandwidth() && self.timelines[level as usize].meter.is_some() {
+                self.debit(level, delta);
+            }
             let timeline = &mut self.timelines[level as usize];
             self.service_clock.serve(timeline, delta);
             // Looked at here as well as at the choice: a group that runs alone is never chosen anew.
@@ -123,18 +126,36 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.budget = budget;
         self.limit = budget.min(self.publish_interval);
+        if G::bandwidth() && self.timelines[self.leaf as usize].limited != NONE {
+            self.limit_by_budget();
+        } else {
+            self.overdrawn = false;
+        }
         self.load.publish_leaf(self.leaf);
     }
 
     /// Charges the groups, and puts the chain back if its time is up or somebody better came.
     #[cold]
-    pub(super) fn settle(&mut self) {
+    ///
+    /// With nothing that `must` run, groups that have used up their budget are throttled.
+    pub(super) fn settle(&mut self, must: bool) {
         self.follow_changes();
+        if G::bandwidth() && self.load.mailbox.is_filled() {
+            self.empty_mailbox(self.last);
+        }
         self.flush();
         self.refresh_parts(self.leaf);
         self.set_limit();
-        if self.repick || self.budget == 0 {
+        let scavenged = !must && !self.scavenging.is_empty();
+        if self.repick || self.budget == 0 || scavenged {
+            let leaf = self.leaf;
             self.put_chain();
+            if scavenged {
+                self.stop_scavenging();
+            }
+            if !must && core::mem::take(&mut self.throttle_due) {
+                self.throttle_chain(leaf, self.last);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::entity::{MIGRATION_TICK_SHIFT, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
-use crate::units::{Nanos, to_service_lag};
+use crate::units::{CpuId, Nanos, to_service_lag};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -24,10 +24,31 @@ pub struct Detached<T> {
 const CANDIDATES_MAX: usize = 32;
 
 impl<T, G: Gates> RunQueue<T, G> {
-    /// Takes up to `request.max` waiting tasks of the group asked for and appends them to `out`; the current task
-    /// stays. Among the candidates looked at, the one that was moved longest ago goes first, so that moves rotate.
-    /// Returns how many were taken. A bounded search for each.
+    /// Takes up to `request.max` waiting tasks of the group asked for and appends them to `out`, for CPU `to`; the current
+    /// task stays, and so does everything that is throttled, here or there. Among the candidates looked at, the one that
+    /// was moved longest ago goes first, so that moves rotate. Returns how many were taken. A bounded search for each.
+    pub fn detach_to(
+        &mut self,
+        to: CpuId,
+        request: &Pull,
+        now: Nanos,
+        out: &mut Vec<Detached<T>>,
+    ) -> usize {
+        self.detach_where(Some(to), request, now, out)
+    }
+
+    /// As [`RunQueue::detach_to`] for wherever tasks may go: only what is throttled here stays.
     pub fn detach(&mut self, request: &Pull, now: Nanos, out: &mut Vec<Detached<T>>) -> usize {
+        self.detach_where(None, request, now, out)
+    }
+
+    fn detach_where(
+        &mut self,
+        to: Option<CpuId>,
+        request: &Pull,
+        now: Nanos,
+        out: &mut Vec<Detached<T>>,
+    ) -> usize {
         let mut taken = 0;
         while taken < request.max && self.nr_queued() > 0 {
             let level = self
@@ -35,12 +56,18 @@ impl<T, G: Gates> RunQueue<T, G> {
                 .get(request.group as usize)
                 .copied()
                 .unwrap_or(NONE);
-            let Some(index) = (level != NONE)
+            let Some(index) = (level != NONE && !self.is_kept_back(level))
                 .then(|| self.candidate(level, now))
                 .flatten()
             else {
                 break;
             };
+            let home = self.slab.get(index).timeline;
+            if self.timelines[home as usize].limited != NONE
+                && !to.is_none_or(|to| self.may_move(home, to))
+            {
+                break;
+            }
             if self.service_clock.shares_lag() {
                 self.note_lags(self.slab.get(index).timeline);
             }
@@ -50,6 +77,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.publish_counts();
         taken
+    }
+
+    /// Whether no group on the path is throttled where a task would go to: it would only wait there.
+    fn may_move(&self, home: u32, to: CpuId) -> bool {
+        let mut level = self.timelines[home as usize].limited;
+        while level != NONE {
+            let meter = self.timelines[level as usize].meter.as_deref();
+            if meter.is_some_and(|meter| meter.bandwidth.is_throttled_on(to)) {
+                return false;
+            }
+            level = self.limited_above(level);
+        }
+        true
     }
 
     /// Takes out every waiting task, of all groups or of `group` and its descendants. For shutdown, freezing and

@@ -52,29 +52,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         let leaf = slot.0;
         let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
         let fresh = kind == Enqueue::New && !entity.placed;
-        self.nr += 1;
         self.count_task(leaf, true);
+        self.count_active(leaf, 1);
         let (mut level, mut node) = (leaf, index);
         self.admit(level, node, lag, fresh, now);
-        while level != ROOT && self.timelines[level as usize].nr == 1 {
-            let timeline = &mut self.timelines[level as usize];
-            // What the group got elsewhere while it wanted nothing here is forgotten.
-            timeline.take_foreign();
-            let mut lag = timeline.lag;
-            if self.service_clock.shares_lag() {
-                let shares = self.slab.get(timeline.node).shares;
-                lag = to_virtual_lag(
-                    timeline.group.presence.enter(kind == Enqueue::Migrate),
-                    shares,
-                );
+        if self.timelines[level as usize].nr == 1 {
+            let (above, top) = self.link_up(level, kind == Enqueue::Migrate, now);
+            if above != level {
+                (level, node) = (above, top);
             }
-            if self.rules.policy == Policy::Cfs {
-                let slept = now.0.saturating_sub(timeline.left_at);
-                lag = lag_after_sleep(lag, slept, self.slab.get(timeline.node).shares);
-            }
-            node = timeline.node;
-            level = timeline.parent;
-            self.admit(level, node, lag, false, now);
+        }
+        if entity.deferring {
+            self.count_deferring(leaf, 1);
+            self.open_for_deferring(leaf, now);
         }
         if kind == Enqueue::Migrate && self.service_clock.shares_lag() {
             self.forget_notes(level);
@@ -85,6 +75,46 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.timelines[leaf as usize].buddies.next = index;
         }
         self.contest(level, node, now)
+    }
+
+    /// Puts a group that has something to run again into the timeline above, and so on up to the first that had something
+    /// already, or is throttled, or has no budget and is throttled thereby. Returns the timeline that was reached and what
+    /// came to it; the level itself if nothing was done.
+    pub(super) fn link_up(&mut self, from: u32, moves: bool, now: Nanos) -> (u32, u32) {
+        let (mut level, mut node) = (from, NONE);
+        while level != ROOT {
+            if self.timelines[level as usize].meter.is_some() && !self.may_link(level, now) {
+                break;
+            }
+            let timeline = &mut self.timelines[level as usize];
+            // What the group got elsewhere while it wanted nothing here is forgotten.
+            timeline.take_foreign();
+            let mut lag = timeline.lag;
+            if self.service_clock.shares_lag() {
+                let shares = self.slab.get(timeline.node).shares;
+                lag = to_virtual_lag(timeline.group.presence.enter(moves), shares);
+            }
+            if self.rules.policy == Policy::Cfs {
+                let slept = now.0.saturating_sub(timeline.left_at);
+                lag = lag_after_sleep(lag, slept, self.slab.get(timeline.node).shares);
+            }
+            node = timeline.node;
+            level = timeline.parent;
+            self.admit(level, node, lag, false, now);
+            if self.timelines[level as usize].nr > 1 {
+                break;
+            }
+        }
+        (level, node)
+    }
+
+    /// Whether a limited group may be put into the timeline above. One without budget is throttled instead.
+    fn may_link(&mut self, level: u32, now: Nanos) -> bool {
+        if let Some(meter) = self.timelines[level as usize].meter.as_deref() {
+            meter.local.set_busy();
+        }
+        self.throttle_if_dry(level, now);
+        !self.is_closed(level)
     }
 
     /// A task moved here: the lags that it brought for groups which run here already are void.
@@ -131,6 +161,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             place: Place::Off,
             idle: false,
             custom_slice: custom,
+            deferring: entity.deferring,
         });
         (index, lag)
     }
@@ -193,7 +224,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Decides between the entity that just came to a timeline and the one that is current there.
-    fn contest(&mut self, level: u32, woken: u32, now: Nanos) -> bool {
+    pub(super) fn contest(&mut self, level: u32, woken: u32, now: Nanos) -> bool {
         let Some((current_v, extra)) = self.uncharged(level, now) else {
             // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;

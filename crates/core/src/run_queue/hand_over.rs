@@ -37,6 +37,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             && node.shares == entity.shares
             && entity.slice == 0
             && !node.custom_slice
+            && !node.deferring
+            && !entity.deferring
             && !self.repick
             && self.changes.count() == self.changes_seen
             && self.rules.policy == Policy::Eevdf;
@@ -65,6 +67,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             slice: 0,
             migrated: node.migrated,
             placed: true,
+            deferring: false,
         };
         node.sum_exec = entity.sum_exec;
         node.migrated = entity.migrated;

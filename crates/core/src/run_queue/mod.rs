@@ -15,12 +15,14 @@
 //! Invariants, asserted by [`RunQueue::check`]: `pending` belongs to exactly the timelines from `leaf` to the root;
 //! every timeline but the root's is queued or current in its parent iff it has entities; sums and counts match.
 
+mod budget;
 mod charge;
 mod detach;
 mod enqueue;
 mod hand_over;
 mod pick;
 mod put;
+mod throttle;
 
 pub use detach::Detached;
 pub use enqueue::GroupSlot;
@@ -37,6 +39,7 @@ use crate::tree::{Changes, GroupTree};
 use crate::units::{CpuId, Nanos, VirtualTime};
 use core::fmt;
 use core::marker::PhantomData;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The run queue of one CPU. `T` is the host's handle of a task; it moves in with `enqueue` and out with `pick`. `G` says
@@ -69,8 +72,18 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     budget: u64,
     /// A better group woke up.
     repick: bool,
-    /// Runnable tasks, the current one included.
+    /// Runnable tasks, the current one included, without those that limits keep back.
     pub(crate) nr: u32,
+    /// Runnable tasks that limits keep back.
+    pub(crate) nr_throttled: u32,
+    /// A group on the chain has used up its budget.
+    throttle_due: bool,
+    /// A group on the chain runs in debt, for the sake of a deferring task.
+    overdrawn: bool,
+    /// Soft groups that are throttled, the longest waiting first; those that are not any more are passed over.
+    soft: VecDeque<u32>,
+    /// Soft groups that were opened for the current poll.
+    scavenging: Vec<u32>,
     load: Arc<CpuLoad>,
     pub(crate) clock: Arc<CpuClock>,
     gates: PhantomData<fn() -> G>,
@@ -119,6 +132,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             budget: u64::MAX,
             repick: false,
             nr: 0,
+            nr_throttled: 0,
+            throttle_due: false,
+            overdrawn: false,
+            soft: VecDeque::new(),
+            scavenging: Vec::new(),
             load,
             clock,
             gates: PhantomData,
@@ -130,12 +148,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.cpu
     }
 
-    /// Runnable tasks, the current one included.
+    /// Runnable tasks, the current one included, without those that limits keep back ([`RunQueue::nr_throttled`]).
     pub fn nr_running(&self) -> usize {
         self.nr as usize
     }
 
-    /// Runnable tasks that wait.
+    /// Runnable tasks that wait, without those that limits keep back.
     pub fn nr_queued(&self) -> usize {
         (self.nr - u32::from(self.current != NONE)) as usize
     }
@@ -233,6 +251,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             place: Place::Off,
             idle: group.is_idle(),
             custom_slice: false,
+            deferring: false,
         });
         match self.timelines.get_mut(index as usize) {
             Some(vacant) => *vacant = timeline,
@@ -240,6 +259,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.load.meet(index, group);
         self.slots[id] = index;
+        let above = self.timelines[parent as usize].limited;
+        self.timelines[index as usize].limited = above;
+        if self.has_limit(index) {
+            self.attach_meter(index, true);
+        }
         index
     }
 
@@ -248,6 +272,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         let old = core::mem::replace(&mut self.slots[id], NONE);
         if old == NONE {
             return;
+        }
+        // Its limit goes with its name; whatever it kept back runs where it is.
+        if self.timelines[old as usize].meter.is_some() {
+            self.detach_meter(old);
         }
         self.timelines[old as usize].orphan = true;
         self.free_if_orphan(old);
@@ -295,6 +323,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.forget_slot(id as usize);
             } else {
                 self.refresh_weight(index);
+                self.follow_limit(index);
             }
         }
     }
@@ -345,7 +374,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         let mut level = level;
-        while level != ROOT {
+        // Not within a throttled hierarchy: that is made up for when it is left.
+        while level != ROOT && !self.is_closed(level) {
             self.refresh_weight(level);
             level = self.timelines[level as usize].parent;
         }

@@ -11,24 +11,34 @@ use crate::units::{Nanos, to_virtual};
 const CORRECTIONS_MAX: u32 = 32;
 
 impl<T, G: Gates> RunQueue<T, G> {
-    /// Takes out the task that should run now and makes it current. `None` iff nothing is runnable. The previous
-    /// current task must have been put back.
+    /// Takes out the task that should run now and makes it current. `None` iff nothing is runnable or limits keep back all
+    /// that is. The previous current task must have been put back.
     pub fn pick(&mut self, now: Nanos) -> Option<T> {
         debug_assert!(self.current == NONE, "put_prev_* comes before pick");
         self.last = Nanos(self.last.0.max(now.0));
-        if self.nr == 0 || self.current != NONE {
+        if self.current != NONE || self.nr == 0 && !self.find_work() {
             return None;
         }
         if self.repick || self.pending >= self.limit {
-            self.settle();
+            self.settle(false);
         }
-        let handle = self.descend();
+        let mut handle = self.descend(false);
+        if handle.is_none() && self.find_work() {
+            handle = self.descend(false);
+        }
         self.publish_counts();
         handle
     }
 
     /// Chooses from the leaf of the chain down to a task.
-    pub(super) fn descend(&mut self) -> Option<T> {
+    ///
+    /// Limited groups that turn out to have no budget are throttled on the way, unless something `must` be chosen.
+    pub(super) fn descend(&mut self, must: bool) -> Option<T> {
+        if self.overdrawn
+            && let Some((leaf, task)) = self.favoured()
+        {
+            return self.take_path(leaf, task);
+        }
         loop {
             let chosen = self.choose(self.leaf)?;
             let owned = self.slab.get(chosen).owned;
@@ -41,6 +51,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.leaf = owned;
             self.timelines[owned as usize].cell.exec.start();
             self.limit = 0;
+            if G::bandwidth() && !must && !self.may_enter(owned) {
+                self.put_chain();
+                self.throttle_if_dry(owned, self.last);
+            } else if G::bandwidth()
+                && self.is_exempt(owned)
+                && let Some((leaf, task)) = self.favoured()
+            {
+                return self.take_path(leaf, task);
+            }
         }
         if self.limit == 0 {
             self.set_limit();
@@ -68,7 +87,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Makes a node that was just taken out of its queue its timeline's current.
     #[inline(always)]
-    fn elect(&mut self, level: u32, chosen: u32) {
+    pub(super) fn elect(&mut self, level: u32, chosen: u32) {
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
         nodes[chosen as usize].place = Place::Current;

@@ -5,7 +5,7 @@ use crate::config::Policy;
 use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::node::{NONE, Place};
-use crate::units::{Nanos, to_service_lag, to_virtual};
+use crate::units::{Nanos, to_virtual};
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
@@ -56,40 +56,54 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// `put_prev_yield` and `pick` in one: the cheapest switch there is, O(1) with a quantum as long as the group's
-    /// turn lasts. Returns the task to run, the same one if nobody else is due.
+    /// turn lasts. Returns the task to run, the same one if nobody else is due, or `None` if limits keep back everything.
+    #[inline]
+    pub fn switch(&mut self, handle: T, now: Nanos) -> Option<T> {
+        self.switch_if(handle, now, false)
+    }
+
+    /// As [`RunQueue::switch`] for a host without limits, which always has something to run: a throttle that is due is
+    /// left to the next [`RunQueue::pick`].
     #[inline]
     pub fn switch_yield(&mut self, handle: T, now: Nanos) -> T {
+        match self.switch_if(handle, now, true) {
+            Some(next) => next,
+            // The yielder itself was just queued, nothing was throttled, and `choose` finds whatever is queued.
+            None => unreachable!("a queue with a runnable task has a choice"),
+        }
+    }
+
+    #[inline(always)]
+    fn switch_if(&mut self, handle: T, now: Nanos, must: bool) -> Option<T> {
         if self.current == NONE {
-            return handle;
+            return Some(handle);
         }
         self.charge_task(now, 0);
         if self.repick || self.pending >= self.limit {
-            return self.switch_slow(handle);
+            return self.switch_slow(handle, must);
         }
         let timeline = &mut self.timelines[self.leaf as usize];
         if timeline.nr == 1 {
             let node = &mut self.slab.nodes[self.current as usize];
             node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
-            return handle;
+            return Some(handle);
         }
         self.requeue_yielder(handle);
-        self.resume()
+        self.descend(must)
     }
 
     #[cold]
-    fn switch_slow(&mut self, handle: T) -> T {
+    fn switch_slow(&mut self, handle: T, must: bool) -> Option<T> {
         self.requeue_yielder(handle);
-        self.settle();
-        self.resume()
-    }
-
-    #[inline]
-    fn resume(&mut self) -> T {
-        match self.descend() {
-            Some(next) => next,
-            // The yielder itself was just queued, and `choose` finds whatever is queued.
-            None => unreachable!("a queue with a runnable task has a choice"),
+        self.settle(must);
+        let mut next = self.descend(must);
+        if next.is_none() && self.find_work() {
+            next = self.descend(must);
         }
+        if next.is_none() {
+            self.publish_counts();
+        }
+        next
     }
 
     #[inline]
@@ -117,8 +131,12 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Takes a task out of its timeline for good, saving its lag. It may be current or queued.
     pub(super) fn dismiss(&mut self, level: u32, index: u32, now: Nanos) -> TaskEntity {
         let lag = self.withdraw(level, index);
-        self.nr -= 1;
         self.count_task(level, false);
+        self.count_active(level, -1);
+        let deferring = core::mem::replace(&mut self.slab.get_mut(index).deferring, false);
+        if deferring {
+            self.count_deferring(level, -1);
+        }
         let node = self.slab.get(index);
         let entity = TaskEntity {
             lag,
@@ -128,6 +146,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             slice: if node.custom_slice { node.slice } else { 0 },
             migrated: node.migrated,
             placed: true,
+            deferring,
         };
         self.slab.release(index);
         self.refresh_parts(level);
@@ -135,7 +154,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`.
-    fn withdraw(&mut self, level: u32, index: u32) -> i64 {
+    pub(super) fn withdraw(&mut self, level: u32, index: u32) -> i64 {
         let nodes = &mut self.slab.nodes;
         let timeline = &mut self.timelines[level as usize];
         if timeline.current == index {
@@ -174,20 +193,28 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.leaf = parent;
                 self.limit = 0;
             }
-            let node = self.timelines[level as usize].node;
-            let lag = self.withdraw(parent, node);
-            let timeline = &mut self.timelines[level as usize];
-            timeline.lag = lag;
-            timeline.left_at = now.0;
-            if self.service_clock.shares_lag() {
-                let shares = self.slab.get(node).shares;
-                timeline.group.presence.leave(to_service_lag(lag, shares));
+            let closed = self.is_closed(level);
+            self.become_idle(level, now);
+            if closed {
+                // It is not in the timeline above anyway.
+                self.free_if_orphan(level);
+                break;
             }
+            self.unlink(level, now);
             self.free_if_orphan(level);
             level = parent;
         }
         if level == ROOT && self.timelines[ROOT as usize].nr == 0 {
             self.flush();
+        }
+    }
+
+    /// A limited group ran out of entities: what it has left of its budget may be wanted elsewhere.
+    fn become_idle(&mut self, level: u32, now: Nanos) {
+        if let Some(meter) = self.timelines[level as usize].meter.as_deref() {
+            meter
+                .bandwidth
+                .idle(&meter.local, now, &self.changes.timers);
         }
     }
 

@@ -274,7 +274,8 @@ impl Machine {
             return;
         };
         let mut moved = Vec::new();
-        self.queues[from.index()].detach(&plan.expect("checked"), now, &mut moved);
+        let me = CpuId(cpu as u32);
+        self.queues[from.index()].detach_to(me, &plan.expect("checked"), now, &mut moved);
         self.pulls += moved.len() as u64;
         for task in moved {
             self.queues[cpu].enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);

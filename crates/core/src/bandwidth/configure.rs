@@ -1,0 +1,199 @@
+//! Changing limits: what is checked, and in which order a change becomes visible.
+//!
+//! A limit is checked, then put in force under the pool's lock, then recorded as a change of the group, which every CPU
+//! follows at its next choice (as it does weights): from then on it charges the group's budget, or stops to. CPUs on which
+//! the group is throttled are posted at once.
+
+use super::sync::{Release, SeqCst};
+use super::{
+    Bandwidth, BandwidthAccount, BandwidthRules, BandwidthStats, Limit, LimitError, RatioRule,
+    Timers,
+};
+use crate::group::Group;
+use crate::units::{CpuId, Nanos};
+use std::sync::Arc;
+
+impl Bandwidth {
+    /// Puts a limit in force, or ends it; CPUs to kick are appended. Returns whether that changed anything.
+    fn configure(
+        self: &Arc<Self>,
+        limit: Option<Limit>,
+        now: Nanos,
+        timers: &Timers,
+        kicks: &mut Vec<CpuId>,
+    ) -> bool {
+        let kernel = self.rules.is_kernel();
+        let mut pool = self.pool();
+        let in_force = pool.enabled.then_some(pool.limit);
+        if limit == in_force && (limit.is_none() || !kernel) {
+            return false;
+        }
+        match limit {
+            None => pool.disable(),
+            Some(limit) if pool.enabled => pool.change(limit, now),
+            // Groups interleave by the kernel's rules; the phase is as good as random and repeatable.
+            Some(limit) => pool.enable(
+                limit,
+                u64::from(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                now,
+            ),
+        }
+        let (quota, period) = (pool.limit.quota.0, pool.limit.period.0);
+        let ample = u128::from(quota) >= u128::from(period) * u128::from(self.cpus);
+        self.ample.store(ample && !kernel, Release);
+        self.soft.store(pool.limit.soft && !kernel, Release);
+        let overdraft = super::OVERDRAFT_MAX.min(pool.limit.quota);
+        self.overdraft.store(overdraft.0.cast_signed(), Release);
+        self.enabled.store(pool.enabled, SeqCst);
+        if !pool.enabled || kernel || self.is_ample() {
+            // Nobody has to wait any more; by the kernel's rules everybody starts anew.
+            while let Some(local) = pool.waiting.pop_front() {
+                local.post();
+                local.set_queued(false);
+                kicks.push(local.cpu);
+            }
+        } else {
+            self.distribute(&mut pool, kicks);
+        }
+        self.settle(&mut pool, timers);
+        true
+    }
+
+    /// The group is removed: its limit ends, and nothing is remembered.
+    pub(crate) fn retire(self: &Arc<Self>, timers: &Timers) {
+        // A removed group has no runnable tasks, so there is nobody to kick. Ending a limit needs no time.
+        self.configure(None, Nanos::ZERO, timers, &mut Vec::new());
+    }
+}
+
+impl Group {
+    /// The limit in force.
+    pub fn limit(&self) -> Option<Limit> {
+        self.bandwidth.get().and_then(|bandwidth| bandwidth.limit())
+    }
+
+    /// Limits the group, live, or ends its limit. `kick` is called for each CPU that has groups to unthrottle now, as by
+    /// [`crate::GroupTree::refill`]. CPUs follow as they follow weights.
+    ///
+    /// By the default rules writing the same limit again changes nothing, and a changed quota is worth what it would
+    /// have been worth had it been written when the period began. By the kernel's, every write refills.
+    ///
+    /// # Errors
+    /// [`LimitError`] names what is wrong; the old limit stays in force.
+    pub fn set_limit(
+        &self,
+        limit: Option<Limit>,
+        now: Nanos,
+        kick: &mut dyn FnMut(CpuId),
+    ) -> Result<(), LimitError> {
+        let changes = self.changes();
+        // One change at a time in the whole tree, so that ratios above and below stay what was checked.
+        let guard = changes.lock_limits();
+        self.check_limit(limit)?;
+        let bandwidth = match (self.bandwidth.get(), limit) {
+            (None, None) => return Ok(()),
+            (Some(bandwidth), _) => bandwidth,
+            (None, Some(_)) => self.bandwidth.get_or_init(|| {
+                let config = self.config();
+                let id = (self.id(), self.generation());
+                Arc::new(Bandwidth::new(id, config.bandwidth, config.cpus))
+            }),
+        };
+        let mut kicks = Vec::new();
+        if bandwidth.configure(limit, now, &changes.timers, &mut kicks) {
+            changes.record(self.id());
+        }
+        drop(guard);
+        kicks.into_iter().for_each(kick);
+        Ok(())
+    }
+
+    /// Reads a limit from text ([`Limit::parse_onto`], keeping period and burst of the last limit) and sets it.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`] and [`Group::set_limit`].
+    pub fn set_limit_text(
+        &self,
+        text: &str,
+        now: Nanos,
+        kick: &mut dyn FnMut(CpuId),
+    ) -> Result<(), LimitError> {
+        let last = self.bandwidth.get().map(|bandwidth| bandwidth.last_limit());
+        let base = last.unwrap_or(Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT));
+        self.set_limit(Limit::parse_onto(text, base)?, now, kick)
+    }
+
+    fn check_limit(&self, limit: Option<Limit>) -> Result<(), LimitError> {
+        if self.is_removed() {
+            return Err(LimitError::Removed {
+                path: self.path().into(),
+            });
+        }
+        let Some(limit) = limit else {
+            return Ok(());
+        };
+        if self.parent().is_none() {
+            return Err(LimitError::Root);
+        }
+        let rules = self.config().bandwidth;
+        limit.validate(rules.is_kernel())?;
+        if matches!(
+            rules,
+            BandwidthRules::Kernel {
+                ratio: RatioRule::V1,
+                ..
+            }
+        ) {
+            self.check_ratios(&limit)?;
+        }
+        Ok(())
+    }
+
+    /// cgroup v1: no group gets a larger part than the nearest limited one above it.
+    fn check_ratios(&self, limit: &Limit) -> Result<(), LimitError> {
+        let refuse = |lower: &Group, limit: &Limit, upper: &Group, parent_limit: &Limit| {
+            Err(LimitError::AboveParent {
+                path: lower.path().into(),
+                limit: *limit,
+                parent: upper.path().into(),
+                parent_limit: *parent_limit,
+            })
+        };
+        let mut above = self.parent();
+        while let Some(group) = above {
+            if let Some(upper) = group.limit() {
+                if limit.ratio() > upper.ratio() {
+                    return refuse(self, limit, group, &upper);
+                }
+                break;
+            }
+            above = group.parent();
+        }
+        // Depth first over what is below, no further than the next limit on each path.
+        let mut below = self.children();
+        while let Some(group) = below.pop() {
+            match group.limit() {
+                Some(lower) if lower.ratio() > limit.ratio() => {
+                    return refuse(&group, &lower, self, limit);
+                }
+                Some(_) => {}
+                None => below.extend(group.children()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the limit did so far; all zero for a group that never had one.
+    pub fn bandwidth_stats(&self) -> BandwidthStats {
+        self.bandwidth
+            .get()
+            .map_or_else(BandwidthStats::default, |bandwidth| bandwidth.stats())
+    }
+
+    /// Where the group's budget is; all zero for a group that never had a limit.
+    pub fn bandwidth_account(&self) -> BandwidthAccount {
+        self.bandwidth
+            .get()
+            .map_or_else(BandwidthAccount::default, |bandwidth| bandwidth.account())
+    }
+}
