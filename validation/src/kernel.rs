@@ -6,12 +6,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{Base, Cgroup, Controller, Counters};
-use crate::load::{JobLog, Meter, compute, thread_cpu};
+use crate::load::{JobLog, Mark, Meter, Worker, thread_cpu};
 use crate::observe::{self, Watched};
 use crate::outcome::{Host, Outcome};
 use crate::scenario::{Load, Scenario};
+use crate::window::RunLog;
 use crate::{Interrupt, Problem};
 
+/// How long a thread computes between two looks at its clock, which is how fine its log is.
+const CHUNK: Duration = Duration::from_micros(20);
 /// The longest nap of a job's thread, so that it notices the end.
 const NAP_MAX: Duration = Duration::from_millis(20);
 
@@ -33,17 +36,13 @@ pub fn run(
         length,
         interrupt,
     )?;
-    let jobs: Vec<_> = stage
-        .groups
-        .iter()
-        .map(|group| group.jobs.seconds())
-        .collect();
-    Ok(Outcome::new(Host::Kernel, scenario, &seen, &jobs, None))
+    Ok(Outcome::new(Host::Kernel, scenario, &seen, &stage.groups))
 }
 
 /// One group with its threads.
 struct Staged {
     meters: Vec<Arc<Meter>>,
+    logs: Vec<Arc<RunLog>>,
     jobs: Arc<JobLog>,
     cgroup: Arc<Cgroup>,
 }
@@ -55,6 +54,14 @@ impl Watched for Staged {
 
     fn counters(&self) -> Result<Counters, Problem> {
         self.cgroup.counters()
+    }
+
+    fn logs(&self) -> &[Arc<RunLog>] {
+        &self.logs
+    }
+
+    fn jobs(&self) -> &JobLog {
+        &self.jobs
     }
 }
 
@@ -75,6 +82,7 @@ impl Stage {
             groups: Vec::new(),
             _base: controller.base()?,
         };
+        let origin = Instant::now();
         for plan in &scenario.groups {
             let cgroup = stage._base.group(plan.path, plan.load == Load::None)?;
             cgroup.set_weight(plan.weight)?;
@@ -91,6 +99,7 @@ impl Stage {
             };
             stage.groups.push(Staged {
                 meters: (0..tasks).map(|_| Arc::default()).collect(),
+                logs: (0..tasks).map(|_| Arc::new(RunLog::new(origin))).collect(),
                 jobs: Arc::default(),
                 cgroup: Arc::new(cgroup),
             });
@@ -104,7 +113,11 @@ impl Stage {
     /// Starts the threads of one group, each of which moves itself into its cgroup before it computes.
     fn start_threads(&mut self, index: usize, load: Load) -> Result<(), Problem> {
         let group = &self.groups[index];
-        for meter in group.meters.clone() {
+        for (meter, log) in group.meters.iter().zip(&group.logs) {
+            let worker = Worker {
+                meter: meter.clone(),
+                log: Some(log.clone()),
+            };
             let (entered, wait) = mpsc::channel();
             let (stop, cgroup, jobs) =
                 (self.stop.clone(), group.cgroup.clone(), group.jobs.clone());
@@ -116,7 +129,7 @@ impl Stage {
                 // Without a receiver the stage is being torn down.
                 let _ = entered.send(result);
                 if inside {
-                    work(load, &meter, &jobs, &stop);
+                    work(load, &worker, &jobs, &stop);
                 }
             };
             let thread = thread::Builder::new()
@@ -148,13 +161,13 @@ impl Drop for Stage {
     }
 }
 
-fn work(load: Load, meter: &Meter, jobs: &JobLog, stop: &AtomicBool) {
+fn work(load: Load, worker: &Worker, jobs: &JobLog, stop: &AtomicBool) {
     match load {
         Load::None => {}
         Load::Spinners(_) => {
+            let mut mark = Mark::now();
             while !stop.load(Ordering::Relaxed) {
-                compute();
-                meter.publish(thread_cpu());
+                mark = worker.burn(CHUNK, mark);
             }
         }
         Load::Jobs { work, every } => {
@@ -166,9 +179,9 @@ fn work(load: Load, meter: &Meter, jobs: &JobLog, stop: &AtomicBool) {
                     continue;
                 }
                 let target = thread_cpu() + work;
+                let mut mark = Mark::now();
                 while thread_cpu() < target && !stop.load(Ordering::Relaxed) {
-                    compute();
-                    meter.publish(thread_cpu());
+                    mark = worker.burn(CHUNK, mark);
                 }
                 jobs.note(start.elapsed());
                 start += every;

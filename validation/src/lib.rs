@@ -8,6 +8,8 @@
 //! | [`observe`] | the observer: finds the phase of the periods, then reads all meters once a period |
 //! | [`cgroup`] | the kernel's controller, version 1 or 2: groups that clean up behind themselves |
 //! | [`kernel`] | a scenario as threads in cgroups |
+//! | [`window`] | the fullest stretch of one period, wherever it begins |
+//! | [`machine`] | how busy the rest of the machine was meanwhile |
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
@@ -18,9 +20,11 @@
 pub mod cgroup;
 pub mod kernel;
 pub mod load;
+pub mod machine;
 pub mod observe;
 pub mod outcome;
 pub mod scenario;
+pub mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,10 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::window::RunLog;
 
 /// Jobs that one group can note. Bound: a job a millisecond for ten minutes; later ones are not noted.
 const JOBS_MAX: usize = 600_000;
@@ -14,11 +16,6 @@ const JOBS_MAX: usize = 600_000;
 pub struct Meter(AtomicU64);
 
 impl Meter {
-    /// Publishes a thread's own CPU clock.
-    pub fn publish(&self, cpu: Duration) {
-        self.0.store(nanos(cpu), Ordering::Relaxed);
-    }
-
     /// Adds what a poll has used.
     pub fn add(&self, cpu: Duration) {
         self.0.fetch_add(nanos(cpu), Ordering::Relaxed);
@@ -56,14 +53,57 @@ impl JobLog {
     }
 }
 
-/// A chain of multiplications that the compiler cannot shorten: some ten microseconds.
+/// A chain of multiplications that the compiler cannot shorten: about a microsecond.
 pub fn compute() {
     let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
-    for _ in 0..10_000 {
+    for _ in 0..600 {
         state ^= state >> 29;
         state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
     black_box(state);
+}
+
+/// What a task that computes publishes.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its CPU time.
+    pub meter: Arc<Meter>,
+    /// When it ran, if somebody wants to know.
+    pub log: Option<Arc<RunLog>>,
+}
+
+impl Worker {
+    /// Computes for about `wall` on this thread and publishes what it took since `from`. Returns where it ended: a thread
+    /// that does nothing else goes on from there, so that reading the clocks is counted as well.
+    pub fn burn(&self, wall: Duration, from: Mark) -> Mark {
+        while from.at.elapsed() < wall {
+            compute();
+        }
+        let end = Mark::now();
+        let (length, used) = (end.at - from.at, end.cpu.saturating_sub(from.cpu));
+        self.meter.add(used);
+        if let Some(log) = &self.log {
+            log.note(from.at, length, used);
+        }
+        end
+    }
+}
+
+/// A moment on a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    at: Instant,
+    cpu: Duration,
+}
+
+impl Mark {
+    /// This moment on this thread.
+    pub fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            cpu: thread_cpu(),
+        }
+    }
 }
 
 /// CPU time of the calling thread. Some hundred nanoseconds a call.
@@ -89,9 +129,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_meter_reads_what_was_published_and_added() {
+    fn a_meter_sums_up() {
         let meter = Meter::default();
-        meter.publish(Duration::from_millis(1_500));
+        meter.add(Duration::from_millis(1_500));
         meter.add(Duration::from_millis(500));
         assert!((meter.seconds() - 2.0).abs() < 1e-9);
     }
@@ -100,9 +140,11 @@ mod tests {
     #[test]
     fn computing_takes_thread_time() {
         let before = thread_cpu();
-        for _ in 0..100 {
-            compute();
-        }
-        assert!(thread_cpu() > before);
+        let worker = Worker {
+            meter: Arc::default(),
+            log: None,
+        };
+        worker.burn(Duration::from_millis(2), Mark::now());
+        assert!(thread_cpu() > before && worker.meter.seconds() > 0.0);
     }
 }

@@ -125,15 +125,19 @@ fn print_comparison(outcomes: &[Outcome], compared: &[Comparison]) {
                 format!("job {p50:.0}/{max:.0} ms")
             });
             println!(
-                "{:<26} {:<15} {:<21} cpu {:.4} ({:+.2} %) periods {:>5} throttled {:>5} {:>7.3} s  {per_period} {jobs}",
+                "{:<26} {:<15} {:<21} others {:.2} cpu {:.4} ({:+.2} %) periods {:>5} throttled {:>5} {:>7.3} s  window {} {per_period} {jobs}",
                 outcome.scenario,
                 group.path,
                 format!("{:?}", outcome.host),
+                outcome.others_cpus.unwrap_or(f64::NAN),
                 group.cpus,
                 group.error_pct,
                 group.nr_periods,
                 group.nr_throttled,
                 group.throttled_s,
+                group
+                    .worst_window_ratio
+                    .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
             );
         }
     }

@@ -3,11 +3,14 @@
 //! Samples are taken a little before a period ends. A group that has used up its quota stands still then, so that a
 //! sample that comes a bit late reads the same, and usage between two samples is that of whole periods.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::Counters;
-use crate::load::Meter;
+use crate::load::{JobLog, Meter};
+use crate::machine::Busy;
+use crate::window::RunLog;
 use crate::{Interrupt, Problem};
 
 /// How often the counter of periods is looked at to find their phase.
@@ -22,7 +25,18 @@ const WARM_UP_PERIODS: u32 = 3;
 /// A group, as the observer sees it.
 pub trait Watched {
     /// What its tasks publish.
-    fn meters(&self) -> &[std::sync::Arc<Meter>];
+    fn meters(&self) -> &[Arc<Meter>];
+
+    /// When its tasks ran.
+    fn logs(&self) -> &[Arc<RunLog>];
+
+    /// How long its jobs took.
+    fn jobs(&self) -> &JobLog;
+
+    /// CPU seconds that the host has charged it, children included, where it says so.
+    fn charged(&self) -> Option<f64> {
+        None
+    }
 
     /// Its bandwidth counters.
     ///
@@ -43,8 +57,10 @@ pub struct Sample {
     pub at: Instant,
     /// Whether they were read in time.
     pub punctual: bool,
-    /// CPU seconds a group.
+    /// CPU seconds a group, by its tasks' own clocks, without its children's.
     pub seconds: Vec<f64>,
+    /// CPU seconds a group that the host charged, where it says so.
+    pub charged: Vec<Option<f64>>,
 }
 
 /// What was seen.
@@ -52,6 +68,8 @@ pub struct Sample {
 pub struct Observation {
     /// A sample a period, the first one at the start.
     pub samples: Vec<Sample>,
+    /// CPUs that other processes used meanwhile, where the machine says so.
+    pub others_cpus: Option<f64>,
     /// Counters over the same time, a group.
     pub counters: Vec<Counters>,
 }
@@ -71,6 +89,12 @@ impl Observation {
             return 0.0;
         };
         last.seconds[group] - first.seconds[group]
+    }
+
+    /// CPU seconds that the host charged a group over the same time.
+    pub fn charged(&self, group: usize) -> Option<f64> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        Some(last.charged[group]? - first.charged[group]?)
     }
 
     /// CPU seconds a period, where both of its samples were punctual.
@@ -104,6 +128,7 @@ pub fn watch<W: Watched>(
         || -> Result<Vec<Counters>, Problem> { groups.iter().map(Watched::counters).collect() };
     let mut samples = Vec::new();
     let mut before = Vec::new();
+    let mut busy = None;
     for index in 0..=periods {
         sleep_until(due(index), interrupt)?;
         let at = Instant::now();
@@ -111,9 +136,11 @@ pub fn watch<W: Watched>(
             at,
             punctual: at < due(index) + lead,
             seconds: groups.iter().map(Watched::seconds).collect(),
+            charged: groups.iter().map(Watched::charged).collect(),
         });
         if index == 0 {
             before = counters()?;
+            busy = Busy::now();
         }
     }
     let counters = counters()?
@@ -121,7 +148,15 @@ pub fn watch<W: Watched>(
         .zip(before)
         .map(|(after, before)| after.since(before))
         .collect();
-    Ok(Observation { samples, counters })
+    let mut seen = Observation {
+        samples,
+        counters,
+        others_cpus: None,
+    };
+    seen.others_cpus = Busy::now()
+        .zip(busy)
+        .map(|(now, earlier)| now.others_since(earlier, seen.wall()));
+    Ok(seen)
 }
 
 /// When a period began: the moment its counter moved. Without a running timer any phase is as good.
@@ -164,13 +199,19 @@ pub fn sleep_until(due: Instant, interrupt: &Interrupt) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
-    struct Still(Vec<Arc<Meter>>);
+    #[derive(Default)]
+    struct Still(Vec<Arc<Meter>>, JobLog);
 
     impl Watched for Still {
         fn meters(&self) -> &[Arc<Meter>] {
             &self.0
+        }
+        fn logs(&self) -> &[Arc<RunLog>] {
+            &[]
+        }
+        fn jobs(&self) -> &JobLog {
+            &self.1
         }
         fn counters(&self) -> Result<Counters, Problem> {
             Ok(Counters::default())
@@ -180,7 +221,7 @@ mod tests {
     #[test]
     fn whole_periods_are_watched() {
         let period = Duration::from_millis(2);
-        let groups = [Still(vec![Arc::default()])];
+        let groups = [Still(vec![Arc::default()], JobLog::default())];
         let seen = watch(
             &groups,
             0,
@@ -198,7 +239,7 @@ mod tests {
     fn an_interrupt_ends_the_watch() {
         let interrupt = Interrupt::default();
         interrupt.raise();
-        let groups = [Still(Vec::new())];
+        let groups = [Still::default()];
         let hour = Duration::from_secs(3_600);
         let result = watch(&groups, 0, Duration::from_millis(100), hour, &interrupt);
         assert!(matches!(result, Err(Problem::Interrupted)));

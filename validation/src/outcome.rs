@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use crate::observe::Observation;
+use crate::observe::{Observation, Watched};
 use crate::scenario::Scenario;
+use crate::window;
 
 /// Who ran the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,6 +52,8 @@ pub struct GroupOutcome {
     pub nr_bursts: u64,
     /// CPU seconds above the quota.
     pub burst_s: f64,
+    /// CPU time in the fullest window of one period, wherever it begins, over the quota.
+    pub worst_window_ratio: Option<f64>,
     /// Usage of single periods.
     pub per_period: Option<PerPeriod>,
     /// Median length of a job from its intended start, milliseconds.
@@ -68,18 +71,19 @@ pub struct Outcome {
     pub host: Host,
     /// Wall seconds.
     pub seconds: f64,
+    /// CPUs that other processes used meanwhile: above some percent the figures are disturbed.
+    pub others_cpus: Option<f64>,
     /// Its groups, in the scenario's order.
     pub groups: Vec<GroupOutcome>,
 }
 
 impl Outcome {
-    /// Puts an observation into words. `charged`: CPU seconds a group by the host's own clock.
-    pub fn new(
+    /// Puts an observation of `watched`, the scenario's groups in its order, into words.
+    pub fn new<W: Watched>(
         host: Host,
         scenario: &Scenario,
         seen: &Observation,
-        jobs: &[Vec<f64>],
-        charged: Option<&[f64]>,
+        watched: &[W],
     ) -> Self {
         let wall = seen.wall().max(1e-9);
         let ideal = scenario.ideal(cpus());
@@ -98,26 +102,34 @@ impl Outcome {
             let cpus = members.iter().map(|member| seen.used(*member)).sum::<f64>() / wall;
             let unit = plan.cap.map_or(period, |cap| cap.cpus() * period);
             let counters = seen.counters[index];
+            let jobs = watched[index].jobs().seconds();
+            let fullest = plan.cap.map(|cap| {
+                let logs = members.iter().flat_map(|member| watched[*member].logs());
+                let pieces: Vec<_> = logs.flat_map(|log| log.pieces()).collect();
+                window::fullest(&pieces, cap.period) / cap.quota.as_secs_f64()
+            });
             GroupOutcome {
                 path: plan.path,
                 cpus,
                 ideal_cpus: ideal[index],
                 error_pct: (cpus / ideal[index].max(1e-9) - 1.0) * 100.0,
-                charged_cpus: charged.map(|charged| charged[index] / wall),
+                charged_cpus: seen.charged(index).map(|charged| charged / wall),
                 nr_periods: counters.nr_periods,
                 nr_throttled: counters.nr_throttled,
                 throttled_s: counters.throttled.as_secs_f64(),
                 nr_bursts: counters.nr_bursts,
                 burst_s: counters.burst.as_secs_f64(),
+                worst_window_ratio: fullest,
                 per_period: per_period(seen, &members, unit),
-                job_p50_ms: quantile(&jobs[index], 0.5).map(|seconds| seconds * 1e3),
-                job_max_ms: quantile(&jobs[index], 1.0).map(|seconds| seconds * 1e3),
+                job_p50_ms: quantile(&jobs, 0.5).map(|seconds| seconds * 1e3),
+                job_max_ms: quantile(&jobs, 1.0).map(|seconds| seconds * 1e3),
             }
         });
         Self {
             scenario: scenario.name.clone(),
             host,
             seconds: wall,
+            others_cpus: seen.others_cpus,
             groups: groups.collect(),
         }
     }
@@ -219,10 +231,36 @@ pub fn compare(kernel: &[Outcome; 2], others: &[Outcome]) -> Vec<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Problem;
     use crate::cgroup::Counters;
+    use crate::load::{JobLog, Meter};
     use crate::observe::Sample;
     use crate::scenario::{self, Cap};
+    use crate::window::RunLog;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
+
+    #[derive(Default)]
+    struct Silent(JobLog);
+
+    impl Watched for Silent {
+        fn meters(&self) -> &[Arc<Meter>] {
+            &[]
+        }
+        fn logs(&self) -> &[Arc<RunLog>] {
+            &[]
+        }
+        fn jobs(&self) -> &JobLog {
+            &self.0
+        }
+        fn counters(&self) -> Result<Counters, Problem> {
+            Ok(Counters::default())
+        }
+    }
+
+    fn silent(count: usize) -> Vec<Silent> {
+        (0..count).map(|_| Silent::default()).collect()
+    }
 
     fn observation(groups: usize, used: f64) -> Observation {
         let start = Instant::now();
@@ -230,22 +268,23 @@ mod tests {
             at: start + Duration::from_millis(100) * number,
             punctual: true,
             seconds: vec![used * f64::from(number); groups],
+            charged: vec![None; groups],
         };
         Observation {
             samples: (0..=10).map(sample).collect(),
             counters: vec![Counters::default(); groups],
+            others_cpus: None,
         }
     }
 
     #[test]
     fn usage_is_that_of_the_group_and_its_children() {
         let scenario = scenario::nested_parent_binds();
-        let jobs = vec![Vec::new(); 3];
         let mut seen = observation(3, 0.01);
         for sample in &mut seen.samples {
             sample.seconds[0] = 0.0;
         }
-        let outcome = Outcome::new(Host::Kernel, &scenario, &seen, &jobs, None);
+        let outcome = Outcome::new(Host::Kernel, &scenario, &seen, &silent(3));
         let [parent, a, _] = &outcome.groups[..] else {
             panic!("three groups")
         };
@@ -258,7 +297,7 @@ mod tests {
     #[test]
     fn the_spread_stands_beside_the_error() {
         let scenario = Scenario::spin(1, Cap::ms(20, 100));
-        let of = |host, used| Outcome::new(host, &scenario, &observation(1, used), &[vec![]], None);
+        let of = |host, used| Outcome::new(host, &scenario, &observation(1, used), &silent(1));
         let kernel = [of(Host::Kernel, 0.020), of(Host::Kernel, 0.022)];
         let rows = compare(&kernel, &[of(Host::Quotient, 0.021)]);
         assert!((rows[0].kernel_spread_pct - 10.0).abs() < 0.01);
