@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quotient_core::{ConfigError, GroupError, WeightError};
+use quotient_core::{ConfigError, GroupError, LimitError, WeightError};
 
 /// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: one 64-bit idle mask, half of it for stand-ins.
 pub const MAX_VCPUS: usize = 32;
@@ -55,6 +55,15 @@ pub enum Error {
     Weight(WeightError),
     /// The group path is malformed, unknown, or the tree refused the change.
     Group(GroupError),
+    /// A limit is malformed or out of range; the old one stays in force.
+    Limit(LimitError),
+    /// A burst, or how a limit is kept, was given for a group without a limit.
+    Unlimited {
+        /// The group's path.
+        path: String,
+    },
+    /// The code of the feature could not be switched on now (a debugger's breakpoint in the way).
+    Gate(String),
     /// The group was removed.
     Removed {
         /// Its path while it lived.
@@ -78,6 +87,12 @@ impl fmt::Display for Error {
         match self {
             Self::Weight(error) => write!(formatter, "{error}"),
             Self::Group(error) => write!(formatter, "{error}"),
+            Self::Limit(error) => write!(formatter, "{error}"),
+            Self::Unlimited { path } => write!(
+                formatter,
+                "group {path:?} has no limit: set max together with burst, soft or smooth"
+            ),
+            Self::Gate(reason) => write!(formatter, "limits cannot be switched on now: {reason}"),
             Self::Removed { path } => write!(formatter, "group {path:?} was removed"),
             Self::Busy { path, tasks } => write!(
                 formatter,
@@ -94,6 +109,12 @@ impl std::error::Error for Error {}
 impl From<WeightError> for Error {
     fn from(error: WeightError) -> Self {
         Self::Weight(error)
+    }
+}
+
+impl From<LimitError> for Error {
+    fn from(error: LimitError) -> Self {
+        Self::Limit(error)
     }
 }
 

@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Weight};
+use quotient_core::{Enqueue, Limit, Weight};
 
 pub use self::builder::GroupBuilder;
 use self::members::move_task;
 pub(crate) use self::members::spawn_at;
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
+use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
 use crate::local;
 use crate::scheduler::Handles;
@@ -95,6 +96,64 @@ impl Group {
         Ok(())
     }
 
+    /// The limit in force, if any.
+    pub fn max(&self) -> Option<Limit> {
+        self.inner.core.limit()
+    }
+
+    /// Sets, changes or (`"max"`) lifts the limit, live; see [`Max`] for the forms. Writing the limit in force again changes nothing.
+    /// Who was throttled by a limit that is raised or lifted runs again at once. O(virtual CPUs + groups below).
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for what is malformed or out of range, and for the root group; the old limit stays in force.
+    pub fn set_max(&self, max: impl Into<Max>) -> Result<(), Error> {
+        self.change_limit(LimitChange {
+            max: Some(max.into()),
+            ..LimitChange::default()
+        })
+    }
+
+    /// Sets how much unused quota may be carried over to later periods, live.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] out of range, [`Error::Unlimited`] without a limit; nothing has changed.
+    pub fn set_burst(&self, burst: Duration) -> Result<(), Error> {
+        self.change_limit(LimitChange {
+            burst: Some(burst),
+            ..LimitChange::default()
+        })
+    }
+
+    /// Makes the limit soft or hard, live: a soft one may be exceeded on virtual CPUs that have nothing else to run.
+    ///
+    /// # Errors
+    /// [`Error::Unlimited`] without a limit; [`Error::Limit`] if the scheduler's rules know only hard limits.
+    pub fn set_soft(&self, soft: bool) -> Result<(), Error> {
+        self.change_limit(LimitChange {
+            soft: Some(soft),
+            ..LimitChange::default()
+        })
+    }
+
+    /// Refills smoothly or at the start of each period, live.
+    ///
+    /// # Errors
+    /// As [`Group::set_soft`].
+    pub fn set_smooth(&self, smooth: bool) -> Result<(), Error> {
+        self.change_limit(LimitChange {
+            smooth: Some(smooth),
+            ..LimitChange::default()
+        })
+    }
+
+    fn change_limit(&self, change: LimitChange) -> Result<(), Error> {
+        if self.inner.is_removed() {
+            let path = self.inner.path();
+            return Err(Error::Removed { path });
+        }
+        change.apply(&self.shared, &self.inner)
+    }
+
     /// Gets or makes a group below this one; `path` is relative to it.
     pub fn child(&self, path: &str) -> GroupBuilder {
         let full = if self.path().is_empty() {
@@ -150,6 +209,7 @@ impl Group {
         let mut stats = GroupStats {
             cpu: self.cpu_time(),
             tasks: self.inner.live.load(Ordering::Acquire),
+            bandwidth: self.inner.core.bandwidth_stats().into(),
             ..GroupStats::default()
         };
         self.inner.cpus.add_to(&mut stats);

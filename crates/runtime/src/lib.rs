@@ -38,6 +38,8 @@ mod primitives;
 mod task;
 
 #[cfg(not(loom))]
+mod bandwidth;
+#[cfg(not(loom))]
 mod blocking;
 #[cfg(not(loom))]
 mod clock;
@@ -76,6 +78,8 @@ mod spawn;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
+pub mod sync;
+#[cfg(not(loom))]
 mod task_context;
 #[cfg(not(loom))]
 mod tick;
@@ -86,6 +90,9 @@ mod vcpu;
 
 #[cfg(not(loom))]
 pub use self::{
+    bandwidth::{
+        Cpus, Max, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle, throttled_time,
+    },
     blocking::{block_in_place, spawn_blocking},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},
     group::{Group, GroupBuilder, Leftover},
@@ -94,10 +101,10 @@ pub use self::{
     join_set::JoinSet,
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, spawn, try_spawn},
-    stats::{GroupStats, LongPoll, TaskStats},
+    stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
 };
 #[cfg(not(loom))]
-pub use quotient_core::Policy;
+pub use quotient_core::{BandwidthRules, Limit, LimitError, Policy, RatioRule};
 #[cfg(not(loom))]
 pub use quotient_keys::FlipError;
 pub use task::{AbortHandle, Id, JoinError, JoinHandle};

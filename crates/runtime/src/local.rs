@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use quotient_core::{Enqueue, Nanos};
 
+use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::shared::Shared;
@@ -45,6 +46,10 @@ pub(crate) struct Local {
     extra: Cell<Nanos>,
     /// The task asks for a return to the host after this poll.
     leave: Cell<bool>,
+    /// The running task's deferral of throttles, if it has one; `noted` is set with it.
+    deferral: Cell<Option<Arc<Deferral>>>,
+    /// How long the running task has been throttled in all.
+    throttled: Cell<Nanos>,
 }
 
 impl Local {
@@ -61,6 +66,8 @@ impl Local {
             excluded: Cell::new(Nanos::ZERO),
             extra: Cell::new(Nanos::ZERO),
             leave: Cell::new(false),
+            deferral: Cell::new(None),
+            throttled: Cell::new(Nanos::ZERO),
         }
     }
 
@@ -70,6 +77,7 @@ impl Local {
             excluded: self.excluded.replace(Nanos::ZERO),
             extra: self.extra.replace(Nanos::ZERO),
             leave: self.leave.replace(false),
+            noted: true,
         }
     }
 
@@ -122,6 +130,8 @@ pub(crate) struct Entered {
     previous_next: Option<Arrival>,
     previous_group: Option<Charged>,
     previous_notes: PollNotes,
+    previous_deferral: Option<Arc<Deferral>>,
+    previous_throttled: Nanos,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -140,6 +150,8 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
             previous_group: local.set_group(None),
             // What a foreign task left here (see `in_group`) is nobody's.
             previous_notes: local.take_notes(),
+            previous_deferral: local.deferral.take(),
+            previous_throttled: local.throttled.take(),
             _not_send: PhantomData,
         }
     })
@@ -156,6 +168,8 @@ impl Drop for Entered {
             let left = local.next.replace(self.previous_next.take());
             drop(local.set_group(self.previous_group.take()));
             local.restore_notes(self.previous_notes);
+            drop(local.deferral.replace(self.previous_deferral.take()));
+            local.throttled.set(self.previous_throttled);
             (index, left)
         };
         if let Ok((index, Some(arrival))) = LOCAL.try_with(restore) {
@@ -178,9 +192,30 @@ impl Entered {
         LOCAL.with(|local| {
             if local.group_at.get() != Arc::as_ptr(group).addr() {
                 drop(local.set_group(Some((shared.clone(), group.clone()))));
+                local.throttled.set(Nanos::ZERO);
             }
             local.polling.set(true);
         });
+    }
+
+    /// After `begin_task`: the task has a deferral of throttles.
+    #[cold]
+    pub(crate) fn begin_deferring(&self, deferral: &Arc<Deferral>) {
+        LOCAL.with(|local| {
+            local.deferral.set(Some(deferral.clone()));
+            local.noted.set(true);
+        });
+    }
+
+    /// After `begin_task`, for every task of a limited group: how long it has been throttled in all.
+    pub(crate) fn begin_limited(&self, throttled: Nanos) {
+        LOCAL.with(|local| local.throttled.set(throttled));
+    }
+
+    /// The deferral that the task has at the end of its poll.
+    #[cold]
+    pub(crate) fn take_deferral(&self) -> Option<Arc<Deferral>> {
+        LOCAL.with(|local| local.deferral.take())
     }
 
     /// The poll is over: (excluded, extra, leave) for the charge and the switch.
@@ -202,6 +237,37 @@ pub(crate) struct PollNotes {
     pub(crate) excluded: Nanos,
     pub(crate) extra: Nanos,
     pub(crate) leave: bool,
+    /// Any of these, or a deferral, was set.
+    pub(crate) noted: bool,
+}
+
+/// The running task's deferral of throttles, made now if it has none; `None` outside a task.
+pub(crate) fn deferral() -> Option<Arc<Deferral>> {
+    LOCAL
+        .try_with(|local| {
+            if !local.polling.get() {
+                return None;
+            }
+            let deferral = local.deferral.take().unwrap_or_default();
+            local.deferral.set(Some(deferral.clone()));
+            local.noted.set(true);
+            Some(deferral)
+        })
+        .ok()
+        .flatten()
+}
+
+/// How long the running task has been throttled in all, as of the start of its poll.
+pub(crate) fn throttled() -> Nanos {
+    LOCAL
+        .try_with(|local| {
+            if local.polling.get() {
+                local.throttled.get()
+            } else {
+                Nanos::ZERO
+            }
+        })
+        .unwrap_or(Nanos::ZERO)
 }
 
 /// The scheduler and the group that the caller's CPU time is charged to, if any.

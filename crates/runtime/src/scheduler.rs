@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quotient_core::{Config, GroupTree, Nanos, Policy};
+use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy};
 use quotient_keys::FlipError;
 
+use crate::bandwidth::nanos;
 use crate::clock::Clock;
 use crate::error::{BuildError, Error, MAX_VCPUS};
 use crate::gates;
@@ -64,6 +65,7 @@ pub struct Builder {
     vcpus: Option<usize>,
     policy: Option<Policy>,
     slice: Option<Duration>,
+    bandwidth: BandwidthRules,
     handle: Option<tokio::runtime::Handle>,
     clock_step: Option<Duration>,
 }
@@ -85,6 +87,12 @@ impl Builder {
     /// Base slice, 0.1 to 100 ms; 0.25 ms by default. Checked by [`Builder::build`].
     pub fn slice(mut self, slice: Duration) -> Self {
         self.slice = Some(slice);
+        self
+    }
+
+    /// How limits are kept: [`BandwidthRules::Default`], or as the kernel keeps them, faults included, for comparison.
+    pub fn bandwidth_rules(mut self, rules: BandwidthRules) -> Self {
+        self.bandwidth = rules;
         self
     }
 
@@ -121,6 +129,7 @@ impl Builder {
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
         config.base_slice = self.slice.map_or(BASE_SLICE, nanos);
         config.quantum = QUANTUM;
+        config.bandwidth = self.bandwidth;
         config.validate()?;
         let tree = GroupTree::new(config);
         let clock = match self.clock_step {
@@ -138,10 +147,6 @@ impl Builder {
         }
         Ok(Scheduler { shared, handles })
     }
-}
-
-fn nanos(duration: Duration) -> Nanos {
-    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Scheduler {

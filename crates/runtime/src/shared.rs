@@ -288,6 +288,29 @@ impl Shared {
         woken
     }
 
+    /// Makes virtual CPUs look at their groups that a refill or a raised limit has paid for; bit i is virtual CPU i. The groups were
+    /// posted before.
+    pub(crate) fn kick(&self, vcpus: u64) {
+        let mut left = vcpus;
+        while left != 0 {
+            let vcpu = left.trailing_zeros() as usize;
+            left &= left - 1;
+            self.vcpus[vcpu].resched.store(true, Ordering::Relaxed);
+            self.wake_vcpu(vcpu);
+        }
+    }
+
+    /// Runs due refills, at most one batch of the core's; whether more are due. Takes no run-queue lock.
+    pub(crate) fn refill(&self, now: Nanos) -> bool {
+        if self.tree.next_refill().is_none_or(|due| due > now) {
+            return false;
+        }
+        let mut kicked = 0_u64;
+        let more = self.tree.refill(now, &mut |cpu| kicked |= 1 << cpu.index());
+        self.kick(kicked);
+        more
+    }
+
     /// Wakes an idle virtual CPU, if there is one, to take part of the caller's queue.
     pub(crate) fn kick_idle(&self) -> bool {
         let idle = self.idle.load(Ordering::SeqCst);
@@ -308,6 +331,8 @@ impl Shared {
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         for group in self.all_groups() {
             group.kill_own();
+            // Nobody is left to be limited, and a throttled task must run its destructor now. It cannot fail: no limit is valid.
+            let _ = group.core.set_limit(None, self.now(), &mut |_| {});
         }
         self.wake_everybody();
     }

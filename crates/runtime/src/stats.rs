@@ -45,6 +45,46 @@ pub struct GroupStats {
     /// Tasks that left the groups through `tokio::spawn` during polls of this group: by how much the number of the host's live
     /// tasks grew across them. An estimate: short polls are not looked at, and what other threads spawned meanwhile counts too.
     pub escaped_spawns: u64,
+    /// What the group's own limit did; all zero if it never had one.
+    pub bandwidth: BandwidthStats,
+}
+
+/// What a limit did to its group: the figures of cgroup v2's `cpu.stat`, and what they leave out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BandwidthStats {
+    /// Periods in which the group was active.
+    pub nr_periods: u64,
+    /// Those of them in which it was throttled on some virtual CPU.
+    pub nr_throttled: u64,
+    /// Time for which it was throttled, summed over virtual CPUs; counted as each throttle ends.
+    pub throttled: Duration,
+    /// Lengths of the throttles.
+    pub throttle_length: Histogram,
+    /// The most throttled periods in a row.
+    pub longest_throttled_run: u64,
+    /// Periods in which more than the quota was used, thanks to burst.
+    pub nr_bursts: u64,
+    /// What was used beyond the quota in them.
+    pub burst: Duration,
+    /// CPU time beyond a soft limit.
+    pub overage: Duration,
+}
+
+impl From<quotient_core::BandwidthStats> for BandwidthStats {
+    fn from(stats: quotient_core::BandwidthStats) -> Self {
+        let duration = |time: Nanos| Duration::from_nanos(time.as_nanos());
+        Self {
+            nr_periods: stats.nr_periods,
+            nr_throttled: stats.nr_throttled,
+            throttled: duration(stats.throttled_time),
+            throttle_length: Histogram::from_microseconds(&stats.throttle_lengths),
+            longest_throttled_run: stats.longest_throttled_run,
+            nr_bursts: stats.nr_bursts,
+            burst: duration(stats.burst_time),
+            overage: duration(stats.overage),
+        }
+    }
 }
 
 /// Figures of one task.
@@ -57,6 +97,8 @@ pub struct TaskStats {
     pub polls: u64,
     /// Sum of the times from being woken to being polled.
     pub run_delay: Duration,
+    /// The part of it in which the task's group, or one above, was throttled.
+    pub throttled: Duration,
     /// The longest poll and where the task was spawned.
     pub longest_poll: LongPoll,
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quotient_core::{Enqueue, Nanos, TaskEntity};
 
+use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
 use crate::shared::Shared;
 use crate::stats::{LongPoll, TaskStats, bump};
@@ -45,6 +46,7 @@ pub(crate) struct TaskContext {
     polls: AtomicU64,
     delay: AtomicU64,
     longest: AtomicU64,
+    throttled: AtomicU64,
 }
 
 /// The part of the run token's holder.
@@ -56,6 +58,10 @@ pub(crate) struct Owned {
     pub(crate) group: Arc<GroupShared>,
     /// When it was queued, for the run delay.
     pub(crate) since: Nanos,
+    /// What its virtual CPU's throttled clock said when it was queued there; kept for tasks of limited groups.
+    pub(crate) throttle_mark: Nanos,
+    /// Its deferral of throttles, from its first guard to its first poll without one.
+    pub(crate) deferral: Option<Arc<Deferral>>,
 }
 
 impl TaskContext {
@@ -74,7 +80,18 @@ impl TaskContext {
             polls: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            throttled: AtomicU64::new(0),
         }
+    }
+
+    /// The task waited for `time` while its group was throttled. Called by the token's holder only.
+    pub(crate) fn record_throttled(&self, time: Nanos) {
+        bump(&self.throttled, time.as_nanos());
+    }
+
+    /// How long the task has waited so in all.
+    pub(crate) fn throttled(&self) -> Nanos {
+        Nanos(self.throttled.load(Ordering::Relaxed))
     }
 
     /// One poll: `billed` CPU time, `wall` time, and the `delay` before it. Called by the token's holder only.
@@ -94,6 +111,7 @@ impl TaskContext {
             cpu: Duration::from_nanos(self.cpu.load(Ordering::Relaxed)),
             polls: self.polls.load(Ordering::Relaxed),
             run_delay: Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
+            throttled: Duration::from_nanos(self.throttled.load(Ordering::Relaxed)),
             longest_poll: LongPoll {
                 duration: Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
                 location: self.location,

@@ -1,17 +1,24 @@
 //! The one thread that the runtime owns: it looks at the virtual CPUs while they cannot look themselves.
 //!
-//! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over to return at their next checkpoint,
-//! and (2) brings a stand-in when every regular virtual CPU is stuck in a long poll or blocks in place and work waits. It holds no
-//! lock while it does so and runs no user code. With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes.
+//! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over
+//! to return at their next checkpoint, and (2) brings a stand-in when every regular virtual CPU is stuck in a long poll or blocks in
+//! place and work waits. (3) It runs refills of limits when they are due. It holds no lock while it does so and runs no user code.
+//! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due.
+//!
+//! # No refill is late
+//! The thread sleeps until the earlier of its period's end and the next refill, and publishes that time in `next_look` before it
+//! sleeps: (T1) store `next_look`; (T2) fence; (T3) read the next refill again, and do not sleep beyond it. A virtual CPU whose charge
+//! may have started a period timer, before each poll: (V1) the timer was made earlier by the core; (V2) fence; (V3) read
+//! `next_look`, and unpark the thread if the refill is earlier. Not both T3 and V3 can miss the other's store. (V2 is passed only when
+//! V3 would matter: the relaxed look before it may be old by the time a store takes to be seen, and the next poll looks again.)
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
 use quotient_core::Nanos;
 
-use crate::gates;
 use crate::shared::Shared;
 use crate::vcpu;
 
@@ -28,6 +35,11 @@ const QUIET_PERIOD: Nanos = Nanos::from_micros(4_000);
 /// every 100 ms never pays for an unpark.
 const IDLE_PERIODS: u32 = 25;
 
+/// Batches of refills in one look. Unit: batches of the core's 256 groups; 64 are 16,384 groups, some milliseconds.
+const REFILL_BATCHES: u32 = 64;
+/// How long the thread parks at most with nothing to do. Unit: nanoseconds. One hour: it is only a bound.
+const PARKED_PERIOD: Nanos = Nanos::from_secs(3_600);
+
 const TICKING: u8 = 0;
 const PARKED: u8 = 1;
 const STOPPED: u8 = 2;
@@ -36,6 +48,8 @@ const STOPPED: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct TickControl {
     state: AtomicU8,
+    /// When the thread will look next, on the scheduler's clock; the far future while it is parked.
+    next_look: AtomicU64,
     thread: OnceLock<Thread>,
 }
 
@@ -49,6 +63,25 @@ impl TickControl {
                 .compare_exchange(PARKED, TICKING, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
         {
+            self.unpark();
+        }
+    }
+
+    /// A refill is due at `due`: the thread must look by then. Two loads if it will.
+    #[inline]
+    pub(crate) fn look_by(&self, due: Nanos) {
+        if due.as_nanos() < self.next_look.load(Ordering::Relaxed) {
+            self.look_earlier(due);
+        }
+    }
+
+    #[cold]
+    fn look_earlier(&self, due: Nanos) {
+        fence(Ordering::SeqCst);
+        // Lowered here, so that a time is announced once and not before every poll.
+        let before = self.next_look.fetch_min(due.as_nanos(), Ordering::SeqCst);
+        if due.as_nanos() < before {
+            self.run();
             self.unpark();
         }
     }
@@ -76,7 +109,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let handle = std::thread::Builder::new()
         .name("quotient-tick".into())
         .spawn(move || {
-            gates::patch();
+            crate::gates::patch();
             let mut idle = 0;
             let mut period = TICK;
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.
@@ -92,8 +125,9 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
                 };
                 idle = if seen.awake { 0 } else { idle + 1 };
                 if idle < IDLE_PERIODS {
+                    let pause = until_next_look(&shared, period);
                     drop(shared);
-                    std::thread::sleep(Duration::from_nanos(period.as_nanos()));
+                    std::thread::park_timeout(pause);
                 } else {
                     idle = 0;
                     park(&shared);
@@ -104,7 +138,23 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Parks until a virtual CPU wakes. Looks once more after announcing it, so that a wake-up in between is seen by one side.
+/// T1 to T3: how long to sleep, a period at most, and announced to those who may start a timer. An unpark in between shortens
+/// the sleep to nothing.
+fn until_next_look(shared: &Shared, period: Nanos) -> Duration {
+    let now = shared.now();
+    let by = now.saturating_add(period);
+    shared.tick.next_look.store(by.as_nanos(), Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let by = shared.tree.next_refill().map_or(by, |due| due.min(by));
+    shared
+        .tick
+        .next_look
+        .fetch_min(by.as_nanos(), Ordering::SeqCst);
+    Duration::from_nanos(by.saturating_sub(now).as_nanos())
+}
+
+/// Parks until a virtual CPU wakes or a refill is due. Looks once more after announcing it, so that a wake-up in between is seen by
+/// one side.
 fn park(shared: &Shared) {
     let control = &shared.tick;
     if control
@@ -118,7 +168,15 @@ fn park(shared: &Shared) {
         control.run();
     }
     while control.state.load(Ordering::SeqCst) == PARKED {
-        std::thread::park_timeout(Duration::from_secs(3600));
+        let pause = until_next_look(shared, PARKED_PERIOD);
+        if pause.is_zero() {
+            control.run();
+            return;
+        }
+        std::thread::park_timeout(pause);
+        if shared.tree.next_refill().is_some() {
+            control.run();
+        }
     }
 }
 
@@ -140,6 +198,11 @@ struct Seen {
 /// One tick.
 fn tick(shared: &Arc<Shared>) -> Seen {
     let now = shared.now();
+    let mut batches = 0;
+    // Bounded, because the virtual CPUs must be looked at, too: what is left is due at once and comes in the next round.
+    while shared.refill(now) && batches < REFILL_BATCHES {
+        batches += 1;
+    }
     let mut stuck = 0;
     let mut waiting = false;
     for (index, vcpu) in shared.vcpus.iter().enumerate() {

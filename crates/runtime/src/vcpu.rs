@@ -30,17 +30,17 @@ mod switch;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
 use quotient_core::balance::Reason;
-use quotient_core::{Detached, Nanos};
+use quotient_core::{Detached, Gates, Nanos};
 
 use self::dispatch::Reference;
 use self::migrate::needs_stand_in;
-use self::switch::{Previous, admit_to_poll, yield_to_next};
-use crate::gates::{self, RunQueue};
+use self::switch::{Previous, admit_to_poll, note_throttle, yield_to_next};
+use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::local::{self, Entered, PollNotes};
@@ -99,6 +99,8 @@ pub(crate) struct Vcpu {
     waiting: usize,
     /// Of the last poll, until its charge.
     notes: PollNotes,
+    /// The last poll's task defers throttles, or no longer does; until its charge.
+    deferring: Option<bool>,
 }
 
 impl Vcpu {
@@ -118,6 +120,7 @@ impl Vcpu {
             alive: 0,
             waiting: 0,
             notes: PollNotes::default(),
+            deferring: None,
         }
     }
 
@@ -187,7 +190,13 @@ impl Vcpu {
             Leave::Sleep => {
                 shared.idle.fetch_or(1 << self.index, Ordering::SeqCst);
                 me.park.prepare_sleep(context.waker());
-                if me.inbox.len() > 0 || shared.may_end() {
+                // Throttled tasks wait for a refill: the tick thread must know of it before nobody else looks.
+                fence(Ordering::SeqCst);
+                if let Some(due) = shared.tree.next_refill() {
+                    shared.tick.look_by(due);
+                }
+                let refilled = shared.loads[self.index].has_unthrottles();
+                if me.inbox.len() > 0 || refilled || shared.may_end() {
                     me.park.cancel_sleep();
                     shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
                     context.waker().wake_by_ref();
@@ -203,6 +212,9 @@ impl Vcpu {
         let mut now = started;
         self.notice_gap(now);
         self.refresh_reference(now);
+        if RuntimeGates::bandwidth() {
+            shared.refill(now);
+        }
         self.alive = shared.host.alive_tasks();
         let mut previous = Previous::Nothing;
         let mut returning = false;
@@ -227,11 +239,14 @@ impl Vcpu {
                 }
                 return self.end_turn(shared, now);
             };
-            let Some(task) = admit_to_poll(&mut queue, task, now) else {
+            let Some(mut task) = admit_to_poll(&mut queue, task, now) else {
                 previous = Previous::Nothing;
                 held = Some(queue);
                 continue;
             };
+            if RuntimeGates::bandwidth() {
+                note_throttle(shared, &queue, &mut task, now);
+            }
             // Rule 7: an empty queue has nothing to steal.
             held = (queue.nr_queued() == 0).then_some(queue);
             let poll_started = now;

@@ -1,11 +1,13 @@
 //! Getting or making a group, with its settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quotient_core::Weight;
 
 use super::Group;
 use super::shared::lookup;
+use crate::bandwidth::{LimitChange, Max};
 use crate::error::Error;
 use crate::scheduler::Handles;
 use crate::shared::{OPEN, Shared};
@@ -19,6 +21,7 @@ pub struct GroupBuilder {
     pub(crate) path: String,
     weight: Option<u32>,
     idle: Option<bool>,
+    limit: LimitChange,
 }
 
 impl GroupBuilder {
@@ -29,6 +32,7 @@ impl GroupBuilder {
             path: path.to_owned(),
             weight: None,
             idle: None,
+            limit: LimitChange::default(),
         }
     }
 
@@ -44,16 +48,43 @@ impl GroupBuilder {
         self
     }
 
+    /// How much CPU time the group may use in each period, descendants included: `"50ms/100ms"`, `Cpus(0.5)`, `"max"` and the other
+    /// forms of [`Max`]. No limit when never set. Checked by [`GroupBuilder::create`].
+    pub fn max(mut self, max: impl Into<Max>) -> Self {
+        self.limit.max = Some(max.into());
+        self
+    }
+
+    /// How much unused quota may be carried over to later periods (cgroup `cpu.max.burst`); needs a limit.
+    pub fn burst(mut self, burst: Duration) -> Self {
+        self.limit.burst = Some(burst);
+        self
+    }
+
+    /// A soft limit may be exceeded on virtual CPUs that have nothing else to run; what it uses so is booked as overage. Needs a
+    /// limit.
+    pub fn soft(mut self, soft: bool) -> Self {
+        self.limit.soft = Some(soft);
+        self
+    }
+
+    /// Refills the quota in small parts spread over the period rather than all at its start. Needs a limit.
+    pub fn smooth(mut self, smooth: bool) -> Self {
+        self.limit.smooth = Some(smooth);
+        self
+    }
+
     /// Gets the group of that path, or makes it and the ancestors it lacks; then applies the settings given.
     ///
     /// # Errors
-    /// A malformed path or a weight out of range (nothing is created or changed then), a group that is being removed, a
+    /// A malformed path, a weight or a limit out of range (nothing is created or changed then), a group that is being removed, a
     /// scheduler that was shut down. O(depth + log siblings).
     pub fn create(self) -> Result<Group, Error> {
         let weight = self.weight.map(Weight::new).transpose()?;
         if self.shared.phase() != OPEN {
             return Err(Error::ShutDown);
         }
+        self.limit.check(&self.shared, &self.path)?;
         let group = {
             let _shape = self.shared.lock_shape();
             let core = self.shared.tree.group(&self.path)?;
@@ -62,6 +93,7 @@ impl GroupBuilder {
         if group.is_removed() {
             return Err(Error::Removed { path: self.path });
         }
+        self.limit.apply(&self.shared, &group)?;
         if let Some(weight) = weight {
             group.core.set_weight(weight);
         }

@@ -66,6 +66,8 @@ where
         entity: TaskEntity::new(Weight::DEFAULT, None),
         group: group.clone(),
         since: Nanos::ZERO,
+        throttle_mark: Nanos::ZERO,
+        deferral: None,
     };
     let (token, reference, handle) = task::spawn(future, context, owned);
     shared.list(group, &reference, home);

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use quotient_core::Enqueue;
+use quotient_keys::EnableGuard;
 
 use crate::owned::OwnedTasks;
 use crate::shared::Shared;
@@ -35,6 +36,10 @@ pub(crate) struct GroupShared {
     held: AtomicBool,
     /// Tokens of tasks that were picked while held.
     parked: Mutex<Vec<Task>>,
+    /// This group or an ancestor has a limit; written under `Shared::shape`.
+    limited: AtomicBool,
+    /// Keeps bandwidth control switched on while the group has a limit.
+    gate: Mutex<Option<EnableGuard>>,
 }
 
 impl GroupShared {
@@ -53,6 +58,8 @@ impl GroupShared {
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::new(Vec::new()),
+            limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
+            gate: Mutex::new(None),
         }
     }
 
@@ -60,6 +67,41 @@ impl GroupShared {
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether the group or one above has a limit.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Keeps bandwidth control on while there is a limit, or lets go of it.
+    pub(crate) fn keep_gate(&self, gate: Option<EnableGuard>) {
+        *self
+            .gate
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner()) = gate;
+    }
+
+    /// Sets `limited` for the group and everything below it, after its limit changed. Called under `Shared::shape`.
+    pub(crate) fn settle_limited_below(self: &Arc<Self>, shared: &Shared) {
+        let mut groups = vec![self.clone()];
+        while let Some(group) = groups.pop() {
+            let above = group
+                .parent
+                .as_ref()
+                .and_then(Weak::upgrade)
+                .is_some_and(|parent| parent.is_limited());
+            let limited = above || group.core.limit().is_some();
+            group.limited.store(limited, Ordering::Relaxed);
+            groups.extend(
+                group
+                    .core
+                    .children()
+                    .iter()
+                    .map(|core| lookup(shared, core)),
+            );
+        }
     }
 
     /// Keeps the token of a task that was picked while the group is held; gives it back if it no longer is.

@@ -94,4 +94,3 @@ impl<C: Context> Parking<C> {
         }
     }
 }
-

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use quotient_core::Nanos;
+use quotient_core::{Gates, Nanos};
 
 use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::defer::was_deferred;
-use crate::gates::RunQueue;
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
-use crate::local::Entered;
+use crate::local::{Entered, PollNotes};
 use crate::shared::{Shared, VcpuShared};
 use crate::task::Polled;
-use crate::task_context::Task;
+use crate::task_context::{Owned, Task};
 
 /// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
 /// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
@@ -53,6 +53,12 @@ impl Vcpu {
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
         entered.begin_task(shared, &owned.group);
+        if let Some(deferral) = &owned.deferral {
+            entered.begin_deferring(deferral);
+        }
+        if RuntimeGates::bandwidth() && owned.group.is_limited() {
+            entered.begin_limited(task.context().throttled());
+        }
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
         let location = task.context().location;
@@ -86,23 +92,47 @@ impl Vcpu {
             .saturating_sub(self.notes.excluded)
             .saturating_add(notes.extra);
         let previous = match polled {
-            Polled::Pending(parking) => {
+            Polled::Pending(mut parking) => {
+                self.follow_deferral(parking.owned_mut(), entered, notes);
                 parking.context().record_poll(billed, wall, delay);
                 Previous::Pending(parking)
             }
-            Polled::Again(task) => {
+            Polled::Again(mut task) => {
+                self.follow_deferral(task.owned_mut(), entered, notes);
                 task.context().record_poll(billed, wall, delay);
                 Previous::Again(task)
             }
             Polled::Finished(finishing) => {
+                if notes.noted {
+                    drop(entered.take_deferral());
+                }
                 finishing.context().record_poll(billed, wall, delay);
                 self.charge_last_poll(me, held, now);
                 finishing.complete();
                 Previous::Done
             }
-            Polled::Done => Previous::Done,
+            Polled::Done => {
+                if notes.noted {
+                    drop(entered.take_deferral());
+                }
+                Previous::Done
+            }
         };
         (previous, now)
+    }
+
+    /// Takes over the deferral of throttles that the task has after its poll; the charge will tell the core.
+    #[inline]
+    fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered, notes: PollNotes) {
+        if !notes.noted {
+            return;
+        }
+        let Some(deferral) = entered.take_deferral() else {
+            return;
+        };
+        let active = deferral.is_active();
+        owned.deferral = active.then_some(deferral);
+        self.deferring = Some(active);
     }
 
     /// Charges the last poll of a task before anybody can see that it has ended: whoever awaited it reads complete clocks.

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use quotient_core::{Enqueue, Nanos};
+use quotient_core::{Enqueue, Gates, Nanos};
 
 use super::{SHORT_POLLS, Vcpu};
-use crate::gates::RunQueue;
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::Arrival;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
@@ -25,6 +25,7 @@ impl Vcpu {
     pub(super) fn only_requeues(&self, previous: &Previous) -> bool {
         matches!(previous, Previous::Again(_))
             && self.arrivals.is_empty()
+            && self.deferring.is_none()
             && self.notes.excluded == Nanos::ZERO
             && self.notes.extra == Nanos::ZERO
     }
@@ -39,6 +40,9 @@ impl Vcpu {
         returning: &mut bool,
         now: Nanos,
     ) -> Option<Task> {
+        if let Some(deferring) = self.deferring.take() {
+            queue.defer_current(deferring);
+        }
         if !matches!(previous, Previous::Nothing) {
             // Putting the task back charges the time up to `now`; only what differs from that is said here.
             if self.notes.excluded != Nanos::ZERO {
@@ -72,6 +76,7 @@ impl Vcpu {
             Previous::Done => drop(queue.put_prev_exit(now)),
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
+                mark_throttle(queue, task.owned_mut(), now);
                 queue.put_prev_yield(task, now);
             }
             Previous::Pending(mut parking) => {
@@ -144,6 +149,7 @@ pub(super) fn yield_to_next(
     match std::mem::replace(previous, Previous::Nothing) {
         Previous::Again(mut task) => {
             task.owned_mut().since = now;
+            mark_throttle(queue, task.owned_mut(), now);
             Some(queue.switch_yield(task, now))
         }
         other => {
@@ -190,7 +196,35 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let owned = task.owned_mut();
+    mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.group.core);
     let entity = owned.entity;
     queue.enqueue_in(slot, entity, task, kind, now);
+}
+
+/// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
+#[inline]
+fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+    if RuntimeGates::bandwidth() && owned.group.is_limited() {
+        owned.throttle_mark = queue.throttled_clock(&owned.group.core, now);
+    }
+}
+
+/// A task is about to be polled with limits in force: how long it was throttled is noted, and the tick thread learns of the next
+/// refill, which the last charge may have brought about.
+pub(super) fn note_throttle(shared: &Shared, queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
+    if let Some(due) = shared.tree.next_refill() {
+        shared.tick.look_by(due);
+    }
+    let owned = task.owned_mut();
+    if !owned.group.is_limited() {
+        return;
+    }
+    let clock = queue.throttled_clock(&owned.group.core, now);
+    let throttled = clock.saturating_sub(owned.throttle_mark);
+    // What follows on this virtual CPU without a new queuing (a conversation's next task) starts from here.
+    owned.throttle_mark = clock;
+    if throttled != Nanos::ZERO {
+        task.context().record_throttled(throttled);
+    }
 }

@@ -1,0 +1,198 @@
+//! The forms in which a limit may be written, and the change of a group's limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quotient_core::{BandwidthRules, Limit, LimitError, Nanos};
+
+use crate::error::Error;
+use crate::gates;
+use crate::group::GroupShared;
+use crate::shared::Shared;
+
+/// So many processors: `Cpus(0.5)` is 50 ms in each 100 ms.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Cpus(pub f64);
+
+/// What [`crate::GroupBuilder::max`] and [`crate::Group::set_max`] accept; made by `into()` from
+///
+/// - texts: `"50ms/100ms"`, and cgroup v2's `"50000 100000"` (microseconds), `"max 100000"`, `"max"`;
+/// - [`Cpus`], with the period in force or 100 ms;
+/// - `(quota, period)` as durations;
+/// - a whole [`Limit`] with its burst, or `Option<Limit>` with `None` for no limit.
+///
+/// All but the last keep the burst that the group has, as `cpu.max` and `cpu.max.burst` are two files.
+#[derive(Clone, Debug)]
+pub struct Max {
+    form: Form,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    Text(String),
+    Cpus(f64),
+    Amount(Nanos, Nanos),
+    Whole(Option<Limit>),
+}
+
+impl From<&str> for Max {
+    fn from(text: &str) -> Self {
+        let form = Form::Text(text.to_owned());
+        Self { form }
+    }
+}
+
+impl From<String> for Max {
+    fn from(text: String) -> Self {
+        let form = Form::Text(text);
+        Self { form }
+    }
+}
+
+impl From<Cpus> for Max {
+    fn from(cpus: Cpus) -> Self {
+        let form = Form::Cpus(cpus.0);
+        Self { form }
+    }
+}
+
+impl From<(Duration, Duration)> for Max {
+    fn from((quota, period): (Duration, Duration)) -> Self {
+        let form = Form::Amount(nanos(quota), nanos(period));
+        Self { form }
+    }
+}
+
+impl From<Limit> for Max {
+    fn from(limit: Limit) -> Self {
+        let form = Form::Whole(Some(limit));
+        Self { form }
+    }
+}
+
+impl From<Option<Limit>> for Max {
+    fn from(limit: Option<Limit>) -> Self {
+        let form = Form::Whole(limit);
+        Self { form }
+    }
+}
+
+impl Max {
+    /// The limit that this makes of the one in force.
+    fn onto(&self, base: Option<Limit>) -> Result<Option<Limit>, LimitError> {
+        let base = base.unwrap_or(Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT));
+        match &self.form {
+            Form::Text(text) => Limit::parse_onto(text, base),
+            Form::Cpus(cpus) => {
+                // The quota of one period of 100 ms, scaled to the period in force.
+                let limit = Limit::cpus(*cpus)?;
+                let quota = u128::from(limit.quota.0) * u128::from(base.period.0)
+                    / u128::from(limit.period.0);
+                let quota = Nanos(u64::try_from(quota).unwrap_or(u64::MAX));
+                Ok(Some(Limit { quota, ..base }))
+            }
+            Form::Amount(quota, period) => Ok(Some(Limit {
+                quota: *quota,
+                period: *period,
+                ..base
+            })),
+            Form::Whole(limit) => Ok(*limit),
+        }
+    }
+}
+
+/// What a user asks for: any part may be left as it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LimitChange {
+    pub(crate) max: Option<Max>,
+    pub(crate) burst: Option<Duration>,
+    pub(crate) soft: Option<bool>,
+    pub(crate) smooth: Option<bool>,
+}
+
+impl LimitChange {
+    fn is_nothing(&self) -> bool {
+        self.max.is_none() && self.burst.is_none() && self.soft.is_none() && self.smooth.is_none()
+    }
+
+    fn onto(&self, path: &str, base: Option<Limit>) -> Result<Option<Limit>, Error> {
+        let limit = match &self.max {
+            Some(max) => max.onto(base)?,
+            None => base,
+        };
+        let extras = self.burst.is_some() || self.soft.is_some() || self.smooth.is_some();
+        let Some(mut limit) = limit else {
+            if extras {
+                let path = path.to_owned();
+                return Err(Error::Unlimited { path });
+            }
+            return Ok(None);
+        };
+        if let Some(burst) = self.burst {
+            limit.burst = nanos(burst);
+        }
+        limit.soft = self.soft.unwrap_or(limit.soft);
+        limit.smooth = self.smooth.unwrap_or(limit.smooth);
+        Ok(Some(limit))
+    }
+
+    /// What can be said about the change before the group exists.
+    ///
+    /// # Errors
+    /// As [`LimitChange::apply`], but for the kernel's v1 rule about the groups above and below.
+    pub(crate) fn check(&self, shared: &Shared, path: &str) -> Result<(), Error> {
+        if self.is_nothing() {
+            return Ok(());
+        }
+        let before = shared.tree.find(path).ok().and_then(|group| group.limit());
+        if let Some(limit) = self.onto(path, before)? {
+            let kernel = matches!(
+                shared.tree.config().bandwidth,
+                BandwidthRules::Kernel { .. }
+            );
+            limit.validate(kernel)?;
+        }
+        Ok(())
+    }
+
+    /// Applies the change to a group. One change at a time in a scheduler (under `Shared::shape`).
+    ///
+    /// # Errors
+    /// The limit in force stays.
+    pub(crate) fn apply(&self, shared: &Shared, group: &Arc<GroupShared>) -> Result<(), Error> {
+        if self.is_nothing() {
+            return Ok(());
+        }
+        let mut kicked = 0_u64;
+        {
+            let _shape = shared.lock_shape();
+            let before = group.core.limit();
+            let limit = self.onto(group.core.path(), before)?;
+            // Before the limit can be seen (see `gates`).
+            let hold = match (before, limit) {
+                (None, Some(_)) => {
+                    Some(gates::bandwidth_hold().map_err(|error| Error::Gate(error.to_string()))?)
+                }
+                _ => None,
+            };
+            group.core.set_limit(limit, shared.now(), &mut |cpu| {
+                kicked |= 1 << cpu.index();
+            })?;
+            if hold.is_some() {
+                group.keep_gate(hold);
+            }
+            group.settle_limited_below(shared);
+            if limit.is_none() {
+                // After nothing is limited any more.
+                group.keep_gate(None);
+            }
+        }
+        shared.kick(kicked);
+        Ok(())
+    }
+}
+
+/// A duration on the scheduler's scale; longer than 584 years saturates, and is then out of every range.
+pub(crate) fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
