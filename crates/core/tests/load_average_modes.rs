@@ -125,7 +125,7 @@ fn on_demand_writes_partial_sums_once_an_interval_beyond_a_cluster() {
     let (_, mut parts) = machine(cpus, 4);
     let rules = rules(UpdateMode::OnDemand, 4);
     let writes = run(&mut parts, &rules, 0..1000, |_, tick| tick);
-    let bound = 2 * 4 * 1000 / (REFRESH_INTERVAL.0 / TICK.0) as u32;
+    let bound = 4 * 1000 / (REFRESH_INTERVAL.0 / TICK.0) as u32;
     assert!(writes <= bound + 8, "{writes} of {bound}");
     assert!(cpus * 1000 / writes >= 50, "{writes}");
     // A little over two intervals after everything stood still everybody knows everything.

@@ -5,10 +5,12 @@
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
+//! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
 mod arena;
 mod fair;
 mod hog;
+mod loadavg;
 mod memory;
 mod probe;
 mod scale;
@@ -38,6 +40,8 @@ enum BenchCommand {
     Fair(FairArguments),
     /// Memory a task and a group, and growth of costs up to 100,000 groups and 1,000,000 tasks
     Scale(ScaleArguments),
+    /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
+    Loadavg(loadavg::LoadavgArguments),
     /// One measurement of `scale` in a process of its own
     #[command(hide = true)]
     Probe(probe::ProbeArguments),
@@ -113,6 +117,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
+        BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
         BenchCommand::Probe(arguments) => probe::run(arguments),
     }
 }

@@ -9,13 +9,13 @@
 //! | [`EveryTick`](UpdateMode::EveryTick) | at every tick | one tick |
 //! | [`NodeStaggered`](UpdateMode::NodeStaggered) | at one tick of 2^k, when it is its node's turn | 2^k ticks |
 //! | [`RateLimited`](UpdateMode::RateLimited) | if its part changed by 1/64, at most once a ms | 1/64, and a ms |
-//! | [`OnDemand`](UpdateMode::OnDemand) | never, up to [`CLUSTER_CPUS`] CPUs; beyond, once a [`REFRESH_INTERVAL`] a cluster | a [`REFRESH_INTERVAL`] |
+//! | [`OnDemand`](UpdateMode::OnDemand) | never, up to [`CLUSTER_CPUS`] CPUs; beyond, once a [`REFRESH_INTERVAL`] a cluster | a [`REFRESH_INTERVAL`]; beyond, two or three |
 //!
 //! **On demand the reader pays.** Each (group, CPU) pair has a cell on a line of its own that only this CPU writes,
 //! with plain stores. Whoever wants the sum adds up the cells of the *others* and keeps the result for
 //! [`REFRESH_INTERVAL`]; its own part it knows to the tick. Beyond one cluster of CPUs it adds up its own cluster's
-//! cells and the other clusters' partial sums, each kept by the members of its cluster and brought up to date by
-//! whichever of them looks first after it expired. Reads a refresh: O(cluster + CPUs / cluster).
+//! cells and the other clusters' partial sums, each kept by the members of its cluster, who take turns in adding it
+//! up. Reads a refresh: O(cluster + CPUs / cluster).
 //!
 //! ```text
 //!  cells      c0 c1 .. c15      c16 .. c31      c32 ..        one writer each

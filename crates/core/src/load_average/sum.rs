@@ -2,7 +2,7 @@
 
 use super::contribution::Contribution;
 use super::mode::UpdateMode;
-use crate::pelt::faded;
+use crate::pelt::{PERIOD, faded};
 use crate::units::{CpuId, Nanos};
 use core::sync::atomic::{
     AtomicU64,
@@ -18,8 +18,16 @@ pub const CLUSTER_CPUS: usize = 16;
 /// of the machine in that time.
 pub const REFRESH_INTERVAL: Nanos = Nanos::from_millis(4);
 
-/// A partial sum is brought up to date by a CPU of another cluster only when it is so old that its own CPUs sleep.
-const FOREIGN_REFRESH: Nanos = Nanos(2 * REFRESH_INTERVAL.0);
+/// How old a partial sum may get, in periods of 1.05 ms, before it is added up anew: by the member whose turn it is,
+/// once in its turn; by any member, if that one sleeps; by anybody, if the whole cluster does. Without turns all
+/// members would do it at the same tick.
+const REFRESH_TURN: u64 = 2;
+const REFRESH_MEMBER: u64 = 8;
+const REFRESH_ANYBODY: u64 = 12;
+
+/// Bits of a partial sum's word that hold when it was added up, in periods modulo 2^20 (18 minutes). Whoever looks
+/// just when it has wrapped around uses an old sum for one more interval.
+const STAMP_BITS: u32 = 20;
 
 /// What is never the time at which a queue ran empty: it has not.
 const BUSY: u64 = u64::MAX;
@@ -77,17 +85,10 @@ impl Cell {
     }
 }
 
-/// The sum of a cluster's cells, as of some time.
-#[derive(Debug, Default)]
-struct Partial {
-    sum: AtomicU64,
-    /// When it was added up, ns; claimed before adding up, so that one does it.
-    taken_at: AtomicU64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    partial: Line<Partial>,
+    /// The sum of the cells and when it was added up, in one word: a refresh is one store.
+    partial: Line<AtomicU64>,
     cells: Box<[Cell]>,
 }
 
@@ -109,21 +110,29 @@ impl Cluster {
         others.fold(0, |sum, (_, cell)| sum.saturating_add(cell.read(now)))
     }
 
-    /// The partial sum, brought up to date if it is older than `good_for` and nobody else is at it. Returns it with
-    /// the number of writes.
-    fn partial(&self, now: Nanos, good_for: Nanos) -> (u64, u32) {
-        let Partial { sum, taken_at } = &self.partial.0;
-        let taken = taken_at.load(Acquire);
-        let is_claimed = now.0.saturating_sub(taken) > good_for.0
-            && taken_at
-                .compare_exchange(taken, now.0, Relaxed, Relaxed)
-                .is_ok();
-        if !is_claimed {
-            return (sum.load(Relaxed), 0);
+    /// The partial sum, brought up to date if it is `old` periods old. Returns it with the number of writes.
+    fn partial(&self, now: Nanos, old: u64) -> (u64, u32) {
+        const SUM_BITS: u32 = u64::BITS - STAMP_BITS;
+        let word = self.partial.0.load(Relaxed);
+        let period = now.0 / PERIOD.0;
+        let age = period.wrapping_sub(word >> SUM_BITS) & ((1 << STAMP_BITS) - 1);
+        if age < old {
+            return (word & ((1 << SUM_BITS) - 1), 0);
         }
-        let total = self.add_up(now, None);
-        sum.store(total, Relaxed);
-        (total, 2)
+        let sum = self.add_up(now, None).min((1 << SUM_BITS) - 1);
+        // Two that do it at once store nearly the same.
+        self.partial.0.store(period << SUM_BITS | sum, Relaxed);
+        (sum, 1)
+    }
+
+    /// At which age the member `index` brings the partial sum up to date.
+    fn patience(&self, now: Nanos, index: usize) -> u64 {
+        let turn = now.0 / REFRESH_INTERVAL.0 % self.cells.len() as u64;
+        if turn == index as u64 {
+            REFRESH_TURN
+        } else {
+            REFRESH_MEMBER
+        }
     }
 }
 
@@ -188,11 +197,11 @@ impl GroupSum {
             let part = if number == own.0 {
                 if self.clusters.len() > 1 {
                     // For the other clusters' sake.
-                    writes += cluster.partial(now, REFRESH_INTERVAL).1;
+                    writes += cluster.partial(now, cluster.patience(now, own.1)).1;
                 }
                 cluster.add_up(now, Some(own.1))
             } else {
-                let (part, written) = cluster.partial(now, FOREIGN_REFRESH);
+                let (part, written) = cluster.partial(now, REFRESH_ANYBODY);
                 writes += written;
                 part
             };
