@@ -10,9 +10,19 @@ pub use quotient_core::event::{
     NameId, Sink, Table, TaskId, TaskInfo, TaskState,
 };
 
+pub mod chart;
+pub mod check;
+mod diff;
+mod html;
 mod read;
 mod record;
+mod replay;
+mod statistics;
 mod write;
 
+pub use diff::{Comparison, Metric, compare};
+pub use html::Html;
 pub use read::{Format, Item, Progress, REORDER_EVENTS, ReadError, Reader};
-pub use write::{Ftrace, JsonLines};
+pub use replay::{Fault, Observer, Replay, Run, Wait};
+pub use statistics::{CpuFigures, Delays, Figures, GroupFigures, Statistics, TaskFigures};
+pub use write::{Ftrace, JsonLines, Perfetto};

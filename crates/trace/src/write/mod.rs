@@ -2,11 +2,14 @@
 
 mod ftrace;
 mod jsonl;
+mod perfetto;
+mod protobuf;
 
 use std::io::{self, Write};
 
 pub use ftrace::Ftrace;
 pub use jsonl::JsonLines;
+pub use perfetto::Perfetto;
 
 /// The output of a writer: remembers the first error, and writes nothing after it.
 struct Output<W> {

@@ -1,0 +1,576 @@
+//! From events back to states: who ran where, who waited how long, who was throttled, and what does not fit together.
+//!
+//! ```text
+//!              wakeup, spawn            switch to it
+//!   asleep ───────────────▶ runnable ───────────────▶ running
+//!     ▲                        ▲   preempted, yields     │
+//!     │                        └─────────────────────────┤
+//!     └──────────────────────────────────────────────────┘ waits: switch with S, D, ...
+//! ```
+//! A trace begins in the middle of things and may lose events, so every state can also be unknown, and an unknown state
+//! excuses everything. Memory grows with the live tasks, not with the trace.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use quotient_core::event::{Definition, Event, GroupId, Kind, Table, TaskId, TaskState};
+use quotient_core::{CpuId, Nanos};
+
+/// Deepest group that is looked at. Default 64, the scheduler's own bound; ends a walk in a trace with a cycle.
+const DEPTH_MAX: usize = 64;
+
+/// A stretch of time that a task spent on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Who.
+    pub task: TaskId,
+    /// Its group then.
+    pub group: GroupId,
+    /// Where.
+    pub cpu: CpuId,
+    /// From when.
+    pub from: Nanos,
+    /// Until when.
+    pub to: Nanos,
+    /// Why it ended; `None` if the trace or the task's membership did.
+    pub state: Option<TaskState>,
+}
+
+/// A stretch of time that a task spent runnable and not running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who.
+    pub task: TaskId,
+    /// Its group.
+    pub group: GroupId,
+    /// In whose queue, as far as the trace says.
+    pub cpu: CpuId,
+    /// From when.
+    pub from: Nanos,
+    /// Until when.
+    pub to: Nanos,
+    /// Whether it began with a wake-up, not with a preemption.
+    pub is_woken: bool,
+    /// Whether the task or a group above it was throttled at any time in between.
+    pub was_throttled: bool,
+    /// Whether the trace ended before the wait did.
+    pub is_open: bool,
+}
+
+/// Something that cannot have happened as recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A task ran on two CPUs at once.
+    TwoCpus {
+        /// Who.
+        task: TaskId,
+        /// Where it ran already.
+        first: CpuId,
+        /// Where it ran as well.
+        second: CpuId,
+        /// From when.
+        from: Nanos,
+        /// Until when.
+        to: Nanos,
+    },
+    /// A CPU was left by somebody who did not run there.
+    Chain {
+        /// Which CPU.
+        cpu: CpuId,
+        /// Who ran there.
+        running: TaskId,
+        /// Who is said to have.
+        prev: TaskId,
+    },
+    /// A sleeping task ran without having been woken.
+    NotWoken {
+        /// Who.
+        task: TaskId,
+        /// Where.
+        cpu: CpuId,
+        /// Since when it slept.
+        asleep: Nanos,
+    },
+    /// A task was chosen to run on a CPU where its group, or one above, was throttled.
+    RanThrottled {
+        /// Who.
+        task: TaskId,
+        /// Where.
+        cpu: CpuId,
+        /// Which group.
+        group: GroupId,
+    },
+    /// A group was throttled twice, or unthrottled without having been throttled.
+    Unpaired {
+        /// Which group.
+        group: GroupId,
+        /// Where.
+        cpu: CpuId,
+        /// Whether it was the second throttling.
+        is_throttle: bool,
+    },
+}
+
+/// Who wants to know what a replay finds out.
+pub trait Observer {
+    /// A stretch on a CPU is over.
+    fn ran(&mut self, _replay: &Replay, _run: &Run) {}
+    /// A wait is over.
+    fn waited(&mut self, _replay: &Replay, _wait: &Wait) {}
+    /// A CPU was idle for a while.
+    fn idled(&mut self, _replay: &Replay, _cpu: CpuId, _from: Nanos, _to: Nanos) {}
+    /// A group was throttled on a CPU for a while.
+    fn throttled(
+        &mut self,
+        _replay: &Replay,
+        _group: GroupId,
+        _cpu: CpuId,
+        _from: Nanos,
+        _to: Nanos,
+    ) {
+    }
+    /// Something does not fit.
+    fn fault(&mut self, _replay: &Replay, _fault: &Fault) {}
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CpuState {
+    /// `None` until the first switch, and after a loss.
+    current: Option<TaskId>,
+    since: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Status {
+    Running {
+        cpu: CpuId,
+        was_woken: bool,
+    },
+    Runnable {
+        cpu: CpuId,
+        since: Nanos,
+        is_woken: bool,
+        /// Known from `Waking` only: a `Wakeup` that follows is the better time.
+        is_provisional: bool,
+    },
+    /// `was_woken`: somebody woke it while it was on its way to sleep, so it may run again without another wake-up.
+    Asleep {
+        since: Nanos,
+        was_woken: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Overlap {
+    first: CpuId,
+    second: CpuId,
+    from: Nanos,
+}
+
+/// The state of a recorded machine.
+#[derive(Debug, Default)]
+pub struct Replay {
+    cpus: HashMap<CpuId, CpuState>,
+    tasks: HashMap<TaskId, Status>,
+    overlaps: HashMap<TaskId, Overlap>,
+    throttled: HashMap<(GroupId, CpuId), Nanos>,
+    /// When a group was last throttled anywhere: until now if it still is.
+    last_throttle: HashMap<GroupId, Nanos>,
+    table: Table,
+    span: Option<(Nanos, Nanos)>,
+}
+
+impl Replay {
+    /// Before the first event.
+    pub fn new() -> Replay {
+        Replay::default()
+    }
+
+    /// Names and memberships as of now.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Time stamps of the first and the last event.
+    pub fn span(&self) -> (Nanos, Nanos) {
+        self.span.unwrap_or_default()
+    }
+
+    /// CPUs that were seen.
+    pub fn cpu_count(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// CPUs that are idle now, and since when.
+    pub fn idle_cpus(&self) -> impl Iterator<Item = (CpuId, Nanos)> {
+        self.cpus
+            .iter()
+            .filter(|(_, state)| state.current.is_some_and(TaskId::is_idle))
+            .map(|(cpu, state)| (*cpu, state.since))
+    }
+
+    /// `group` and those above it, up to and with the root.
+    pub fn path(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
+        let above =
+            |group: &GroupId| (*group != GroupId::ROOT).then(|| self.table.parent_of(*group));
+        std::iter::successors(Some(group), above).take(DEPTH_MAX)
+    }
+
+    /// Takes a definition.
+    pub fn define(&mut self, definition: &Definition) {
+        self.table.define(definition);
+    }
+
+    /// Takes an event, and tells the observer what follows from it.
+    pub fn event<O: Observer>(&mut self, event: &Event, observer: &mut O) {
+        let &Event { time, cpu, kind } = event;
+        let first = self.span.map_or(time, |span| span.0);
+        self.span = Some((first, time));
+        self.cpus.entry(cpu).or_insert(CpuState {
+            current: None,
+            since: first,
+        });
+        match kind {
+            Kind::Switch { prev, state, next } => self.switch(event, prev, state, next, observer),
+            Kind::Waking { task, target, .. } => self.wake(time, task, target, true),
+            Kind::Wakeup { task, target, .. } | Kind::Spawn { task, target, .. } => {
+                self.wake(time, task, target, false);
+            }
+            Kind::Migrate { task, to, .. } => {
+                if let Some(Status::Runnable { cpu, .. }) = self.tasks.get_mut(&task) {
+                    *cpu = to;
+                }
+            }
+            Kind::Attach { task, group } => self.attach(time, task, group, observer),
+            Kind::Throttle { group } => {
+                let is_second = self.throttled.insert((group, cpu), time).is_some();
+                if is_second {
+                    let fault = Fault::Unpaired {
+                        group,
+                        cpu,
+                        is_throttle: true,
+                    };
+                    observer.fault(self, &fault);
+                }
+                self.last_throttle.insert(group, time);
+            }
+            Kind::Unthrottle { group } => self.unthrottle(time, group, cpu, observer),
+            Kind::Lost { .. } => self.lose(time, cpu),
+            _ => {}
+        }
+    }
+
+    /// The trace is over: closes what is open.
+    pub fn finish<O: Observer>(&mut self, observer: &mut O) {
+        let (_, end) = self.span();
+        let mut cpus: Vec<_> = self
+            .cpus
+            .iter()
+            .map(|(cpu, state)| (*cpu, *state))
+            .collect();
+        cpus.sort_by_key(|(cpu, _)| *cpu);
+        for (cpu, state) in cpus {
+            match state.current {
+                Some(task) if task.is_idle() => observer.idled(self, cpu, state.since, end),
+                Some(task) => observer.ran(self, &self.run(task, cpu, state.since, end, None)),
+                None => {}
+            }
+        }
+        let mut waiting: Vec<_> = self
+            .tasks
+            .iter()
+            .map(|(task, status)| (*task, *status))
+            .collect();
+        waiting.sort_by_key(|(task, _)| *task);
+        for (task, status) in waiting {
+            if let Status::Runnable { .. } = status {
+                self.end_wait(task, status, end, true, observer);
+            }
+        }
+        let mut throttled: Vec<_> = self.throttled.drain().collect();
+        throttled.sort();
+        for ((group, cpu), from) in throttled {
+            observer.throttled(self, group, cpu, from, end);
+        }
+        let mut overlaps: Vec<_> = self.overlaps.drain().collect();
+        overlaps.sort_by_key(|(task, _)| *task);
+        for (task, overlap) in overlaps {
+            observer.fault(self, &overlap.fault(task, end));
+        }
+    }
+
+    fn run(
+        &self,
+        task: TaskId,
+        cpu: CpuId,
+        from: Nanos,
+        to: Nanos,
+        state: Option<TaskState>,
+    ) -> Run {
+        let group = self.table.group_of(task);
+        Run {
+            task,
+            group,
+            cpu,
+            from,
+            to,
+            state,
+        }
+    }
+
+    fn switch<O: Observer>(
+        &mut self,
+        event: &Event,
+        prev: TaskId,
+        state: TaskState,
+        next: TaskId,
+        observer: &mut O,
+    ) {
+        let &Event { time, cpu, .. } = event;
+        let before = self.cpus[&cpu];
+        if let Some(running) = before.current
+            && running != prev
+        {
+            observer.fault(self, &Fault::Chain { cpu, running, prev });
+            // Nobody knows what became of it.
+            if matches!(self.tasks.get(&running), Some(Status::Running { cpu: at, .. }) if *at == cpu)
+            {
+                self.tasks.remove(&running);
+            }
+        }
+        let is_known = before.current.is_none_or(|running| running == prev);
+        if is_known && prev.is_idle() {
+            observer.idled(self, cpu, before.since, time);
+        } else if is_known {
+            observer.ran(self, &self.run(prev, cpu, before.since, time, Some(state)));
+        }
+        if !prev.is_idle() {
+            self.leave(time, cpu, prev, state, observer);
+        }
+        if !next.is_idle() {
+            self.start(time, cpu, next, observer);
+        }
+        let current = CpuState {
+            current: Some(next),
+            since: time,
+        };
+        self.cpus.insert(cpu, current);
+    }
+
+    /// `task` leaves `cpu`.
+    fn leave<O: Observer>(
+        &mut self,
+        time: Nanos,
+        cpu: CpuId,
+        task: TaskId,
+        state: TaskState,
+        observer: &mut O,
+    ) {
+        if let Some(overlap) = self.overlaps.remove(&task) {
+            observer.fault(self, &overlap.fault(task, time));
+            if overlap.first == cpu {
+                // It goes on where it ran as well.
+                return;
+            }
+        }
+        let was_woken = matches!(
+            self.tasks.get(&task),
+            Some(Status::Running {
+                was_woken: true,
+                ..
+            })
+        );
+        if state.is_over() {
+            self.tasks.remove(&task);
+            return;
+        }
+        let status = if state.is_runnable() {
+            Status::Runnable {
+                cpu,
+                since: time,
+                is_woken: false,
+                is_provisional: false,
+            }
+        } else {
+            Status::Asleep {
+                since: time,
+                was_woken,
+            }
+        };
+        self.tasks.insert(task, status);
+    }
+
+    /// `task` starts to run on `cpu`.
+    fn start<O: Observer>(&mut self, time: Nanos, cpu: CpuId, task: TaskId, observer: &mut O) {
+        match self.tasks.get(&task).copied() {
+            Some(Status::Running { cpu: first, .. }) => {
+                let overlap = Overlap {
+                    first,
+                    second: cpu,
+                    from: time,
+                };
+                self.overlaps.insert(task, overlap);
+            }
+            Some(Status::Asleep { since, was_woken }) if !was_woken => {
+                let fault = Fault::NotWoken {
+                    task,
+                    cpu,
+                    asleep: since,
+                };
+                observer.fault(self, &fault);
+            }
+            Some(status @ Status::Runnable { .. }) => {
+                self.end_wait(task, status, time, false, observer);
+            }
+            _ => {}
+        }
+        if !self.throttled.is_empty() {
+            let group = self.table.group_of(task);
+            let throttled = self
+                .path(group)
+                .find(|group| self.throttled.contains_key(&(*group, cpu)));
+            if let Some(group) = throttled {
+                observer.fault(self, &Fault::RanThrottled { task, cpu, group });
+            }
+        }
+        let status = Status::Running {
+            cpu,
+            was_woken: false,
+        };
+        self.tasks.insert(task, status);
+    }
+
+    fn end_wait<O: Observer>(
+        &self,
+        task: TaskId,
+        status: Status,
+        to: Nanos,
+        is_open: bool,
+        observer: &mut O,
+    ) {
+        let Status::Runnable {
+            cpu,
+            since,
+            is_woken,
+            ..
+        } = status
+        else {
+            return;
+        };
+        let group = self.table.group_of(task);
+        let was_throttled = !self.last_throttle.is_empty()
+            && self.path(group).any(|group| {
+                self.throttled
+                    .keys()
+                    .any(|(throttled, _)| *throttled == group)
+                    || self
+                        .last_throttle
+                        .get(&group)
+                        .is_some_and(|last| *last >= since)
+            });
+        let wait = Wait {
+            task,
+            group,
+            cpu,
+            from: since,
+            to,
+            is_woken,
+            was_throttled,
+            is_open,
+        };
+        observer.waited(self, &wait);
+    }
+
+    fn wake(&mut self, time: Nanos, task: TaskId, target: CpuId, is_provisional: bool) {
+        if task.is_idle() {
+            return;
+        }
+        let woken = Status::Runnable {
+            cpu: target,
+            since: time,
+            is_woken: true,
+            is_provisional,
+        };
+        match self.tasks.entry(task) {
+            Entry::Vacant(entry) => {
+                entry.insert(woken);
+            }
+            Entry::Occupied(mut entry) => match entry.get_mut() {
+                Status::Running { was_woken, .. } => *was_woken = true,
+                Status::Runnable {
+                    is_provisional: true,
+                    ..
+                }
+                | Status::Asleep { .. } => {
+                    entry.insert(woken);
+                }
+                Status::Runnable { .. } => {}
+            },
+        }
+    }
+
+    fn attach<O: Observer>(&mut self, time: Nanos, task: TaskId, group: GroupId, observer: &mut O) {
+        // What it used so far belongs to the old group.
+        if let Some(Status::Running { cpu, .. }) = self.tasks.get(&task).copied()
+            && let Some(state) = self.cpus.get(&cpu).copied()
+            && state.current == Some(task)
+        {
+            observer.ran(self, &self.run(task, cpu, state.since, time, None));
+            let current = CpuState {
+                since: time,
+                ..state
+            };
+            self.cpus.insert(cpu, current);
+        }
+        self.table.attach(task, group);
+    }
+
+    fn unthrottle<O: Observer>(
+        &mut self,
+        time: Nanos,
+        group: GroupId,
+        cpu: CpuId,
+        observer: &mut O,
+    ) {
+        match self.throttled.remove(&(group, cpu)) {
+            Some(from) => observer.throttled(self, group, cpu, from, time),
+            // Throttled before the trace began, unless we have seen it throttled before.
+            None if self.last_throttle.contains_key(&group) => {
+                let fault = Fault::Unpaired {
+                    group,
+                    cpu,
+                    is_throttle: false,
+                };
+                observer.fault(self, &fault);
+            }
+            None => {}
+        }
+        self.last_throttle.insert(group, time);
+    }
+
+    /// Events of `cpu` are missing: wake-ups of anybody, switches there.
+    fn lose(&mut self, time: Nanos, cpu: CpuId) {
+        let unknown = CpuState {
+            current: None,
+            since: time,
+        };
+        self.cpus.insert(cpu, unknown);
+        self.tasks
+            .retain(|_, status| matches!(status, Status::Running { cpu: at, .. } if *at != cpu));
+        self.overlaps.clear();
+        self.throttled.clear();
+        self.last_throttle.clear();
+    }
+}
+
+impl Overlap {
+    fn fault(self, task: TaskId, to: Nanos) -> Fault {
+        Fault::TwoCpus {
+            task,
+            first: self.first,
+            second: self.second,
+            from: self.from,
+            to,
+        }
+    }
+}
