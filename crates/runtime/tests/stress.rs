@@ -1,4 +1,4 @@
-//! Abort, panic, wake, move, freeze and group removal at random; afterwards every task is accounted for.
+//! Abort, panic, wake, move, freeze, limits and group removal at random; afterwards every task is accounted for.
 //!
 //! One second by default; `QUOTIENT_STRESS_SECONDS=10 cargo test -p quotient --test stress` for the long run.
 #![cfg(not(loom))]
@@ -35,7 +35,12 @@ async fn body(seed: u64, bell: Arc<Notify>, flag: CountDrop) {
     let _flag = flag;
     let mut random = Random(seed | 1);
     for _ in 0..random.below(200) {
-        match random.below(12) {
+        match random.below(13) {
+            12 => {
+                let _guard = quotient::defer_throttle();
+                common::burn(Duration::from_micros(random.below(80)));
+                tokio::task::yield_now().await;
+            }
             0..4 => tokio::task::yield_now().await,
             4 => bell.notify_waiters(),
             5 => bell.notify_one(),
@@ -77,7 +82,20 @@ fn churn(scheduler: &Scheduler, seed: u64, counts: &Counts, end: Instant) {
         for _ in 0..random.below(20) {
             handles.push(spawn_one(&mut random, &group, &bell, counts));
         }
-        match random.below(10) {
+        match random.below(13) {
+            10 | 11 => {
+                let (quota, period) = (1_000 + random.below(4_000), 1_000 + random.below(20_000));
+                drop(group.set_max(format!("{quota} {period}").as_str()));
+                if let Ok(parent) = scheduler.find(&path[..2]) {
+                    drop(parent.set_max(format!("{quota} 2000").as_str()));
+                }
+            }
+            12 => {
+                drop(group.set_max("max"));
+                if let Ok(parent) = scheduler.find(&path[..2]) {
+                    drop(parent.set_max("max"));
+                }
+            }
             0 => drop(group.freeze()),
             1 | 2 => drop(group.thaw()),
             3 => drop(group.kill()),
