@@ -58,6 +58,9 @@
 #![deny(missing_docs)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod counting;
 mod deferred;
 mod engine;
@@ -71,8 +74,8 @@ mod status;
 mod text;
 
 pub use engine::{
-    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, set_mode, soften_all,
-    status, transaction,
+    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, set_mode,
+    soften_all, status, transaction,
 };
 pub use error::{FlipError, ModeError};
 pub use guard::EnableGuard;
@@ -98,10 +101,4 @@ pub mod __private {
     pub const fn default_of<const DEFAULT: bool>(_: &StaticKey<DEFAULT>) -> bool {
         DEFAULT
     }
-}
-
-/// For measurements only.
-#[doc(hidden)]
-pub mod __bench {
-    pub use crate::text::lookup::Lookup;
 }

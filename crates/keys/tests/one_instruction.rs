@@ -3,14 +3,17 @@
 #![cfg(patching)]
 
 mod common;
-#[path = "common/steps.rs"]
+#[path = "../src/bench/steps.rs"]
 mod steps;
 
 use std::hint::black_box;
 
 use common::in_mode;
 use quotient_keys::{Mode, static_branch_likely, static_branch_unlikely, static_key};
-use steps::instructions_per_iteration;
+
+fn instructions_per_iteration(run: fn(u64)) -> f64 {
+    steps::per_iteration(run).0
+}
 
 static_key! {
     /// Is off.

@@ -4,12 +4,17 @@
 //! |---|---|
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
+//! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
+//! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
 //! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
 mod arena;
 mod fair;
+mod flip;
+mod goal;
 mod hog;
+mod jump;
 mod loadavg;
 mod memory;
 mod probe;
@@ -38,6 +43,10 @@ enum BenchCommand {
     Switch(SwitchArguments),
     /// Shares of groups against their weights; about a minute
     Fair(FairArguments),
+    /// What a branch costs that is nearly never taken: static key, atomic, plain static, none; a few seconds
+    Jump(KeysArguments),
+    /// What flipping a static key costs, in every mode; half a minute
+    Flip(KeysArguments),
     /// Memory a task and a group, and growth of costs up to 100,000 groups and 1,000,000 tasks
     Scale(ScaleArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
@@ -45,6 +54,9 @@ enum BenchCommand {
     /// One measurement of `scale` in a process of its own
     #[command(hide = true)]
     Probe(probe::ProbeArguments),
+    /// Flips of one key in a process of its own, to be watched
+    #[command(hide = true)]
+    FlipProbe(flip::FlipProbeArguments),
 }
 
 /// What `bench switch` takes.
@@ -108,6 +120,17 @@ pub struct ScaleArguments {
     quick: bool,
 }
 
+/// What the benchmarks of static keys take.
+#[derive(Debug, Clone, Args)]
+pub struct KeysArguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// A fraction of the work: a look, not a figure
+    #[arg(long)]
+    quick: bool,
+}
+
 /// Runs one of the benchmarks.
 ///
 /// # Errors
@@ -118,7 +141,10 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Fair(arguments) => fair::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
+        BenchCommand::Jump(arguments) => jump::run(arguments),
+        BenchCommand::Flip(arguments) => flip::run(arguments),
         BenchCommand::Probe(arguments) => probe::run(arguments),
+        BenchCommand::FlipProbe(arguments) => flip::probe(arguments),
     }
 }
 

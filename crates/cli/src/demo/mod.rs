@@ -13,7 +13,7 @@ mod arrivals;
 mod child;
 pub mod client;
 mod clock;
-mod confine;
+pub mod confine;
 mod hogs;
 mod host;
 mod latencies;

@@ -32,16 +32,6 @@ impl Lookup {
         lookup
     }
 
-    /// Number of sites.
-    pub fn len(&self) -> usize {
-        self.distances.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.distances.is_empty()
-    }
-
     /// Target and key index of the site at `address`. Binary search.
     #[inline]
     pub fn find(&self, address: usize) -> Option<(usize, u32)> {

@@ -1,4 +1,6 @@
 //! Many sites: dense ones in ordinary code, and ones that each have a page of their own.
+//!
+//! 4,096 pages of one site each are left out: they would make this binary 16 MB larger.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,35 +9,38 @@ use quotient_keys::{Key, static_key};
 
 static_key! {
     /// 1 site.
-    static DENSE_1 = false;
+    static DENSE_1 = false, as "bench.dense-1";
     /// 8 sites.
-    static DENSE_8 = false;
+    static DENSE_8 = false, as "bench.dense-8";
     /// 56 sites, as many as the kernel's `schedstats` key had in 2019.
-    static DENSE_56 = false;
+    static DENSE_56 = false, as "bench.dense-56";
     /// 512 sites.
-    static DENSE_512 = false;
+    static DENSE_512 = false, as "bench.dense-512";
     /// 4,096 sites.
-    static DENSE_4096 = false;
+    static DENSE_4096 = false, as "bench.dense-4096";
     /// 1 site.
-    static PAGE_1 = false;
+    static PAGE_1 = false, as "bench.page-1";
     /// 8 sites, each on its own page.
-    static PAGE_8 = false;
+    static PAGE_8 = false, as "bench.page-8";
     /// 56 sites, each on its own page.
-    static PAGE_56 = false;
+    static PAGE_56 = false, as "bench.page-56";
     /// 512 sites, each on its own page.
-    static PAGE_512 = false;
-    /// Off; what a branch costs.
-    pub static COST = false;
+    static PAGE_512 = false, as "bench.page-512";
 }
 
 /// Evaluations of the peer thread, one for each block of sites.
 pub static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
 /// A key, how many sites it should have and how they lie, and what executes them all.
+#[derive(Clone, Copy)]
 pub struct Subject {
+    /// Flipped.
     pub key: &'static Key,
+    /// How many there should be.
     pub sites: usize,
+    /// `dense` or `page`.
     pub layout: &'static str,
+    /// Executes each site once; returns how many are on.
     pub execute: fn() -> u32,
 }
 
@@ -51,8 +56,7 @@ macro_rules! dense {
     };
 }
 
-/// At the start of a page, reached by a jump over the filling.
-#[cfg(patching)]
+/// At the start of a page, reached by a jump over the filling. (Where code is not patched, the placing is left out.)
 macro_rules! page {
     ($key:path, $sum:ident) => {
         if quotient_keys::__site!(
@@ -62,13 +66,6 @@ macro_rules! page {
         ) {
             $sum = black_box($sum + 1);
         }
-    };
-}
-
-#[cfg(not(patching))]
-macro_rules! page {
-    ($key:path, $sum:ident) => {
-        dense!($key, $sum)
     };
 }
 
@@ -169,42 +166,4 @@ pub fn subjects() -> Vec<Subject> {
         subject(&PAGE_56, 56, "page", page_56),
         subject(&PAGE_512, 512, "page", page_512),
     ]
-}
-
-/// 56 sites of the crate `static-keys`, which nobody executes while they are flipped: it is not made for that.
-#[cfg(patching)]
-pub mod other_crate {
-    use std::hint::black_box;
-
-    static_keys::define_static_key_false!(OTHER_56);
-
-    #[inline(never)]
-    pub fn execute() -> u32 {
-        let mut sum = 0;
-        times_8! {
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-            if static_keys::static_branch_unlikely!(OTHER_56) { sum = black_box(sum + 1); }
-        }
-        sum
-    }
-
-    pub fn prepare() {
-        static_keys::global_init();
-    }
-
-    pub fn set(on: bool) {
-        // SAFETY: no other thread executes the sites.
-        unsafe {
-            if on {
-                OTHER_56.enable()
-            } else {
-                OTHER_56.disable()
-            }
-        }
-    }
 }
