@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::bench::{self, BenchArguments};
+use crate::check::{self, CheckArguments};
+use crate::convert::{self, ConvertArguments};
 use crate::demo;
 use crate::demo::mode::Mode;
+use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
 
 /// Groups with weights for the tasks of a tokio program.
@@ -25,6 +28,12 @@ enum Command {
     Demo(DemoArguments),
     /// What Quotient costs and what its shares are worth, against plain tokio in the same run
     Bench(BenchArguments),
+    /// A recorded trace in another format: ftrace text, Perfetto, JSON lines, or a page with pictures
+    Convert(ConvertArguments),
+    /// The scheduler's invariants on a recorded trace, a real kernel's included; exit code 1 if one is broken
+    Check(CheckArguments),
+    /// Two traces side by side: CPU time, throttling and run delays of groups and tasks
+    Diff(DiffArguments),
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
@@ -120,6 +129,9 @@ pub fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
     }

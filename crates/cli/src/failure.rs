@@ -34,9 +34,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(message) | Self::Run(message) => formatter.write_str(message),
-            Self::Interrupted => {
-                formatter.write_str("interrupted; every process of the demo has been stopped")
-            }
+            Self::Interrupted => formatter.write_str("interrupted; nothing is left running"),
         }
     }
 }

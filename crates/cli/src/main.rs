@@ -1,13 +1,16 @@
 //! The binary `quotient`: see `quotient --help`.
 //!
-//! Rooms: `bench` (Quotient against plain tokio in one run), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
+//! Rooms: `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
 //! person sees of it: progress, table, picture).
 
 #![forbid(unsafe_code)]
 
 mod bench;
+mod check;
 mod cli;
+mod convert;
 mod demo;
+mod diff;
 mod failure;
 mod report;
 

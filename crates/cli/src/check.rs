@@ -1,0 +1,168 @@
+//! `quotient check`: the invariants on a recorded trace.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use quotient_trace::check::{Check, Findings, Options};
+use quotient_trace::{Amount, Item, Limit};
+use serde::Serialize;
+
+use crate::convert::input::{From, Input};
+use crate::failure::Failure;
+
+/// Clocks of two CPUs may seem this far apart in a text trace, which rounds to microseconds.
+const TEXT_SKEW_US: u64 = 10;
+
+/// What `quotient check` takes.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArguments {
+    /// The trace; `-` for standard input
+    #[arg(value_name = "TRACE")]
+    input: PathBuf,
+    /// What it is [default: whatever its first bytes look like]
+    #[arg(long)]
+    from: Option<From>,
+    /// How long a task may wait while a CPU that it uses is idle, in milliseconds (0..=3600000)
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u64).range(0..=3_600_000))]
+    idle_wait_ms: u64,
+    /// How long a task may wait at all, in milliseconds (1..=3600000)
+    #[arg(long, default_value_t = 2_000, value_parser = value_parser!(u64).range(1..=3_600_000))]
+    wait_ms: u64,
+    /// How far the clocks of two CPUs may be apart, in microseconds (0..=1000000) [default: 10 for text, else 0]
+    #[arg(long, value_parser = value_parser!(u64).range(0..=1_000_000))]
+    skew_us: Option<u64>,
+    /// The trace was recorded under CPU limits that it does not show: do not judge waits
+    #[arg(long)]
+    limited: bool,
+    /// A limit that the trace does not show, as cgroup's cpu.max in microseconds; may be repeated
+    #[arg(long = "limit", value_name = "GROUP=QUOTA/PERIOD", value_parser = parse_limit)]
+    limits: Vec<(String, Limit)>,
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    trace: String,
+    clean: bool,
+    #[serde(flatten)]
+    findings: &'a Findings,
+}
+
+/// Checks.
+///
+/// # Errors
+/// `Run` if the trace cannot be read or breaks a rule, `Usage` if it cannot be opened, `Interrupted`.
+pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
+    let mut input = Input::open(&arguments.input, arguments.from)?;
+    let skew_us = arguments
+        .skew_us
+        .unwrap_or(if input.is_text() { TEXT_SKEW_US } else { 0 });
+    let options = Options {
+        clock_skew: Duration::from_micros(skew_us).into(),
+        idle_wait_max: Duration::from_millis(arguments.idle_wait_ms).into(),
+        wait_max: Duration::from_millis(arguments.wait_ms).into(),
+        hidden_limits: arguments.limited,
+        limits: arguments.limits.clone(),
+        ..Options::default()
+    };
+    let mut check = Check::new(options);
+    while let Some(item) = input.next_item()? {
+        match item {
+            Item::Definition(definition) => check.define(&definition),
+            Item::Event(event) => check.event(&event, input.line()),
+        }
+    }
+    let findings = check.finish();
+    let name = arguments.input.display().to_string();
+    let text = if arguments.json {
+        let answer = Answer {
+            trace: name,
+            clean: findings.is_clean(),
+            findings: &findings,
+        };
+        serde_json::to_string(&answer).map_err(Failure::during("cannot word the findings"))? + "\n"
+    } else {
+        report(&name, &findings)
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::during("cannot write to standard output"))?;
+    if findings.is_clean() {
+        return Ok(());
+    }
+    let count: u64 = findings.counts.values().sum();
+    Err(Failure::Run(format!(
+        "{count} breaches of {} rules",
+        findings.counts.len()
+    )))
+}
+
+fn report(name: &str, findings: &Findings) -> String {
+    let mut text = String::new();
+    for breach in &findings.breaches {
+        text += &format!(
+            "{name}:{}: {}: {}\n",
+            breach.line,
+            breach.rule.name(),
+            breach.message
+        );
+    }
+    for (rule, count) in &findings.counts {
+        text += &format!("{count:>8}  {}\n", rule.name());
+    }
+    let verdict = if findings.is_clean() {
+        "every rule was kept"
+    } else {
+        "rules were broken"
+    };
+    text + &format!("{} events: {verdict}\n", findings.events)
+}
+
+/// `tenants/acme=20000/100000`: 20 ms in every 100 ms.
+fn parse_limit(text: &str) -> Result<(String, Limit), String> {
+    let expected = || format!("`{text}` is not GROUP=QUOTA/PERIOD in microseconds");
+    let (group, limit) = text.rsplit_once('=').ok_or_else(expected)?;
+    let (quota, period) = limit.split_once('/').ok_or_else(expected)?;
+    let quota: u32 = quota.parse().map_err(|_| expected())?;
+    let period_us: u32 = period.parse().map_err(|_| expected())?;
+    if !(1_000..=1_000_000).contains(&period_us) {
+        return Err(format!(
+            "a period of {period_us} µs is not within 1000..=1000000"
+        ));
+    }
+    let limit = Limit {
+        quota: Amount::new(i64::from(quota) * 1_000),
+        period_us,
+        burst: Amount::ZERO,
+    };
+    Ok((group.trim_matches('/').to_owned(), limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_cgroup_values() {
+        let (group, limit) = parse_limit("/a/b=20000/100000").expect("a good one");
+        assert_eq!(
+            (group.as_str(), limit.quota.get(), limit.period_us),
+            ("a/b", 20_000_000, 100_000)
+        );
+        for bad in [
+            "",
+            "a",
+            "a=1",
+            "a=1/2/3",
+            "a=x/100000",
+            "a=1/999",
+            "a=1/1000001",
+        ] {
+            assert!(parse_limit(bad).is_err(), "{bad}");
+        }
+    }
+}

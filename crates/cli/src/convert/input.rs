@@ -1,0 +1,181 @@
+//! A trace as the commands open it: any format, progress on standard error, Ctrl-C.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use quotient_trace::{Format, Item, Progress, Reader, Sink};
+
+use crate::failure::Failure;
+
+/// Read at once. Unit: bytes. Default 256 KiB: enough that system calls do not show.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Between two looks at progress and at Ctrl-C. Unit: events.
+const LOOK_EVENTS: u64 = 1 << 14;
+
+/// Between two updates of the progress line.
+const UPDATE: Duration = Duration::from_millis(200);
+
+/// What can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// Text of tracefs or of `trace-cmd report`
+    Ftrace,
+    /// Text of `perf sched script`
+    Perf,
+    /// Quotient's own log
+    Jsonl,
+}
+
+/// A trace that is being read.
+pub struct Input {
+    reader: Reader<Box<dyn BufRead>>,
+    name: String,
+    size: Option<u64>,
+    interrupted: Arc<AtomicBool>,
+    is_terminal: bool,
+    updated: Instant,
+    has_line: bool,
+}
+
+impl Input {
+    /// Opens `path`, or standard input for `-`.
+    ///
+    /// # Errors
+    /// `Usage` if it cannot be opened, `Run` if it is no trace.
+    pub fn open(path: &Path, from: Option<From>) -> Result<Input, Failure> {
+        let name = path.display().to_string();
+        let (input, size): (Box<dyn BufRead>, _) = if path == Path::new("-") {
+            (Box::new(BufReader::new(io::stdin())), None)
+        } else {
+            let file = File::open(path)
+                .map_err(|error| Failure::Usage(format!("{name}: cannot be opened: {error}")))?;
+            let metadata = file.metadata().ok();
+            let size = metadata
+                .filter(std::fs::Metadata::is_file)
+                .map(|data| data.len());
+            (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), size)
+        };
+        let reader = match from {
+            Some(From::Ftrace | From::Perf) => Reader::new(input, Format::Text),
+            Some(From::Jsonl) => Reader::new(input, Format::JsonLines),
+            None => Reader::open(input).map_err(Failure::during(&name))?,
+        };
+        Ok(Input {
+            reader,
+            name,
+            size,
+            interrupted: interruption()?,
+            is_terminal: io::stderr().is_terminal(),
+            updated: Instant::now(),
+            has_line: false,
+        })
+    }
+
+    /// Whether time stamps are the kernel's text, which rounds to microseconds.
+    pub fn is_text(&self) -> bool {
+        self.reader.format() == Format::Text
+    }
+
+    /// The line of the event that came last.
+    pub fn line(&self) -> u64 {
+        self.reader.line()
+    }
+
+    /// The next item.
+    ///
+    /// # Errors
+    /// `Run` with line and column, `Interrupted`.
+    pub fn next_item(&mut self) -> Result<Option<Item>, Failure> {
+        let progress = self.reader.progress();
+        if progress.events.is_multiple_of(LOOK_EVENTS) && self.look(progress).is_break() {
+            return Err(Failure::Interrupted);
+        }
+        let name = &self.name;
+        let item = self.reader.next_item().map_err(Failure::during(name))?;
+        if item.is_none() {
+            self.clear();
+        }
+        Ok(item)
+    }
+
+    /// Feeds the rest to `sink`.
+    ///
+    /// # Errors
+    /// As [`Input::next_item`].
+    pub fn pump(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
+        while let Some(item) = self.next_item()? {
+            match item {
+                Item::Definition(definition) => sink.define(&definition),
+                Item::Event(event) => sink.event(&event),
+            }
+            if sink.is_done() {
+                break;
+            }
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn look(&mut self, progress: Progress) -> ControlFlow<()> {
+        // Nothing is published with the flag.
+        if self.interrupted.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        if self.is_terminal && self.updated.elapsed() >= UPDATE {
+            self.updated = Instant::now();
+            self.has_line = true;
+            let part = self
+                .size
+                .filter(|size| *size > 0)
+                .map_or_else(String::new, |size| {
+                    format!("{:3} %  ", progress.bytes.saturating_mul(100) / size)
+                });
+            print(&format!(
+                "\r\x1b[2K{}  {part}{} events",
+                self.name, progress.events
+            ));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.has_line) {
+            print("\r\x1b[2K");
+        }
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A flag that Ctrl-C sets, so that the command can leave by its own door.
+fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+    // `diff` opens two traces, and a process has one handler.
+    static FLAG: std::sync::OnceLock<Arc<AtomicBool>> = std::sync::OnceLock::new();
+    if let Some(flag) = FLAG.get() {
+        return Ok(Arc::clone(flag));
+    }
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    ctrlc::set_handler(move || set.store(true, Ordering::Relaxed))
+        .map_err(Failure::during("cannot handle Ctrl-C"))?;
+    Ok(Arc::clone(FLAG.get_or_init(|| flag)))
+}
+
+fn print(text: &str) {
+    // Progress that nobody can read must not stop the run.
+    let mut error = io::stderr().lock();
+    let _ = error
+        .write_all(text.as_bytes())
+        .and_then(|()| error.flush());
+}

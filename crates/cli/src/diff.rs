@@ -1,0 +1,99 @@
+//! `quotient diff`: two traces side by side, such as a simulated run and the recorded one.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, value_parser};
+use quotient_trace::{Comparison, Figures, Metric, Statistics, compare};
+use serde::Serialize;
+
+use crate::convert::input::Input;
+use crate::failure::Failure;
+
+/// What `quotient diff` takes.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArguments {
+    /// The first trace: what the errors are relative to
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The second trace
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Leave out figures that differ by less, in percent (0..=1000)
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u32).range(0..=1_000))]
+    above: u32,
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    a: String,
+    b: String,
+    #[serde(flatten)]
+    comparison: &'a Comparison,
+}
+
+/// Compares.
+///
+/// # Errors
+/// `Usage` for a file that cannot be opened, `Run` for one that cannot be read, `Interrupted`.
+pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
+    let mut comparison = compare(&figures(&arguments.a)?, &figures(&arguments.b)?);
+    let is_kept = |row: &Metric| {
+        row.error_percent
+            .is_none_or(|error| error.abs() >= f64::from(arguments.above))
+    };
+    comparison.rows.retain(is_kept);
+    let (a, b) = (arguments.a.display(), arguments.b.display());
+    let text = if arguments.json {
+        let answer = Answer {
+            a: a.to_string(),
+            b: b.to_string(),
+            comparison: &comparison,
+        };
+        serde_json::to_string(&answer).map_err(Failure::during("cannot word the comparison"))?
+            + "\n"
+    } else {
+        format!("a: {a}\nb: {b}\n\n{}", table(&comparison))
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::during("cannot write to standard output"))
+}
+
+fn figures(path: &Path) -> Result<Figures, Failure> {
+    let mut statistics = Statistics::new();
+    Input::open(path, None)?.pump(&mut statistics)?;
+    Ok(statistics.finish())
+}
+
+/// At most 80 columns.
+fn table(comparison: &Comparison) -> String {
+    let mut text = format!(
+        "{:<16}{:>14}{:>14}{:>14}{:>11}\n",
+        "figure", "a", "b", "b - a", "error"
+    );
+    let mut last = String::new();
+    for row in &comparison.rows {
+        let heading = format!("{} {}", row.of, row.name);
+        if heading != last {
+            text += &format!("{heading}\n");
+            last = heading;
+        }
+        let error = row
+            .error_percent
+            .map_or_else(|| "new".to_owned(), |error| format!("{error:+.1} %"));
+        text += &format!(
+            "  {:<16}{:>12.3}{:>14.3}{:>14.3}{error:>11}\n",
+            row.metric, row.a, row.b, row.difference
+        );
+    }
+    for (what, names) in [("a", &comparison.only_in_a), ("b", &comparison.only_in_b)] {
+        for name in names {
+            text += &format!("only in {what}: {name}\n");
+        }
+    }
+    text
+}
