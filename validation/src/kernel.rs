@@ -92,11 +92,7 @@ impl Stage {
             {
                 cgroup.set_burst(cap.burst)?;
             }
-            let tasks = match plan.load {
-                Load::None => 0,
-                Load::Spinners(count) => count,
-                Load::Jobs { .. } => 1,
-            };
+            let tasks = plan.load.tasks();
             stage.groups.push(Staged {
                 meters: (0..tasks).map(|_| Arc::default()).collect(),
                 logs: (0..tasks).map(|_| Arc::new(RunLog::new(origin))).collect(),

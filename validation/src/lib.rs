@@ -10,6 +10,7 @@
 //! | [`kernel`] | a scenario as threads in cgroups |
 //! | [`window`] | the fullest stretch of one period, wherever it begins |
 //! | [`machine`] | how busy the rest of the machine was meanwhile |
+//! | [`runtime`] | a scenario as tasks in groups of Quotient |
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
@@ -23,6 +24,7 @@ pub mod load;
 pub mod machine;
 pub mod observe;
 pub mod outcome;
+pub mod runtime;
 pub mod scenario;
 pub mod window;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, value_parser};
 use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
+use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
 use quotient_validation::{Interrupt, Problem, kernel};
 use serde_json::json;
@@ -101,7 +102,11 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<(Vec<Outcome>, Vec<Comparison>), Problem> {
     let first = kernel::run(controller, scenario, length, interrupt)?;
-    let others = Vec::new();
+    let settings = Settings::like_this_machine();
+    let others = vec![
+        runtime::run(settings, scenario, length, interrupt)?,
+        runtime::run(settings.like_the_kernel(), scenario, length, interrupt)?,
+    ];
     let second = kernel::run(controller, scenario, length, interrupt)?;
     let kernel = [first, second];
     let compared = outcome::compare(&kernel, &others);

@@ -51,6 +51,17 @@ pub enum Load {
     },
 }
 
+impl Load {
+    /// How many tasks there are.
+    pub fn tasks(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Spinners(count) => count,
+            Self::Jobs { .. } => 1,
+        }
+    }
+}
+
 /// One group.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
