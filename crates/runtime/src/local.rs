@@ -9,16 +9,17 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use quotient_core::{Enqueue, Nanos};
+use quotient_core::{Enqueue, Gates, Nanos};
 
 use crate::bandwidth::Deferral;
+use crate::gates::RuntimeGates;
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::shared::Shared;
 use crate::task_context::Task;
 
 /// A scheduler and the group that is charged.
-type Charged = (Arc<Shared>, Arc<GroupShared>);
+pub(crate) type Charged = (Arc<Shared>, Arc<GroupShared>);
 
 thread_local! {
     static LOCAL: Local = const { Local::new() };
@@ -241,14 +242,20 @@ pub(crate) struct PollNotes {
     pub(crate) noted: bool,
 }
 
-/// The running task's deferral of throttles, made now if it has none; `None` outside a task.
+/// The running task's deferral of throttles, made now if it has none; `None` outside a task, and while nothing is limited.
 pub(crate) fn deferral() -> Option<Arc<Deferral>> {
     LOCAL
         .try_with(|local| {
-            if !local.polling.get() {
+            if !local.polling.get() || !RuntimeGates::bandwidth() {
                 return None;
             }
-            let deferral = local.deferral.take().unwrap_or_default();
+            let deferral = match local.deferral.take() {
+                Some(deferral) => deferral,
+                None => {
+                    let home = local.group.try_borrow().ok()?.clone()?;
+                    Arc::new(Deferral::new(home))
+                }
+            };
             local.deferral.set(Some(deferral.clone()));
             local.noted.set(true);
             Some(deferral)

@@ -60,8 +60,18 @@ pub(crate) struct Owned {
     pub(crate) since: Nanos,
     /// What its virtual CPU's throttled clock said when it was queued there; kept for tasks of limited groups.
     pub(crate) throttle_mark: Nanos,
+    /// The group that it is queued in now, if another than its own lends it a place.
+    pub(crate) seat: Option<Arc<GroupShared>>,
     /// Its deferral of throttles, from its first guard to its first poll without one.
     pub(crate) deferral: Option<Arc<Deferral>>,
+}
+
+impl Owned {
+    /// The group that the task is queued in and billed to: its own, unless another lends it a place.
+    #[inline]
+    pub(crate) fn queued_in(&self) -> &Arc<GroupShared> {
+        self.seat.as_ref().unwrap_or(&self.group)
+    }
 }
 
 impl TaskContext {

@@ -226,6 +226,49 @@ fn a_lock_holder_is_not_left_throttled() {
 }
 
 #[test]
+fn a_lock_holder_deep_in_debt_runs_on_the_budget_of_who_waits() {
+    runtime(2).block_on(common::guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        // The critical section takes 60 ms: sixty quotas, far beyond any overdraft.
+        capped.set_max("1ms/1000ms").unwrap();
+        let lock = Arc::new(quotient::sync::Mutex::new(()));
+        let (held, holds) = tokio::sync::oneshot::channel();
+        let inside = lock.clone();
+        let holder = capped.spawn(async move {
+            let guard = inside.lock().await;
+            let _ = held.send(());
+            for _ in 0..300 {
+                spin(Duration::from_micros(200));
+                tokio::task::yield_now().await;
+            }
+            drop(guard);
+        });
+        holds.await.unwrap();
+        let waited = free
+            .spawn(async move {
+                let started = Instant::now();
+                drop(lock.lock().await);
+                started.elapsed()
+            })
+            .await
+            .unwrap();
+        assert!(
+            waited < ms(900),
+            "{waited:?}: the holder was left throttled"
+        );
+        assert!(
+            free.cpu_time() > ms(30),
+            "{:?}: who waits pays",
+            free.cpu_time()
+        );
+        assert!(capped.cpu_time() < ms(30), "{:?}", capped.cpu_time());
+        holder.await.unwrap();
+        scheduler.shutdown().await;
+    }));
+}
+
+#[test]
 fn limits_are_read_in_every_form_and_bad_ones_change_nothing() {
     runtime(1).block_on(common::guarded(async {
         let (scheduler, group) = scheduler(1);

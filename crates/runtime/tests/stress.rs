@@ -6,7 +6,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{CountDrop, eventually, runtime};
@@ -25,6 +25,9 @@ impl Random {
     }
 }
 
+/// Contended by tasks of all groups, so that holders run on borrowed places.
+static LOCK: LazyLock<quotient::sync::Mutex<()>> = LazyLock::new(Default::default);
+
 #[derive(Default)]
 struct Counts {
     spawned: AtomicUsize,
@@ -37,7 +40,7 @@ async fn body(seed: u64, bell: Arc<Notify>, flag: CountDrop) {
     for _ in 0..random.below(200) {
         match random.below(13) {
             12 => {
-                let _guard = quotient::defer_throttle();
+                let _lock = LOCK.lock().await;
                 common::burn(Duration::from_micros(random.below(80)));
                 tokio::task::yield_now().await;
             }

@@ -7,22 +7,74 @@
 //! charged, whether the count is above zero. So a guard that is taken and dropped within one poll costs the core nothing, a
 //! throttle that this very poll brings about is deferred already, and a guard that is dropped elsewhere ends the exemption at
 //! the task's next poll.
+//!
+//! # Loans
+//! Who waits for the holder may lend it a place: then the holder is queued in the *lender's* group, which pays for it, and its own
+//! limit does not hold it at all. The loan is read by the holder of the task's token whenever it queues the task ([`Deferral::seat`]);
+//! a task that is already queued in a throttled group is dispatched by the deferral, within its bounds, and moves then. Children that
+//! the holder spawns, its statistics, and what it may spawn into stay with its own group.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::local;
+use crate::group::GroupShared;
+use crate::local::{self, Charged};
 
-/// How many live guards a task has. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of its own.
-#[derive(Debug, Default)]
+/// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
+/// its own.
+#[derive(Debug)]
 pub(crate) struct Deferral {
     guards: AtomicU32,
+    /// Number of loans: saves the lock.
+    loans: AtomicU32,
+    /// One for each lock that lends, by the lock's address.
+    lenders: Mutex<Vec<(usize, Arc<GroupShared>)>>,
+    /// The scheduler and the group that the task was in when it took its first guard.
+    home: Charged,
 }
 
 impl Deferral {
+    pub(crate) fn new(home: Charged) -> Self {
+        Self {
+            guards: AtomicU32::new(0),
+            loans: AtomicU32::new(0),
+            lenders: Mutex::new(Vec::new()),
+            home,
+        }
+    }
+
     /// Whether a guard lives.
     pub(crate) fn is_active(&self) -> bool {
         self.guards.load(Ordering::Relaxed) > 0
+    }
+
+    /// The group that lends the task a place, if any does.
+    pub(crate) fn seat(&self) -> Option<Arc<GroupShared>> {
+        if self.loans.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let lenders = self.lock();
+        lenders.first().map(|(_, group)| group.clone())
+    }
+
+    /// Whether a loan from `lender` would help: another group of the same scheduler.
+    pub(crate) fn can_borrow(&self, lender: &Charged) -> bool {
+        Arc::ptr_eq(&self.home.0, &lender.0) && !Arc::ptr_eq(&self.home.1, &lender.1)
+    }
+
+    /// Makes, replaces or ends the loan that comes through `lock`.
+    pub(crate) fn lend(&self, lock: usize, lender: Option<Arc<GroupShared>>) {
+        let mut lenders = self.lock();
+        lenders.retain(|(by, _)| *by != lock);
+        lenders.extend(lender.map(|group| (lock, group)));
+        let count = u32::try_from(lenders.len()).unwrap_or(u32::MAX);
+        self.loans.store(count, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(usize, Arc<GroupShared>)>> {
+        self.lenders
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 }
 
@@ -34,9 +86,13 @@ pub struct ThrottleGuard {
 }
 
 impl ThrottleGuard {
-    /// Whether it guards a task; outside a task of a scheduler it does nothing.
+    /// Whether it guards a task.
     pub fn is_active(&self) -> bool {
         self.deferral.is_some()
+    }
+
+    pub(crate) fn deferral(&self) -> Option<&Arc<Deferral>> {
+        self.deferral.as_ref()
     }
 }
 
@@ -51,8 +107,8 @@ impl Drop for ThrottleGuard {
 /// The current task is not to be left throttled while the guard lives: it holds something that others wait for.
 ///
 /// Its group then runs on into debt on the virtual CPU where the task is, by at most the smaller of its quota and 10 ms; later refills
-/// pay the debt first. Beyond that bound the task is throttled like any other. Nests. Outside a task of a scheduler the guard
-/// does nothing.
+/// pay the debt first. Beyond that bound the task is throttled like any other. Nests. Outside a task of a scheduler, and while no
+/// group of the process has a limit, the guard does nothing.
 ///
 /// ```
 /// # async fn critical_section() {}

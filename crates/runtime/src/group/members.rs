@@ -67,6 +67,7 @@ where
         group: group.clone(),
         since: Nanos::ZERO,
         throttle_mark: Nanos::ZERO,
+        seat: None,
         deferral: None,
     };
     let (token, reference, handle) = task::spawn(future, context, owned);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use super::loans::{Holding, Loans};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::TryLockError;
@@ -10,6 +11,7 @@ pub use tokio::sync::TryLockError;
 /// An asynchronous mutex; as [`tokio::sync::Mutex`], and the holder is not left throttled (see the module).
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized> {
+    loans: Loans,
     inner: tokio::sync::Mutex<T>,
 }
 
@@ -17,6 +19,7 @@ impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub fn new(value: T) -> Self {
         Self {
+            loans: Loans::default(),
             inner: tokio::sync::Mutex::new(value),
         }
     }
@@ -30,9 +33,17 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock, first in, first out. Cancel-safe: dropping the future gives up the place in the queue.
     pub async fn lock(&self) -> MutexGuard<'_, T> {
+        if let Ok(guard) = self.try_lock() {
+            return guard;
+        }
         let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.lock().await;
+        let holding = self.loans.hold(&deferral);
+        drop(waiting);
         MutexGuard {
-            inner: self.inner.lock().await,
+            _holding: holding,
+            inner,
             _deferral: deferral,
         }
     }
@@ -43,9 +54,11 @@ impl<T: ?Sized> Mutex<T> {
     /// [`TryLockError`] if it is held.
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
         let inner = self.inner.try_lock()?;
+        let deferral = defer_throttle();
         Ok(MutexGuard {
+            _holding: self.loans.hold(&deferral),
             inner,
-            _deferral: defer_throttle(),
+            _deferral: deferral,
         })
     }
 
@@ -58,7 +71,8 @@ impl<T: ?Sized> Mutex<T> {
 /// The lock of a [`Mutex`]; unlocks when dropped.
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
-    // Dropped first: the next holder is chosen before this task can be throttled.
+    // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
+    _holding: Holding<'a>,
     inner: tokio::sync::MutexGuard<'a, T>,
     _deferral: ThrottleGuard,
 }

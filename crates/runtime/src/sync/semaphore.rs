@@ -1,5 +1,6 @@
 //! A semaphore whose holders are not left throttled.
 
+use super::loans::{Holding, Loans};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::{AcquireError, TryAcquireError};
@@ -7,6 +8,7 @@ pub use tokio::sync::{AcquireError, TryAcquireError};
 /// A counting semaphore; as [`tokio::sync::Semaphore`], and holders of permits are not left throttled (see the module).
 #[derive(Debug)]
 pub struct Semaphore {
+    loans: Loans,
     inner: tokio::sync::Semaphore,
 }
 
@@ -20,6 +22,7 @@ impl Semaphore {
     /// As tokio's: more than [`Semaphore::MAX_PERMITS`].
     pub fn new(permits: usize) -> Self {
         Self {
+            loans: Loans::default(),
             inner: tokio::sync::Semaphore::new(permits),
         }
     }
@@ -50,9 +53,20 @@ impl Semaphore {
     /// # Errors
     /// [`AcquireError`] once the semaphore is closed.
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        match self.try_acquire_many(permits) {
+            Err(TryAcquireError::NoPermits) => {}
+            Ok(permit) => return Ok(permit),
+            // The longer way says it in the error's own type.
+            Err(TryAcquireError::Closed) => {}
+        }
         let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.acquire_many(permits).await?;
+        let holding = self.loans.hold(&deferral);
+        drop(waiting);
         Ok(SemaphorePermit {
-            inner: self.inner.acquire_many(permits).await?,
+            _holding: holding,
+            inner,
             _deferral: deferral,
         })
     }
@@ -62,10 +76,20 @@ impl Semaphore {
     /// # Errors
     /// [`TryAcquireError`] if none is, or once the semaphore is closed.
     pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        let inner = self.inner.try_acquire()?;
+        self.try_acquire_many(1)
+    }
+
+    /// Several permits at once, if they are free now.
+    ///
+    /// # Errors
+    /// As [`Semaphore::try_acquire`].
+    pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        let inner = self.inner.try_acquire_many(permits)?;
+        let deferral = defer_throttle();
         Ok(SemaphorePermit {
+            _holding: self.loans.hold(&deferral),
             inner,
-            _deferral: defer_throttle(),
+            _deferral: deferral,
         })
     }
 
@@ -84,7 +108,8 @@ impl Semaphore {
 #[derive(Debug)]
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct SemaphorePermit<'a> {
-    // Given back first: the next holder is chosen before this task can be throttled.
+    // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
+    _holding: Holding<'a>,
     inner: tokio::sync::SemaphorePermit<'a>,
     _deferral: ThrottleGuard,
 }

@@ -76,8 +76,13 @@ impl Vcpu {
             Previous::Done => drop(queue.put_prev_exit(now)),
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
-                mark_throttle(queue, task.owned_mut(), now);
-                queue.put_prev_yield(task, now);
+                if changes_seat(task.owned_mut()) {
+                    settle(queue, task.owned_mut(), now);
+                    enqueue(queue, task, Enqueue::Migrate, now);
+                } else {
+                    mark_throttle(queue, task.owned_mut(), now);
+                    queue.put_prev_yield(task, now);
+                }
             }
             Previous::Pending(mut parking) => {
                 settle(queue, parking.owned_mut(), now);
@@ -172,6 +177,9 @@ fn hand_over(
         return None;
     }
     let owned = next.as_mut()?.task.owned_mut();
+    if owned.deferral.is_some() {
+        return None;
+    }
     let sleeper = queue.hand_over(&owned.group.core, &owned.entity, now)?;
     owned.since = now;
     if let Previous::Pending(mut parking) = std::mem::replace(previous, Previous::Nothing) {
@@ -196,8 +204,9 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let owned = task.owned_mut();
+    owned.seat = owned.deferral.as_ref().and_then(|deferral| deferral.seat());
     mark_throttle(queue, owned, now);
-    let slot = queue.slot(&owned.group.core);
+    let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
     queue.enqueue_in(slot, entity, task, kind, now);
 }
@@ -205,9 +214,21 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
 /// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
 #[inline]
 fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    if RuntimeGates::bandwidth() && owned.group.is_limited() {
-        owned.throttle_mark = queue.throttled_clock(&owned.group.core, now);
+    if RuntimeGates::bandwidth() && owned.queued_in().is_limited() {
+        owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
     }
+}
+
+/// Whether the task is, or is to be, queued in a group that lends it a place.
+#[inline]
+fn changes_seat(owned: &Owned) -> bool {
+    let lent = |owned: &Owned| {
+        owned
+            .deferral
+            .as_ref()
+            .is_some_and(|deferral| deferral.seat().is_some())
+    };
+    owned.seat.is_some() || lent(owned)
 }
 
 /// A task is about to be polled with limits in force: how long it was throttled is noted, and the tick thread learns of the next
@@ -217,10 +238,10 @@ pub(super) fn note_throttle(shared: &Shared, queue: &RunQueue<Task>, task: &mut 
         shared.tick.look_by(due);
     }
     let owned = task.owned_mut();
-    if !owned.group.is_limited() {
+    if !owned.queued_in().is_limited() {
         return;
     }
-    let clock = queue.throttled_clock(&owned.group.core, now);
+    let clock = queue.throttled_clock(&owned.queued_in().core, now);
     let throttled = clock.saturating_sub(owned.throttle_mark);
     // What follows on this virtual CPU without a new queuing (a conversation's next task) starts from here.
     owned.throttle_mark = clock;

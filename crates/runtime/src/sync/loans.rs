@@ -1,0 +1,121 @@
+//! Who holds a lock, who waits for it, and which waiter lends the holders its place.
+//!
+//! One waiter at a time lends, to every holder: the one that has waited longest. Changes are serialised by one short lock, which
+//! is never held while a task is polled, woken or dropped; a loan changes nothing but where its task is queued next.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use slab::Slab;
+
+use crate::bandwidth::{Deferral, ThrottleGuard};
+use crate::local::{self, Charged};
+
+/// The books of one lock.
+#[derive(Debug, Default)]
+pub(super) struct Loans {
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    holders: Slab<Arc<Deferral>>,
+    /// In order of arrival.
+    waiters: Vec<(u64, Charged)>,
+    next_waiter: u64,
+}
+
+impl Loans {
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Names the lock among those that lend to one task.
+    fn name(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// The task that `deferral` guards holds the lock from now on, until the result goes. O(log holders).
+    pub(super) fn hold(&self, deferral: &ThrottleGuard) -> Holding<'_> {
+        let holder = deferral.deferral().map(|deferral| {
+            let mut books = self.lock();
+            if let Some((_, lender)) = books.waiters.first() {
+                lend(self.name(), deferral, Some(lender));
+            }
+            books.holders.insert(deferral.clone())
+        });
+        Holding {
+            loans: self,
+            holder,
+        }
+    }
+
+    /// The calling task waits until the result goes. O(holders) for the first waiter, else O(1).
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        let waiter = local::current_group().map(|lender| {
+            let mut books = self.lock();
+            let key = books.next_waiter;
+            books.next_waiter = key.wrapping_add(1);
+            books.waiters.push((key, lender));
+            if books.waiters.len() == 1 {
+                books.settle(self.name());
+            }
+            key
+        });
+        Waiting {
+            loans: self,
+            waiter,
+        }
+    }
+}
+
+impl Books {
+    /// Makes the longest waiter the lender of every holder.
+    fn settle(&self, lock: usize) {
+        let lender = self.waiters.first().map(|(_, lender)| lender);
+        for (_, holder) in &self.holders {
+            lend(lock, holder, lender);
+        }
+    }
+}
+
+fn lend(lock: usize, holder: &Deferral, lender: Option<&Charged>) {
+    let lender = lender.filter(|lender| holder.can_borrow(lender));
+    holder.lend(lock, lender.map(|(_, group)| group.clone()));
+}
+
+/// A task that holds the lock.
+#[derive(Debug)]
+pub(super) struct Holding<'a> {
+    loans: &'a Loans,
+    holder: Option<usize>,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        if let Some(holder) = self.holder {
+            let deferral = self.loans.lock().holders.remove(holder);
+            deferral.lend(self.loans.name(), None);
+        }
+    }
+}
+
+/// A task that waits for the lock.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    loans: &'a Loans,
+    waiter: Option<u64>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter else { return };
+        let mut books = self.loans.lock();
+        let lender = books.waiters.first().map(|(key, _)| *key);
+        books.waiters.retain(|(key, _)| *key != waiter);
+        if lender == Some(waiter) {
+            books.settle(self.loans.name());
+        }
+    }
+}
