@@ -6,8 +6,12 @@ use std::time::Instant;
 
 fn main() {
     println!("cpus tasks events events/s realtime");
+    let only: Option<u32> = std::env::args().nth(1).and_then(|size| size.parse().ok());
     for (cpus, tasks) in speed::SIZES {
-        let plan = speed::plan(cpus, tasks, 1.0);
+        if only.is_some_and(|only| only != cpus) {
+            continue;
+        }
+        let plan = speed::plan(cpus, tasks, if only.is_some() { 0.1 } else { 1.0 });
         let begin = Instant::now();
         let mut simulation = Simulation::new(&plan, Discard).expect("a valid plan");
         simulation.run().expect("a run to its end");

@@ -35,8 +35,6 @@ pub struct Costs {
     pub load_average: Nanos,
     /// Bandwidth bookkeeping at each switch while some group has a limit (branch and accounting on the path).
     pub bandwidth_switch: Nanos,
-    /// Going to a group's pool for a slice, without getting its line and lock.
-    pub bandwidth_refill: Nanos,
     /// Reading one thread's clock without a lock, when its line is here.
     pub clock_read: Nanos,
     /// The same of a thread that runs on another CPU, which writes that line.

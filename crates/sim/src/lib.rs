@@ -37,7 +37,7 @@ pub use meters::Percentiles;
 pub use outcome::{GroupOutcome, Mechanisms, MeterOutcome, Outcome, WorkloadOutcome};
 pub use plan::{
     Action, Change, GroupPlan, LoadAverage, Plan, PlanError, Settings, Source, TaskPlan,
-    WorkloadPlan,
+    Throttling, WorkloadPlan,
 };
 pub use program::{COUNTERS, ClockRead, Program, Step};
 pub use random::{Random, Span};

@@ -18,6 +18,7 @@ pub(crate) enum Mechanism {
     Kernel,
     Clock,
     Noise,
+    Bandwidth,
 }
 
 /// Counts and times of the machine's mechanisms.
@@ -41,7 +42,7 @@ pub struct Mechanisms {
     pub exposure_ns: u64,
     /// Averages computed and added to a group's sum.
     pub average_updates: u64,
-    /// Requests refused because a queue was full.
+    /// Requests refused because a queue was full, and limits that the rules refused.
     pub refused: u64,
     /// Switching, ns.
     pub switch_ns: u64,
@@ -81,6 +82,7 @@ impl Mechanisms {
             Mechanism::Kernel => &mut self.kernel_ns,
             Mechanism::Clock => &mut self.clock_ns,
             Mechanism::Noise => &mut self.noise_ns,
+            Mechanism::Bandwidth => &mut self.bandwidth_ns,
         };
         *sum += cost;
     }
@@ -226,11 +228,16 @@ impl<S: Sink> Simulation<S> {
 
     fn group_outcome(&self, index: usize) -> GroupOutcome {
         let group = &self.groups[index];
+        let stats = group.bandwidth_stats();
         GroupOutcome {
             path: group.path().into(),
             usage_ns: group.cpu_time().0,
             system_ns: self.group_system[index],
-            ..GroupOutcome::default()
+            nr_periods: stats.nr_periods,
+            nr_throttled: stats.nr_throttled,
+            throttled_ns: stats.throttled_time.0,
+            nr_bursts: stats.nr_bursts,
+            burst_ns: stats.burst_time.0,
         }
     }
 

@@ -5,7 +5,10 @@ use crate::machine::{Machine, MachineError};
 use crate::program::{COUNTERS, Program, Step};
 use crate::random::Span;
 use core::fmt;
-use quotient_core::{Config, ConfigError, GroupError, GroupTree, Nanos, Slice, Weight};
+use quotient_core::{
+    BandwidthRules, Config, ConfigError, GroupError, GroupTree, Limit, LimitError, Nanos, Slice,
+    Weight,
+};
 
 /// Everything that a run depends on. Equal plans give equal runs, byte for byte.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +53,8 @@ pub struct Settings {
     /// How often a busy CPU looks whether to pull, ns; `None`: every 500 us, on more than 8 CPUs that much more
     /// seldom, so that all together look equally often on any machine.
     pub balance_every: Option<Nanos>,
+    /// When a used-up budget takes the CPU away.
+    pub throttling: Throttling,
     /// Whether the run queues are verified after every event: slow.
     pub check: bool,
 }
@@ -60,6 +65,7 @@ impl Default for Settings {
             config: Config::new(1),
             load_average: LoadAverage::Off,
             balance_every: None,
+            throttling: Throttling::Queue,
             check: false,
         }
     }
@@ -79,6 +85,18 @@ pub enum LoadAverage {
     RateLimited,
 }
 
+/// When a used-up budget takes the CPU away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Throttling {
+    /// At the next tick or switch, wherever the task is: the whole queue of the group stands still.
+    #[default]
+    Queue,
+    /// At the next tick or switch, but not inside the kernel: a task that holds a lock there goes on until it leaves.
+    ExitToUser,
+    /// At the very nanosecond.
+    Exact,
+}
+
 /// A group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlan {
@@ -88,6 +106,8 @@ pub struct GroupPlan {
     pub weight: Weight,
     /// Whether it runs only when nothing else wants to.
     pub idle: bool,
+    /// Its limit, if it has one.
+    pub limit: Option<Limit>,
 }
 
 /// Tasks that belong together: one line of the outcome.
@@ -149,6 +169,8 @@ pub enum Action {
     Weight(Weight),
     /// Idle or not.
     Idle(bool),
+    /// Another limit, or none.
+    Limit(Option<Limit>),
 }
 
 /// A plan that cannot be run.
@@ -160,6 +182,8 @@ pub enum PlanError {
     Config(ConfigError),
     /// A group cannot be.
     Group(GroupError),
+    /// A limit is out of range.
+    Limit(String, LimitError),
     /// Something refers to what is not there, or there is too much of it.
     Structure(String),
 }
@@ -170,6 +194,9 @@ impl fmt::Display for PlanError {
             PlanError::Machine(error) => write!(formatter, "impossible machine: {error}"),
             PlanError::Config(error) => write!(formatter, "setting out of range: {error}"),
             PlanError::Group(error) => write!(formatter, "impossible group: {error}"),
+            PlanError::Limit(path, error) => {
+                write!(formatter, "limit of group {path}: {error}")
+            }
             PlanError::Structure(what) => formatter.write_str(what),
         }
     }
@@ -230,6 +257,7 @@ impl Plan {
                 path: path.into(),
                 weight: Weight::DEFAULT,
                 idle: false,
+                limit: None,
             });
             self.groups.len() - 1
         });
@@ -269,6 +297,7 @@ impl Plan {
         self.settings.config.validate().map_err(PlanError::Config)?;
         for group in &self.groups {
             GroupTree::check_path(&group.path).map_err(PlanError::Group)?;
+            self.validate_limit(&group.path, group.limit)?;
         }
         let tasks: usize = self.workloads.iter().map(|load| load.tasks.len()).sum();
         ensure(tasks <= Plan::TASKS_MAX, || {
@@ -289,6 +318,9 @@ impl Plan {
             ensure((change.group as usize) < self.groups.len(), || {
                 format!("a change of group {}, which does not exist", change.group)
             })?;
+            if let Action::Limit(limit) = change.action {
+                self.validate_limit(&self.groups[change.group as usize].path, limit)?;
+            }
         }
         for source in &self.sources {
             ensure(source.queue < self.queues && source.parts > 0, || {
@@ -301,6 +333,15 @@ impl Plan {
             ensure(advances, || "a source without time between requests".into())?;
         }
         Ok(())
+    }
+
+    /// Ranges are checked here; ratios between levels are not: the kernel's older rules refuse some at the first run.
+    fn validate_limit(&self, path: &str, limit: Option<Limit>) -> Result<(), PlanError> {
+        let by_kernel = self.settings.config.bandwidth != BandwidthRules::Default;
+        match limit.map(|limit| limit.validate(by_kernel)) {
+            Some(Err(error)) => Err(PlanError::Limit(path.into(), error)),
+            _ => Ok(()),
+        }
     }
 
     fn validate_task(&self, workload: &str, task: &TaskPlan) -> Result<(), PlanError> {

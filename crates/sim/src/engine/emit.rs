@@ -110,7 +110,9 @@ impl<S: Sink> Simulation<S> {
         let weight = match change.action {
             Action::Weight(weight) => weight.get(),
             Action::Idle(true) => 0,
-            Action::Idle(false) => self.groups[change.group as usize + 1].weight().get(),
+            Action::Idle(false) | Action::Limit(_) => {
+                self.groups[change.group as usize + 1].weight().get()
+            }
         };
         self.emit(0, Kind::SetWeight { group, weight });
     }

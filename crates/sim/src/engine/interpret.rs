@@ -138,7 +138,7 @@ impl<S: Sink> Simulation<S> {
     fn work(&mut self, cpu: u32, task: u32, span: crate::random::Span, in_kernel: bool) -> Next {
         let entry = &mut self.tasks[task as usize];
         let length = span.draw(&mut entry.random);
-        entry.in_kernel = in_kernel;
+        self.cross(cpu, task, in_kernel);
         if in_kernel {
             self.spend(task, Mechanism::Kernel, length);
         }

@@ -16,6 +16,7 @@ mod balance;
 mod clocks;
 mod emit;
 mod interpret;
+mod limits;
 mod requests;
 pub(crate) mod state;
 mod switch;
@@ -136,6 +137,12 @@ pub struct Simulation<S: Sink = Discard> {
     moved: Vec<Detached<u32>>,
     woken: Vec<u32>,
     random: Random,
+    /// Indices of the groups that have or had a limit.
+    limited: Vec<u32>,
+    /// Whether each of them may not run, on each CPU, as told to the sink; and the periods told.
+    throttled: Vec<bool>,
+    periods: Vec<u64>,
+    kicked: Vec<u32>,
     alive: u32,
     steps_now: u64,
     standstill: u64,
@@ -214,6 +221,10 @@ impl<S: Sink> Simulation<S> {
             moved: Vec::new(),
             woken: Vec::new(),
             random: Random::new(plan.seed, u64::MAX),
+            limited: Vec::new(),
+            throttled: Vec::new(),
+            periods: Vec::new(),
+            kicked: Vec::new(),
             alive: 0,
             steps_now: 0,
             standstill: 0,
@@ -223,6 +234,13 @@ impl<S: Sink> Simulation<S> {
         simulation.take_tasks(plan)?;
         simulation.take_sources(plan);
         simulation.define_all();
+        for (index, group) in (1u32..).zip(&plan.groups) {
+            if group.limit.is_some() {
+                simulation
+                    .set_limit(index, group.limit)
+                    .map_err(|error| PlanError::Limit(group.path.clone(), error))?;
+            }
+        }
         Ok(simulation)
     }
 
@@ -349,7 +367,8 @@ impl<S: Sink> Simulation<S> {
         while self.alive > 0 {
             let (moment, cpu) = self.moments.first();
             let timer = self.timers.next();
-            let next = moment.min(timer);
+            let refill = self.next_refill();
+            let next = moment.min(timer).min(refill);
             if next > until {
                 break;
             }
@@ -357,7 +376,9 @@ impl<S: Sink> Simulation<S> {
                 self.now = next;
                 self.steps_now = 0;
             }
-            if timer <= moment {
+            if refill <= next {
+                self.refill();
+            } else if timer <= moment {
                 self.timer();
             } else {
                 self.moment(cpu);
@@ -438,10 +459,13 @@ impl<S: Sink> Simulation<S> {
 
     #[inline]
     fn moment(&mut self, cpu: u32) {
-        if self.cpus[cpu as usize].work_end <= self.now {
+        let state = &self.cpus[cpu as usize];
+        if state.work_end <= self.now {
             self.interpret(cpu);
-        } else {
+        } else if state.next_tick <= self.now {
             self.tick(cpu);
+        } else {
+            self.spend_budget(cpu);
         }
     }
 
@@ -471,7 +495,8 @@ impl<S: Sink> Simulation<S> {
     #[inline]
     pub(crate) fn arm(&mut self, cpu: u32) {
         let state = &self.cpus[cpu as usize];
-        self.moments.set(cpu, state.work_end.min(state.next_tick));
+        let next = state.work_end.min(state.next_tick).min(state.budget_end);
+        self.moments.set(cpu, next);
     }
 
     /// Counts the waiting tasks of a CPU anew.
@@ -495,6 +520,13 @@ impl<S: Sink> Simulation<S> {
         match change.action {
             Action::Weight(weight) => group.set_weight(weight),
             Action::Idle(idle) => group.set_idle(idle),
+            Action::Limit(limit) => {
+                let index = change.group + 1;
+                if self.set_limit(index, limit).is_err() {
+                    self.mechanisms.refused += 1;
+                }
+                return;
+            }
         }
         self.note_change(index);
     }

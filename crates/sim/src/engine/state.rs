@@ -24,6 +24,8 @@ pub(crate) struct Cpu {
     /// When the current task's step ends.
     pub(crate) work_end: u64,
     pub(crate) next_tick: u64,
+    /// When its budget is used up, if that is looked at exactly.
+    pub(crate) budget_end: u64,
     pub(crate) next_balance: u64,
     /// Costs that the task of this CPU has still to pay, ns.
     pub(crate) unpaid: u64,
@@ -51,6 +53,7 @@ impl Cpu {
             since: 0,
             work_end: NEVER,
             next_tick: NEVER,
+            budget_end: NEVER,
             next_balance: 0,
             unpaid: 0,
             need_resched: false,

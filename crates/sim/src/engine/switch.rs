@@ -17,6 +17,7 @@ impl<S: Sink> Simulation<S> {
             picked = self.cpus[cpu as usize].queue.pick(now);
         }
         self.count_waiting(cpu);
+        self.show_throttles(cpu);
         match picked {
             Some(task) => self.start(cpu, task),
             None => self.go_idle(cpu),
@@ -36,6 +37,10 @@ impl<S: Sink> Simulation<S> {
         if shown != task {
             cost += self.costs.switch.0;
             self.spend(task, Mechanism::Switch, self.costs.switch.0);
+            if !self.limited.is_empty() {
+                cost += self.costs.bandwidth_switch.0;
+                self.spend(task, Mechanism::Bandwidth, self.costs.bandwidth_switch.0);
+            }
             self.show(cpu, task);
             self.set_idle(cpu, false);
         }
@@ -68,8 +73,8 @@ impl<S: Sink> Simulation<S> {
             let steps = &self.programs[entry.program as usize].steps;
             if let Some(Step::Run(span)) = steps.get(entry.step as usize) {
                 entry.step += 1;
-                entry.in_kernel = false;
                 work += span.draw(&mut entry.random);
+                self.cross(cpu, task, false);
             }
         }
         let state = &mut self.cpus[cpu as usize];
@@ -170,6 +175,7 @@ impl<S: Sink> Simulation<S> {
         let state = &mut self.cpus[cpu as usize];
         state.work_end = NEVER;
         state.next_tick = NEVER;
+        state.budget_end = NEVER;
         state.unpaid = 0;
         if state.shown != NONE {
             self.show(cpu, NONE);

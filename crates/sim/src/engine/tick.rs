@@ -63,12 +63,13 @@ impl<S: Sink> Simulation<S> {
             let next = self.next_tick_of(cpu);
             self.cpus[cpu as usize].next_tick = next;
         }
+        self.cpus[cpu as usize].budget_end = self.budget_end(cpu);
     }
 
     #[inline]
     fn needs_tick(&self, cpu: u32) -> bool {
         let state = &self.cpus[cpu as usize];
-        state.queue.nr_running() > 1 || self.machine.ticks == Ticks::Busy
+        state.queue.nr_running() > 1 || self.machine.ticks == Ticks::Busy || self.runs_limited(cpu)
     }
 
     /// The first tick of a CPU after now.
@@ -78,6 +79,19 @@ impl<S: Sink> Simulation<S> {
             Some(since) => phase + (since / length + 1) * length,
             None => phase,
         }
+    }
+
+    /// The current task has used up what its CPU holds of the budget: another slice, or somebody else.
+    pub(super) fn spend_budget(&mut self, cpu: u32) {
+        let now = Nanos(self.now);
+        let queue = &mut self.cpus[cpu as usize].queue;
+        queue.charge(now);
+        if queue.should_resched(now) {
+            self.preempt(cpu);
+            return;
+        }
+        self.cpus[cpu as usize].budget_end = self.budget_end(cpu);
+        self.arm(cpu);
     }
 
     /// The tick of a CPU.

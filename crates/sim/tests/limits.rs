@@ -1,0 +1,146 @@
+//! Limits under virtual time.
+
+use quotient_core::{BandwidthRules, Limit, Nanos};
+use quotient_sim::synthetic::{self, OpenLoop};
+use quotient_sim::{Action, Change, Machine, Outcome, Plan, Simulation, Span, Throttling};
+use quotient_trace::{Discard, Event, Kind};
+
+const MILLI: u64 = 1_000_000;
+
+fn plan(shape: &str, seconds: u64) -> Plan {
+    let mut plan = Plan::new(Machine::parse(shape).expect("a machine"));
+    plan.duration = Nanos::from_secs(seconds);
+    plan.settings.check = true;
+    plan
+}
+
+fn limited(plan: &mut Plan, path: &str, quota: u64, period: u64) -> Option<u32> {
+    let group = plan.group(path);
+    let limit = Limit::new(Nanos::from_millis(quota), Nanos::from_millis(period));
+    plan.groups.last_mut().expect("just made").limit = Some(limit);
+    group
+}
+
+fn run(plan: &Plan) -> Outcome {
+    let mut simulation = Simulation::new(plan, Discard).expect("a valid plan");
+    simulation.run().expect("a run that goes on");
+    simulation.check().expect("invariants");
+    simulation.outcome()
+}
+
+#[test]
+fn a_limit_holds_in_every_mode() {
+    for rules in [BandwidthRules::Default, BandwidthRules::KERNEL] {
+        for throttling in [Throttling::Queue, Throttling::Exact, Throttling::ExitToUser] {
+            let mut plan = plan("4", 5);
+            plan.settings.config.bandwidth = rules;
+            plan.settings.throttling = throttling;
+            let group = limited(&mut plan, "box", 30, 100);
+            synthetic::spinners(&mut plan, "box", group, 3);
+            let outcome = run(&plan);
+            let used = outcome.group("box").unwrap();
+            let allowed = if throttling == Throttling::Exact {
+                2
+            } else {
+                80
+            };
+            assert!(
+                used.usage_ns.abs_diff(1_500 * MILLI) <= allowed * MILLI,
+                "{rules:?} {throttling:?} {used:?}"
+            );
+            assert!(used.nr_periods >= 49 && used.nr_throttled >= 48, "{used:?}");
+        }
+    }
+}
+
+#[test]
+fn an_exact_limit_is_exact() {
+    let mut plan = plan("1", 1);
+    plan.settings.throttling = Throttling::Exact;
+    let group = limited(&mut plan, "box", 20, 100);
+    synthetic::periodic(
+        &mut plan,
+        "box",
+        group,
+        1,
+        Span::Fixed(Nanos::from_millis(15)),
+        Nanos::from_millis(100),
+    );
+    let outcome = run(&plan);
+    // Never throttled: 15 of 20 ms.
+    assert_eq!(outcome.group("box").unwrap().nr_throttled, 0);
+    assert_eq!(outcome.meter("box").unwrap().times.count, 10);
+    assert_eq!(outcome.busy_ns, 150 * MILLI);
+}
+
+#[test]
+fn throttles_are_told_in_pairs() {
+    let mut plan = plan("2", 1);
+    let group = limited(&mut plan, "box", 20, 100);
+    synthetic::spinners(&mut plan, "box", group, 2);
+    let mut simulation = Simulation::new(&plan, Vec::<Event>::new()).unwrap();
+    simulation.run().unwrap();
+    let (mut throttled, mut refills, mut running) = ([false; 2], 0, [0u32; 2]);
+    for event in simulation.into_sink() {
+        let cpu = event.cpu.index();
+        match event.kind {
+            Kind::Throttle { .. } => assert!(!core::mem::replace(&mut throttled[cpu], true)),
+            Kind::Unthrottle { .. } => assert!(core::mem::replace(&mut throttled[cpu], false)),
+            Kind::Refill { .. } => refills += 1,
+            Kind::Switch { next, .. } => running[cpu] = next.0,
+            _ => {}
+        }
+        if let Kind::Switch { next, .. } = event.kind {
+            assert!(next.is_idle() || !throttled[cpu], "{event:?}");
+        }
+    }
+    assert!((9..=11).contains(&refills), "{refills}");
+}
+
+#[test]
+fn a_parallel_request_waits_for_the_next_period() {
+    // 10 CPUs, 200 ms in 100 ms; a request every 100 ms is 50 ms of work in ten parts. By the kernel's rules slices of
+    // 5 ms are stranded on CPUs; by ours nothing is throttled while the pool holds budget.
+    let time = |rules| {
+        let mut plan = plan("10", 10);
+        plan.settings.config.bandwidth = rules;
+        let group = limited(&mut plan, "app", 200, 100);
+        let shape = OpenLoop {
+            threads: 10,
+            work: Span::Fixed(Nanos::from_millis(5)),
+            gap: Span::Fixed(Nanos::from_millis(100)),
+            parts: 10,
+            begin: Nanos::ZERO,
+        };
+        synthetic::open_loop(&mut plan, "app", group, shape);
+        run(&plan).meter("app").unwrap().times.max_ns / MILLI
+    };
+    assert_eq!(time(BandwidthRules::Default), 5);
+    assert!(time(BandwidthRules::KERNEL) >= 5);
+}
+
+#[test]
+fn a_limit_can_change_and_end() {
+    let mut plan = plan("1", 3);
+    let group = limited(&mut plan, "box", 10, 100);
+    synthetic::spinners(&mut plan, "box", group, 1);
+    plan.settings.throttling = Throttling::Exact;
+    let half = Limit::new(Nanos::from_millis(50), Nanos::from_millis(100));
+    for (at, limit) in [(1, Some(half)), (2, None)] {
+        plan.changes.push(Change {
+            at: Nanos::from_secs(at),
+            group: 0,
+            action: Action::Limit(limit),
+        });
+    }
+    let used = run(&plan).group("box").unwrap().usage_ns / MILLI;
+    assert!(used.abs_diff(100 + 500 + 1_000) <= 60, "{used}");
+}
+
+#[test]
+fn impossible_limits_are_named() {
+    let mut plan = plan("1", 1);
+    limited(&mut plan, "box", 0, 100);
+    let error = Simulation::new(&plan, Discard).err().expect("no quota");
+    assert!(error.to_string().contains("limit of group box"), "{error}");
+}
