@@ -3,6 +3,7 @@
 //! One waiter at a time lends, to every holder: the one that has waited longest. Changes are serialised by one short lock, which
 //! is never held while a task is polled, woken or dropped; a loan changes nothing but where its task is queued next.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use slab::Slab;
@@ -19,8 +20,8 @@ pub(super) struct Loans {
 #[derive(Debug, Default)]
 struct Books {
     holders: Slab<Arc<Deferral>>,
-    /// In order of arrival.
-    waiters: Vec<(u64, Charged)>,
+    /// In order of arrival; numbers are not used twice (2^64 waits).
+    waiters: BTreeMap<u64, Charged>,
     next_waiter: u64,
 }
 
@@ -40,7 +41,7 @@ impl Loans {
     pub(super) fn hold(&self, deferral: &ThrottleGuard) -> Holding<'_> {
         let holder = deferral.deferral().map(|deferral| {
             let mut books = self.lock();
-            if let Some((_, lender)) = books.waiters.first() {
+            if let Some((_, lender)) = books.waiters.first_key_value() {
                 lend(self.name(), deferral, Some(lender));
             }
             books.holders.insert(deferral.clone())
@@ -51,13 +52,13 @@ impl Loans {
         }
     }
 
-    /// The calling task waits until the result goes. O(holders) for the first waiter, else O(1).
+    /// The calling task waits until the result goes. O(log waiters), and O(holders) for the first.
     pub(super) fn wait(&self) -> Waiting<'_> {
         let waiter = local::current_group().map(|lender| {
             let mut books = self.lock();
             let key = books.next_waiter;
             books.next_waiter = key.wrapping_add(1);
-            books.waiters.push((key, lender));
+            books.waiters.insert(key, lender);
             if books.waiters.len() == 1 {
                 books.settle(self.name());
             }
@@ -73,7 +74,7 @@ impl Loans {
 impl Books {
     /// Makes the longest waiter the lender of every holder.
     fn settle(&self, lock: usize) {
-        let lender = self.waiters.first().map(|(_, lender)| lender);
+        let lender = self.waiters.first_key_value().map(|(_, lender)| lender);
         for (_, holder) in &self.holders {
             lend(lock, holder, lender);
         }
@@ -112,8 +113,8 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter else { return };
         let mut books = self.loans.lock();
-        let lender = books.waiters.first().map(|(key, _)| *key);
-        books.waiters.retain(|(key, _)| *key != waiter);
+        let lender = books.waiters.first_key_value().map(|(key, _)| *key);
+        books.waiters.remove(&waiter);
         if lender == Some(waiter) {
             books.settle(self.loans.name());
         }
