@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_after_the_last_period_and_no_count_overflows() {
-        assert_eq!(decay(u64::MAX, FORGOTTEN), 1);
+        assert_eq!(decay(u64::MAX, FORGOTTEN - HALF_LIFE), 2);
         assert_eq!(decay(u64::MAX, FORGOTTEN + 1), 0);
         assert_eq!(decay(u64::MAX, u64::MAX), 0);
         let span = Span::between(0, u64::MAX).expect("a long time");

@@ -34,25 +34,32 @@ pub fn measure(vcpus: u32, cpus_online: usize, quick: bool) -> [f64; 4] {
 fn round(mode: UpdateMode, vcpus: u32, cpus_online: usize, ticks: u64) -> f64 {
     let groups = Groups::new(GROUPS, vcpus);
     let rules = SumRules::new(mode, NODES, TICK);
-    let barrier = Barrier::new(vcpus as usize + 1);
-    let nanos = thread::scope(|scope| {
-        for cpu in 0..vcpus {
-            let (groups, barrier) = (&groups, &barrier);
+    let barrier = Barrier::new(vcpus as usize);
+    let spans: Vec<(Instant, Instant)> = thread::scope(|scope| {
+        let (groups, barrier) = (&groups, &barrier);
+        let spawn = |cpu: u32| {
             scope.spawn(move || {
-                let mut vcpu =
-                    Vcpu::new(groups, Workload::Varying, CpuId(cpu), cpu * NODES / vcpus);
+                let node = cpu * NODES / vcpus;
+                let mut vcpu = Vcpu::new(groups, Workload::Varying, CpuId(cpu), node);
                 barrier.wait();
+                let began = Instant::now();
                 for tick in 1..=ticks {
                     vcpu.tick(Nanos(TICK.0 * tick), &rules, None);
                 }
+                let ended = Instant::now();
+                // Nobody withdraws while others still tick.
                 barrier.wait();
-            });
-        }
-        barrier.wait();
-        let began = Instant::now();
-        barrier.wait();
-        began.elapsed().as_nanos() as f64
+                (began, ended)
+            })
+        };
+        let threads: Vec<_> = (0..vcpus).map(spawn).collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined.filter_map(Result::ok).collect()
     });
+    let began = spans.iter().map(|(began, _)| *began).min();
+    let ended = spans.iter().map(|(_, ended)| *ended).max();
+    let whole = began.zip(ended).map(|(began, ended)| ended - began);
+    let nanos = whole.unwrap_or_default().as_nanos() as f64;
     let busy = cpus_online.min(vcpus as usize) as f64;
     nanos * busy / (ticks * u64::from(vcpus) * GROUPS as u64) as f64
 }
