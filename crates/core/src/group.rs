@@ -242,6 +242,21 @@ impl Group {
         }
     }
 
+    /// A thread outside the run queues begins to work for the group itself.
+    pub fn join_outside(&self) {
+        self.outside.members.fetch_add(1, Relaxed);
+    }
+
+    /// It works for the group no more.
+    pub fn leave_outside(&self) {
+        self.outside.members.fetch_sub(1, Relaxed);
+    }
+
+    /// Threads outside the run queues that work for the group itself now.
+    pub fn members_outside(&self) -> usize {
+        self.outside.members.load(Relaxed)
+    }
+
     /// Whether the group is `ancestor` or below it. O(depth).
     #[inline]
     pub fn is_within(&self, ancestor: &Group) -> bool {

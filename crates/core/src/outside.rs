@@ -7,9 +7,9 @@
 //! read after one of its descendants is not smaller.
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use std::sync::OnceLock;
 
@@ -25,6 +25,8 @@ struct Stripe(AtomicU64);
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
     stripes: OnceLock<Box<[Stripe; STRIPES]>>,
+    /// Threads that are metered for the group now.
+    pub(crate) members: AtomicUsize,
 }
 
 impl Outside {

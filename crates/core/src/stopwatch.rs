@@ -25,8 +25,9 @@
 //!    later hand; a stop keeps what the hand showed (rule 5), a start what the stop kept. The sum of such parts is one.
 //! 4. *A group read after one of its descendants is not smaller.* The chain starts from the root and stops from the leaf,
 //!    so whoever sees a watch running, or what it stopped at, sees those above it no older.
-//! 5. *What was shown stays:* by the time a chain shrinks, `charged` has passed `ahead`. Whoever charges a poll charges at
-//!    least what the poll has shown; time that turns out not to be the task's is taken off only down to there.
+//! 5. *What was shown stays:* the hand never goes back, and starts and stops go by the hand. Whoever charges a poll charges
+//!    at least what the poll has shown (time that turns out not to be the task's is taken off only down to there), so by the
+//!    time a chain shrinks `charged` has passed `ahead`, and sums are exact.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +122,7 @@ impl Stopwatch {
     pub(crate) fn start(&self) {
         let word = self.word.load(Ordering::Relaxed);
         if word & RUNNING == 0 {
-            let hand = self.clock.charged.load(Ordering::Relaxed);
+            let hand = self.clock.hand();
             let offset = word.wrapping_sub(hand) & VALUE;
             self.word.store(RUNNING | offset, Ordering::Release);
         }
@@ -132,7 +133,7 @@ impl Stopwatch {
     pub(crate) fn stop(&self) {
         let word = self.word.load(Ordering::Relaxed);
         if word & RUNNING != 0 {
-            let hand = self.clock.charged.load(Ordering::Relaxed);
+            let hand = self.clock.hand();
             let value = word.wrapping_add(hand) & VALUE;
             self.word.store(value, Ordering::Release);
         }

@@ -2,16 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use quotient_core::Nanos;
-
-use crate::clock::thread_cpu_time;
 use crate::error::SpawnError;
+use crate::group::Group;
 use crate::local;
+use crate::meter::ThreadMeter;
 use crate::vcpu;
 
 /// Runs a blocking function on tokio's blocking pool and charges its CPU time to the caller's group.
 ///
-/// The charge arrives when the function returns (or panics). The handle is tokio's own. The pool's threads are scheduled by the
+/// The charge arrives when the function reads a clock of its group, returns or panics. The handle is tokio's own. The pool's threads are scheduled by the
 /// operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their virtual time.
 ///
 /// # Errors
@@ -21,13 +20,11 @@ where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
-    let (shared, group) = local::current_group().ok_or(SpawnError::NoGroup)?;
+    let group = Group::current().ok_or(SpawnError::NoGroup)?;
     let handle = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
     Ok(handle.spawn_blocking(move || {
-        let _meter = ThreadMeter::start(move |cpu| {
-            group.core.add_foreign_cpu_time(cpu);
-            drop(shared);
-        });
+        // Without a clock for threads the function runs unbilled.
+        let _meter = ThreadMeter::enter_within(&group);
         function()
     }))
 }
@@ -43,9 +40,10 @@ pub fn block_in_place<F, R>(function: F) -> R
 where
     F: FnOnce() -> R,
 {
-    let Some((shared, group)) = local::current_group() else {
+    let Some(group) = Group::current() else {
         return tokio::task::block_in_place(function);
     };
+    let shared = group.shared.clone();
     let Some(index) = local::with_polling(|_, vcpu| vcpu) else {
         return tokio::task::block_in_place(function);
     };
@@ -57,35 +55,8 @@ where
         shared.vcpus[index].blocked.store(false, Ordering::Relaxed);
         local::exclude(shared.now().saturating_sub(started));
     });
-    let _meter = ThreadMeter::start(|cpu| group.core.add_foreign_cpu_time(cpu));
+    let _meter = ThreadMeter::enter_within(&group);
     tokio::task::block_in_place(function)
-}
-
-/// Reports the CPU time that the thread used between two points, the second by drop, so that a panic is charged too.
-struct ThreadMeter<F: FnOnce(Nanos)> {
-    started: Option<Nanos>,
-    report: Option<F>,
-}
-
-impl<F: FnOnce(Nanos)> ThreadMeter<F> {
-    fn start(report: F) -> Self {
-        Self {
-            started: thread_cpu_time(),
-            report: Some(report),
-        }
-    }
-}
-
-impl<F: FnOnce(Nanos)> Drop for ThreadMeter<F> {
-    fn drop(&mut self) {
-        let used = match (self.started, thread_cpu_time()) {
-            (Some(started), Some(now)) => now.saturating_sub(started),
-            _ => Nanos::ZERO,
-        };
-        if let Some(report) = self.report.take() {
-            report(used);
-        }
-    }
 }
 
 struct OnDrop<F: FnMut()>(F);

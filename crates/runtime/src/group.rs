@@ -198,10 +198,14 @@ impl Group {
         spawn_at(&self.shared, &self.inner, future, Location::caller())
     }
 
-    /// CPU time of the group and its descendants; exact when they are quiet, else behind by at most the polls in progress.
-    /// Never goes backwards for one reader. O(virtual CPUs); no writer is ever waited for.
+    /// CPU time of the group and its descendants; exact when they are quiet, else behind by at most the polls in progress
+    /// elsewhere. If the caller runs in the group (as a task, in `in_group`, or metered), its own time up to now counts.
+    ///
+    /// Never goes back, also between readers that hear of each other; never less than what one of its tasks or descendants
+    /// was seen to have used. O(virtual CPUs), not tasks; no lock, and no write but the caller's own time.
+    #[inline]
     pub fn cpu_time(&self) -> Duration {
-        Duration::from_nanos(self.inner.core.cpu_time().as_nanos())
+        crate::cpu_clock::read(self)
     }
 
     /// Everything that is counted for the group. O(virtual CPUs), stops nobody.

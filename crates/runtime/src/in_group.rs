@@ -226,8 +226,8 @@ fn metered<R>(group: &Group, poll: impl FnOnce() -> R) -> (R, Nanos) {
             }
         }
     }
-    let saved = Some(local::replace_group(&group.shared, &group.inner));
     let started = group.shared.now();
+    let saved = Some(local::replace_group(&group.shared, &group.inner, started));
     let mut restore = Restore {
         group,
         saved,

@@ -44,6 +44,10 @@ mod blocking;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
+mod cpu_clock;
+#[cfg(not(loom))]
+mod cpu_timer;
+#[cfg(not(loom))]
 mod defer;
 #[cfg(not(loom))]
 mod error;
@@ -67,6 +71,8 @@ mod join_set;
 mod local;
 #[cfg(not(loom))]
 mod local_set;
+#[cfg(not(loom))]
+mod meter;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
@@ -94,11 +100,14 @@ pub use self::{
         Cpus, Max, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle, throttled_time,
     },
     blocking::{block_in_place, spawn_blocking},
+    cpu_clock::{ClockError, TaskClock},
+    cpu_timer::{CpuTimer, CpuTimerError},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},
     group::{Group, GroupBuilder, Leftover},
     histogram::Histogram,
     in_group::{InGroup, InGroupExt},
     join_set::JoinSet,
+    meter::{MeterError, ThreadMeter},
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, spawn, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},

@@ -12,11 +12,13 @@ use std::sync::Arc;
 use quotient_core::{Enqueue, Gates, Nanos};
 
 use crate::bandwidth::Deferral;
+use crate::cpu_clock::{OwnTime, poll_time};
 use crate::gates::RuntimeGates;
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
+use crate::meter::{self, Meter};
 use crate::shared::Shared;
-use crate::task_context::Task;
+use crate::task_context::{Task, TaskContext};
 
 /// A scheduler and the group that is charged.
 pub(crate) type Charged = (Arc<Shared>, Arc<GroupShared>);
@@ -51,6 +53,12 @@ pub(crate) struct Local {
     deferral: Cell<Option<Arc<Deferral>>>,
     /// How long the running task has been throttled in all.
     throttled: Cell<Nanos>,
+    /// The innermost `in_group` of the current poll.
+    wrap: Cell<Option<Wrap>>,
+    /// The thread's own time at the start of the turn.
+    reference: Cell<Option<OwnTime>>,
+    /// The groups that the thread is metered for, while nothing above bills for itself.
+    meter: meter::Slot,
 }
 
 impl Local {
@@ -69,6 +77,9 @@ impl Local {
             leave: Cell::new(false),
             deferral: Cell::new(None),
             throttled: Cell::new(Nanos::ZERO),
+            wrap: Cell::new(None),
+            reference: Cell::new(None),
+            meter: Cell::new(None),
         }
     }
 
@@ -87,6 +98,22 @@ impl Local {
         self.excluded.set(notes.excluded);
         self.extra.set(notes.extra);
         self.leave.set(notes.leave);
+    }
+
+    /// The meter stops: something above it bills for itself.
+    #[inline]
+    fn pause_meter(&self) -> Option<Box<Meter>> {
+        let mut meter = self.meter.take()?;
+        meter.stop();
+        Some(meter)
+    }
+
+    #[inline]
+    fn resume_meter(&self, meter: Option<Box<Meter>>) {
+        if let Some(mut meter) = meter {
+            meter.resume();
+            self.meter.set(Some(meter));
+        }
     }
 
     /// Changes the charged group; returns the one before.
@@ -133,6 +160,9 @@ pub(crate) struct Entered {
     previous_notes: PollNotes,
     previous_deferral: Option<Arc<Deferral>>,
     previous_throttled: Nanos,
+    previous_wrap: Option<Wrap>,
+    previous_reference: Option<OwnTime>,
+    previous_meter: Option<Box<Meter>>,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -153,6 +183,9 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
             previous_notes: local.take_notes(),
             previous_deferral: local.deferral.take(),
             previous_throttled: local.throttled.take(),
+            previous_wrap: local.wrap.take(),
+            previous_reference: local.reference.take(),
+            previous_meter: local.pause_meter(),
             _not_send: PhantomData,
         }
     })
@@ -171,6 +204,9 @@ impl Drop for Entered {
             local.restore_notes(self.previous_notes);
             drop(local.deferral.replace(self.previous_deferral.take()));
             local.throttled.set(self.previous_throttled);
+            local.wrap.set(self.previous_wrap);
+            local.reference.set(self.previous_reference);
+            local.resume_meter(self.previous_meter.take());
             (index, left)
         };
         if let Ok((index, Some(arrival))) = LOCAL.try_with(restore) {
@@ -181,6 +217,12 @@ impl Drop for Entered {
 }
 
 impl Entered {
+    /// Notes the thread's own time, for who reads a clock during a poll of this turn.
+    #[inline]
+    pub(crate) fn set_reference(&self, reference: Option<OwnTime>) {
+        LOCAL.with(|local| local.reference.set(reference));
+    }
+
     /// Takes the task that was woken last on this thread.
     #[inline]
     pub(crate) fn take_next(&self) -> Option<Arrival> {
@@ -336,26 +378,113 @@ pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
     });
 }
 
-/// What [`replace_group`] replaced.
-pub(crate) type Saved = (Option<Charged>, Nanos);
+/// One `in_group` on this thread, for who reads a clock inside.
+#[derive(Clone, Copy, Debug)]
+struct Wrap {
+    started: Nanos,
+    /// What of its own time was charged already, because somebody read a clock.
+    shown: Nanos,
+}
 
-/// Makes `group` the charged group of this thread; give the result back to [`restore_group`].
-pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>) -> Saved {
-    LOCAL.with(|local| {
-        let previous = local.set_group(Some((shared.clone(), group.clone())));
-        (previous, local.excluded.replace(Nanos::ZERO))
+/// What [`replace_group`] replaced.
+pub(crate) struct Saved {
+    group: Option<Charged>,
+    excluded: Nanos,
+    wrap: Option<Wrap>,
+    meter: Option<Box<Meter>>,
+}
+
+/// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`].
+pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now: Nanos) -> Saved {
+    LOCAL.with(|local| Saved {
+        group: local.set_group(Some((shared.clone(), group.clone()))),
+        excluded: local.excluded.replace(Nanos::ZERO),
+        wrap: local.wrap.replace(Some(Wrap {
+            started: now,
+            shown: Nanos::ZERO,
+        })),
+        meter: local.pause_meter(),
     })
 }
 
-/// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that nobody nested inside was charged for.
-pub(crate) fn restore_group((previous, excluded_before): Saved, elapsed: Nanos) -> Nanos {
+/// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that is not charged yet, neither to somebody nested
+/// inside nor because it was shown.
+pub(crate) fn restore_group(saved: Saved, elapsed: Nanos) -> Nanos {
     LOCAL.with(|local| {
-        drop(local.set_group(previous));
+        drop(local.set_group(saved.group));
         local.noted.set(true);
         let nested = local.excluded.get();
-        local.excluded.set(excluded_before.saturating_add(elapsed));
-        elapsed.saturating_sub(nested)
+        local.excluded.set(saved.excluded.saturating_add(elapsed));
+        let wrap = local.wrap.replace(saved.wrap);
+        local.resume_meter(saved.meter);
+        let shown = wrap.map_or(Nanos::ZERO, |wrap| wrap.shown);
+        elapsed.saturating_sub(nested).saturating_sub(shown)
     })
+}
+
+/// Runs `act` on the thread's meter; `None` when the thread's locals are gone.
+pub(crate) fn with_meter<R>(act: impl FnOnce(&meter::Slot) -> R) -> Option<R> {
+    LOCAL.try_with(|local| act(&local.meter)).ok()
+}
+
+/// Brings the clocks of what this thread runs up to date, if that is `reading` or below it.
+#[inline]
+pub(crate) fn show_own_time(reading: &quotient_core::Group) {
+    let _ = LOCAL.try_with(|local| {
+        if let Some(mut meter) = local.meter.take() {
+            meter.look_for(reading);
+            local.meter.set(Some(meter));
+        } else if local.group_at.get() != 0 {
+            local.show_charged_group(reading);
+        }
+    });
+}
+
+/// As [`show_own_time`], from inside a poll of `task`, for its own clock.
+pub(crate) fn show_own_task_time(task: &TaskContext) {
+    let _ = LOCAL.try_with(|local| {
+        // Inside a blocking function or an `in_group` the time is not the task's.
+        let blocking = local.meter.take();
+        let own = blocking.is_none() && local.wrap.get().is_none() && local.polling.get();
+        local.meter.set(blocking);
+        if own && Arc::as_ptr(&task.shared) as usize == local.scheduler.get() {
+            local.show_poll(&task.shared);
+            task.show(task.shared.vcpus[local.vcpu.get()].clock.shown());
+        }
+    });
+}
+
+impl Local {
+    /// The innermost of `in_group` and task on this thread.
+    fn show_charged_group(&self, reading: &quotient_core::Group) {
+        let Ok(group) = self.group.try_borrow() else {
+            return;
+        };
+        let Some((shared, group)) = &*group else {
+            return;
+        };
+        if !group.core.is_within(reading) {
+            return;
+        }
+        if let Some(mut wrap) = self.wrap.get() {
+            let elapsed = shared.now().saturating_sub(wrap.started);
+            let own = elapsed
+                .saturating_sub(self.excluded.get())
+                .saturating_sub(wrap.shown);
+            group.core.add_foreign_cpu_time(own);
+            wrap.shown = wrap.shown.saturating_add(own);
+            self.wrap.set(Some(wrap));
+        } else if self.polling.get() {
+            self.show_poll(shared);
+        }
+    }
+
+    /// The poll in progress, on the hand of its virtual CPU.
+    fn show_poll(&self, shared: &Shared) {
+        let me = &shared.vcpus[self.vcpu.get()];
+        let time = poll_time(me, shared.now(), self.excluded.get(), self.reference.get());
+        me.clock.show(time);
+    }
 }
 
 /// Time of the current poll that somebody else was charged for.

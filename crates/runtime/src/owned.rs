@@ -40,6 +40,18 @@ impl OwnedTasks {
         tasks
     }
 
+    /// The task of that name, if it is listed. O(tasks).
+    pub(crate) fn find(&self, id: crate::task::Id) -> Option<TaskRef> {
+        (0..SHARDS).find_map(|shard| {
+            let tasks = self.shard(shard);
+            tasks
+                .iter()
+                .map(|(_, task)| task)
+                .find(|task| task.id() == id)
+                .cloned()
+        })
+    }
+
     fn shard(&self, shard: usize) -> std::sync::MutexGuard<'_, Slab<TaskRef>> {
         self.shards[shard]
             .lock()

@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
 use quotient_core::Topology;
-use quotient_core::{CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos};
+use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos};
 
 use crate::clock::Clock;
+use crate::cpu_timer::CpuTimers;
 use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::host::Host;
@@ -52,6 +53,8 @@ pub(crate) struct VcpuShared {
     pub(crate) polling_since: AtomicU64,
     /// The running task said that it blocks in place.
     pub(crate) blocked: AtomicBool,
+    /// The hand of its CPU clocks.
+    pub(crate) clock: Arc<CpuClock>,
 }
 
 /// All of one scheduler.
@@ -78,6 +81,7 @@ pub(crate) struct Shared {
     pub(crate) ended: tokio::sync::Notify,
     pub(crate) host: Box<dyn Host>,
     pub(crate) tick: TickControl,
+    pub(crate) cpu_timers: CpuTimers,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
     pub(crate) shape: Mutex<()>,
     /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
@@ -109,6 +113,7 @@ impl Shared {
                 let queue = RunQueue::with_gates(&tree, cpu_id(index));
                 loads.push(queue.load().clone());
                 CachePadded::new(VcpuShared {
+                    clock: queue.clock().clone(),
                     queue: Mutex::new(queue),
                     inbox: Inbox::default(),
                     park: Park::new(),
@@ -137,6 +142,7 @@ impl Shared {
             ended: tokio::sync::Notify::new(),
             host,
             tick: TickControl::default(),
+            cpu_timers: CpuTimers::default(),
             shape: Mutex::new(()),
             leaving: Mutex::new(Vec::new()),
             tree,
@@ -381,6 +387,7 @@ impl Shared {
         for group in self.all_groups() {
             group.kill_own();
         }
+        self.cpu_timers.close();
         self.ended.notify_waiters();
     }
 

@@ -42,7 +42,12 @@ pub(crate) struct TaskContext {
     pub(crate) moved: AtomicBool,
     /// `None` before the task is listed and after it ended.
     pub(crate) membership: Mutex<Option<Membership>>,
+    /// CPU time billed for polls that are over. Unit: nanoseconds.
     cpu: AtomicU64,
+    /// What the clock showed during a poll, see [`TaskContext::show`]. Unit: nanoseconds.
+    shown: AtomicU64,
+    /// The least limit on the clock that somebody waits for; `u64::MAX` for none. Unit: nanoseconds.
+    pub(crate) alarm: AtomicU64,
     polls: AtomicU64,
     delay: AtomicU64,
     longest: AtomicU64,
@@ -87,6 +92,8 @@ impl TaskContext {
             moved: AtomicBool::new(false),
             membership: Mutex::new(None),
             cpu: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
+            alarm: AtomicU64::new(u64::MAX),
             polls: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             longest: AtomicU64::new(0),
@@ -107,7 +114,10 @@ impl TaskContext {
     /// One poll: `billed` CPU time, `wall` time, and the `delay` before it. Called by the token's holder only.
     #[inline]
     pub(crate) fn record_poll(&self, billed: Nanos, wall: Nanos, delay: Nanos) {
-        bump(&self.cpu, billed.as_nanos());
+        let cpu = self.cpu.load(Ordering::Relaxed);
+        // Whoever sees this sees the group's clock no older: the virtual CPU has shown the poll there.
+        self.cpu
+            .store(cpu.wrapping_add(billed.as_nanos()), Ordering::Release);
         bump(&self.polls, 1);
         bump(&self.delay, delay.as_nanos());
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
@@ -115,10 +125,32 @@ impl TaskContext {
         }
     }
 
+    /// The task's clock. Not less than any reading that happened before.
+    #[inline]
+    pub(crate) fn cpu_time(&self) -> Nanos {
+        let cpu = self.cpu.load(Ordering::Acquire);
+        Nanos(cpu.max(self.shown.load(Ordering::Acquire)))
+    }
+
+    /// Shows `uncharged` time of the poll in progress. Only from within that poll, after the virtual CPU has shown it; the
+    /// bill of the poll will not be less.
+    pub(crate) fn show(&self, uncharged: Nanos) {
+        let shown = self.cpu.load(Ordering::Relaxed) + uncharged.as_nanos();
+        if shown > self.shown.load(Ordering::Relaxed) {
+            self.shown.store(shown, Ordering::Release);
+        }
+    }
+
+    /// Whether the clock has reached the alarm.
+    pub(crate) fn alarm_is_due(&self) -> bool {
+        let alarm = self.alarm.load(Ordering::SeqCst);
+        alarm != u64::MAX && self.cpu_time().as_nanos() >= alarm
+    }
+
     /// The figures so far.
     pub(crate) fn stats(&self) -> TaskStats {
         TaskStats {
-            cpu: Duration::from_nanos(self.cpu.load(Ordering::Relaxed)),
+            cpu: Duration::from_nanos(self.cpu_time().as_nanos()),
             polls: self.polls.load(Ordering::Relaxed),
             run_delay: Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
             throttled: Duration::from_nanos(self.throttled.load(Ordering::Relaxed)),
@@ -147,6 +179,9 @@ impl task::Context for TaskContext {
         if let Some(Membership { group, key, shard }) = membership {
             group.owned.remove(shard, key);
             group.left(&task.context().shared);
+        }
+        if task.context().alarm.load(Ordering::SeqCst) != u64::MAX {
+            task.context().shared.cpu_timers.task_ended(task);
         }
         task.context().shared.task_ended();
     }

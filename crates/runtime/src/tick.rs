@@ -223,6 +223,10 @@ fn tick(shared: &Arc<Shared>) -> Seen {
     if waiting && stuck == shared.regular {
         vcpu::stand_in(shared);
     }
+    // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
+    if shared.cpu_timers.are_armed() {
+        shared.cpu_timers.look_at_all();
+    }
     let removing = crate::group::finish_removals(shared);
     Seen {
         awake: removing || awake(shared),

@@ -215,6 +215,7 @@ impl Vcpu {
         if RuntimeGates::bandwidth() {
             shared.refill(now);
         }
+        entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();
         let mut previous = Previous::Nothing;
         let mut returning = false;

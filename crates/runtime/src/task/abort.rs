@@ -18,6 +18,10 @@ impl AbortHandle {
         Self { task }
     }
 
+    pub(super) fn reference(&self) -> &Reference {
+        &self.task
+    }
+
     /// Cancels the task; does nothing if it is complete or about to be.
     ///
     /// Returns at once: the future is dropped by the scheduler, where it would have been polled next, or at the end of

@@ -4,7 +4,7 @@ use super::error::JoinError;
 use super::state::State;
 use super::{Context, Id, Task, discard};
 use crate::primitives::UnsafeCell;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,6 +65,8 @@ pub(super) struct Vtable {
     pub(super) schedule: unsafe fn(NonNull<Header>),
     /// Frees the memory. The caller is the last to know it.
     pub(super) free: unsafe fn(NonNull<Header>),
+    /// The type of the cell's context.
+    pub(super) context: fn() -> TypeId,
 }
 
 /// Makes a task's allocation; the caller owns the references and the token that `state` counts.
@@ -133,6 +135,7 @@ impl<C: Context, F: Future> Cell<C, F> {
         drop_output: Self::drop_output,
         schedule: Self::schedule,
         free: Self::free,
+        context: TypeId::of::<C>,
     };
 
     /// Runs `access` on the stage.

@@ -67,6 +67,10 @@ impl<T> JoinHandle<T> {
         unsafe { Self::new(Reference::from_raw(task)) }
     }
 
+    pub(super) fn reference(&self) -> &Reference {
+        &self.task
+    }
+
     /// Cancels the task; see [`AbortHandle::abort`].
     pub fn abort(&self) {
         self.task.abort();

@@ -82,6 +82,7 @@
 
 mod abort;
 mod cell;
+mod checked;
 mod error;
 mod id;
 mod join;

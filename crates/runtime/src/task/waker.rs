@@ -128,6 +128,25 @@ pub(crate) fn probe_cloned() -> bool {
     POLLING.with(|polling| polling.marks.get() & PROBE_CLONED != 0)
 }
 
+/// The data of the waker of the task that is polled on this thread; null outside polls.
+pub(super) fn current_data() -> *const () {
+    POLLING
+        .try_with(|polling| polling.task.get())
+        .unwrap_or(ptr::null())
+}
+
+/// The task that is polled on this thread.
+pub(super) fn current() -> Option<Reference> {
+    let data = current_data();
+    if data.is_null() {
+        return None;
+    }
+    // SAFETY: the data is noted only while a `PollScope` lives, and that is shorter than the life of the run token of the
+    // poll, which keeps the task alive. Scopes are of this thread, so none can end while we look.
+    let task = unsafe { reference(data) };
+    Some(Reference::clone(&task))
+}
+
 /// The poll of one task on this thread. Polls nest (`block_in_place` may run a whole scheduler inside one), so the
 /// outer poll's notes are kept here and come back at the end, by unwinding too.
 pub(super) struct PollScope {

@@ -9,6 +9,7 @@ use quotient_core::{Gates, Nanos};
 use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::cpu_clock::OwnTime;
 use crate::defer::was_deferred;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -74,7 +75,9 @@ impl Vcpu {
         let wall = now.saturating_sub(started);
         self.notes = notes;
         if wall > SUSPICIOUS_POLL {
-            let steal = self.steal(now, wall.saturating_sub(notes.excluded));
+            // What the poll has shown of itself on its clocks is not taken back.
+            let open = wall.saturating_sub(me.clock.shown());
+            let steal = self.steal(now, open.saturating_sub(notes.excluded));
             self.notes.excluded = notes.excluded.saturating_add(steal);
             me.resched.store(false, Ordering::Relaxed);
         }
@@ -91,6 +94,8 @@ impl Vcpu {
         let billed = wall
             .saturating_sub(self.notes.excluded)
             .saturating_add(notes.extra);
+        // Before the task's own clock: a group read after its task is not behind it.
+        me.clock.show(billed);
         let previous = match polled {
             Polled::Pending(mut parking) => {
                 self.follow_deferral(parking.owned_mut(), entered, notes);
@@ -118,6 +123,9 @@ impl Vcpu {
                 Previous::Done
             }
         };
+        if shared.cpu_timers.are_armed() {
+            self.look_at_timers(shared, &previous);
+        }
         (previous, now)
     }
 
@@ -148,6 +156,19 @@ impl Vcpu {
         match held {
             Some(queue) => charge(queue),
             None => charge(&mut lock(me)),
+        }
+    }
+
+    /// Fires what the last poll has made due. Like a poll: no lock is held that anybody could want.
+    #[cold]
+    fn look_at_timers(&self, shared: &Shared, previous: &Previous) {
+        match previous {
+            Previous::Again(task) => shared.cpu_timers.look_at_task(task.context()),
+            Previous::Pending(parking) => shared.cpu_timers.look_at_task(parking.context()),
+            Previous::Nothing | Previous::Done => {}
+        }
+        if let Some((group, _)) = &self.figures {
+            shared.cpu_timers.look_at_group(&group.core);
         }
     }
 
@@ -187,6 +208,15 @@ impl Vcpu {
             figures.record_steal(steal);
         }
         steal
+    }
+
+    /// The point of reference, for who reads a clock during a poll.
+    pub(super) fn own_time(&self) -> Option<OwnTime> {
+        let reference = self.reference.as_ref()?;
+        Some(OwnTime {
+            wall: reference.wall,
+            cpu: reference.cpu,
+        })
     }
 
     /// Keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.

@@ -1,0 +1,48 @@
+//! What the calling thread has used since its clocks were last brought up to date.
+
+use quotient_core::{Group, Nanos};
+
+use crate::clock::thread_cpu_time;
+use crate::local;
+use crate::shared::VcpuShared;
+use std::sync::atomic::Ordering;
+
+/// Own time since the last look that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for
+/// polls that end: the host seldom takes a processor for less, and the look costs a system call.
+const SUSPICIOUS: Nanos = Nanos(500_000);
+
+/// Wall and CPU time of this thread, read together at the start of a turn or later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnTime {
+    pub(crate) wall: Nanos,
+    pub(crate) cpu: Nanos,
+}
+
+/// Brings the clocks of what runs on this thread up to date, if it counts for `reading`.
+#[inline]
+pub(crate) fn show_own_time(reading: &Group) {
+    local::show_own_time(reading);
+}
+
+/// The time that the poll in progress on virtual CPU `me` has used so far, as far as it is the task's: without `excluded`, and
+/// without what the host gave to others. Not less than what it has shown.
+pub(crate) fn poll_time(
+    me: &VcpuShared,
+    now: Nanos,
+    excluded: Nanos,
+    reference: Option<OwnTime>,
+) -> Nanos {
+    let started = Nanos(me.polling_since.load(Ordering::Relaxed).saturating_sub(1));
+    let own = now.saturating_sub(started).saturating_sub(excluded);
+    let shown = me.clock.shown();
+    if own.saturating_sub(shown) <= SUSPICIOUS {
+        return own;
+    }
+    let stolen = match (reference, thread_cpu_time()) {
+        (Some(reference), Some(cpu)) => now
+            .saturating_sub(reference.wall)
+            .saturating_sub(cpu.saturating_sub(reference.cpu)),
+        _ => Nanos::ZERO,
+    };
+    own.saturating_sub(stolen).max(shown)
+}

@@ -1,0 +1,419 @@
+//! Timers on CPU clocks: futures that are ready once a task or a group has used so much.
+//!
+//! # Protocol
+//! - A clock with timers has its least limit in its *alarm* word (in the group, in the task's context); the scheduler has one
+//!   flag that says whether there is any timer at all. Unarmed, a poll pays for the test of that flag and nothing else.
+//! - Armed, whoever has just moved a clock looks: a virtual CPU after each poll at the task, the group and its ancestors, a
+//!   metered thread when it publishes. The clock is read, so nothing fires early.
+//! - Two things could be missed: a charge that did not see the flag yet, while the new timer did not see the charge yet; and
+//!   time added by somebody who does not look. So the tick thread looks at all alarms while anything runs.
+//! - Firing happens outside of the list's lock, and takes the timer off the list: it fires once.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use quotient_core::Nanos;
+use slab::Slab;
+
+use crate::cpu_clock::{TaskClock, duration, show_own_time};
+use crate::group::Group;
+use crate::local;
+use crate::scheduler::Scheduler;
+use crate::shared::{CLOSED, Shared};
+use crate::task_context::{TaskContext, TaskRef};
+
+/// Most timers of one scheduler at a time. Unit: timers. Default 1024: the tick thread looks at each once a tick, some 30 ns.
+const TIMERS_MAX: usize = 1024;
+
+/// Why a CPU timer was refused, or will never be due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CpuTimerError {
+    /// The scheduler has as many timers as it may have.
+    TooMany {
+        /// How many it may have.
+        max: usize,
+    },
+    /// The task ended before its clock reached the limit.
+    Finished {
+        /// What the task used in all.
+        cpu_time: Duration,
+    },
+    /// The scheduler was shut down.
+    ShutDown,
+}
+
+impl fmt::Display for CpuTimerError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany { max } => write!(
+                formatter,
+                "the scheduler has as many CPU timers as the {max} that are allowed"
+            ),
+            Self::Finished { cpu_time } => write!(
+                formatter,
+                "the task ended after {cpu_time:?} of CPU time, before the limit"
+            ),
+            Self::ShutDown => formatter.write_str("the scheduler was shut down"),
+        }
+    }
+}
+
+impl std::error::Error for CpuTimerError {}
+
+/// What a timer has come to.
+type Outcome = Result<Duration, CpuTimerError>;
+
+/// What timer and list share.
+#[derive(Debug, Default)]
+struct Bell {
+    state: Mutex<BellState>,
+}
+
+#[derive(Debug, Default)]
+struct BellState {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+impl Bell {
+    fn lock(&self) -> MutexGuard<'_, BellState> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn ring(&self, outcome: Outcome) {
+        let waker = {
+            let mut state = self.lock();
+            if state.outcome.is_none() {
+                state.outcome = Some(outcome);
+            }
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The clock that a timer waits for.
+enum Target {
+    Group(Arc<quotient_core::Group>),
+    Task(TaskRef),
+}
+
+impl Target {
+    fn cpu_time(&self) -> Nanos {
+        match self {
+            Self::Group(group) => group.cpu_time(),
+            Self::Task(task) => task.context().cpu_time(),
+        }
+    }
+
+    /// Says who it is: the address of the group or of the task's context.
+    fn address(&self) -> usize {
+        match self {
+            Self::Group(group) => Arc::as_ptr(group).addr(),
+            Self::Task(task) => address_of(task.context()),
+        }
+    }
+
+    fn set_alarm(&self, limit: Option<Nanos>) {
+        match self {
+            Self::Group(group) => group.set_alarm(limit),
+            Self::Task(task) => {
+                let limit = limit.map_or(u64::MAX, Nanos::as_nanos);
+                task.context().alarm.store(limit, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+fn address_of(task: &TaskContext) -> usize {
+    std::ptr::from_ref(task).addr()
+}
+
+struct Armed {
+    limit: Nanos,
+    target: Target,
+    bell: Arc<Bell>,
+}
+
+/// All CPU timers of one scheduler.
+#[derive(Default)]
+pub(crate) struct CpuTimers {
+    armed: AtomicBool,
+    list: Mutex<Slab<Armed>>,
+}
+
+impl CpuTimers {
+    /// Whether there is any timer. One load.
+    #[inline]
+    pub(crate) fn are_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slab<Armed>> {
+        // Every change of the list is a single insert or remove.
+        self.list
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Sets the alarm of the clock at `target` and the flag, from the list.
+    fn settle(&self, list: &Slab<Armed>, target: &Target) {
+        let address = target.address();
+        let same = list
+            .iter()
+            .filter(|(_, one)| one.target.address() == address);
+        target.set_alarm(same.map(|(_, one)| one.limit).min());
+        self.armed.store(!list.is_empty(), Ordering::SeqCst);
+    }
+
+    fn arm(&self, limit: Nanos, target: Target, bell: &Arc<Bell>) -> Result<usize, CpuTimerError> {
+        let mut list = self.lock();
+        if list.len() >= TIMERS_MAX {
+            return Err(CpuTimerError::TooMany { max: TIMERS_MAX });
+        }
+        let key = list.insert(Armed {
+            limit,
+            target,
+            bell: bell.clone(),
+        });
+        self.settle(&list, &list[key].target);
+        Ok(key)
+    }
+
+    fn disarm(&self, key: usize, bell: &Arc<Bell>) {
+        let mut list = self.lock();
+        // It may have fired, and its key be another timer's.
+        let own = list
+            .get(key)
+            .is_some_and(|armed| Arc::ptr_eq(&armed.bell, bell));
+        if own {
+            let armed = list.remove(key);
+            self.settle(&list, &armed.target);
+            drop(list);
+        }
+    }
+
+    /// Fires the timers of the group and its ancestors that are due.
+    #[cold]
+    pub(crate) fn look_at_group(&self, group: &quotient_core::Group) {
+        let mut level = Some(group);
+        while let Some(group) = level {
+            if group.alarm_is_due() {
+                self.fire(|target| target.address() == std::ptr::from_ref(group).addr());
+            }
+            level = group.parent().map(|parent| &**parent);
+        }
+    }
+
+    /// Fires the timers of the task that are due.
+    #[cold]
+    pub(crate) fn look_at_task(&self, task: &TaskContext) {
+        if task.alarm_is_due() {
+            self.fire(|target| target.address() == address_of(task));
+        }
+    }
+
+    /// Fires everything that is due. O(timers).
+    pub(crate) fn look_at_all(&self) {
+        self.fire(|_| true);
+    }
+
+    fn fire(&self, concerns: impl Fn(&Target) -> bool) {
+        let mut due = Vec::new();
+        {
+            let mut list = self.lock();
+            let keys: Vec<_> = list
+                .iter()
+                .filter(|(_, armed)| {
+                    concerns(&armed.target) && armed.target.cpu_time() >= armed.limit
+                })
+                .map(|(key, _)| key)
+                .collect();
+            for key in keys {
+                let armed = list.remove(key);
+                self.settle(&list, &armed.target);
+                due.push(armed);
+            }
+        }
+        for armed in due {
+            armed.bell.ring(Ok(duration(armed.target.cpu_time())));
+        }
+    }
+
+    /// A task with timers ends: those that are not due never will be.
+    #[cold]
+    pub(crate) fn task_ended(&self, task: &TaskRef) {
+        self.look_at_task(task.context());
+        let cpu_time = duration(task.context().cpu_time());
+        let address = address_of(task.context());
+        self.end(Err(CpuTimerError::Finished { cpu_time }), |target| {
+            target.address() == address
+        });
+    }
+
+    /// The scheduler has ended.
+    pub(crate) fn close(&self) {
+        self.look_at_all();
+        self.end(Err(CpuTimerError::ShutDown), |_| true);
+    }
+
+    fn end(&self, outcome: Outcome, concerns: impl Fn(&Target) -> bool) {
+        let mut ended = Vec::new();
+        {
+            let mut list = self.lock();
+            let keys: Vec<_> = list
+                .iter()
+                .filter(|(_, armed)| concerns(&armed.target))
+                .map(|(key, _)| key)
+                .collect();
+            for key in keys {
+                let armed = list.remove(key);
+                self.settle(&list, &armed.target);
+                ended.push(armed);
+            }
+        }
+        for armed in ended {
+            armed.bell.ring(outcome);
+        }
+    }
+}
+
+/// Future of [`Group::on_cpu_time`], [`Scheduler::on_cpu_time`] and [`TaskClock::on_cpu_time`]: ready with the clock's time
+/// once that has reached the limit. It is armed from its creation, polled or not; dropping it disarms it.
+#[must_use = "dropping the timer disarms it"]
+pub struct CpuTimer {
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+    key: usize,
+}
+
+impl CpuTimer {
+    fn new(shared: &Arc<Shared>, limit: Duration, target: Target) -> Result<Self, CpuTimerError> {
+        if shared.phase() == CLOSED {
+            return Err(CpuTimerError::ShutDown);
+        }
+        let limit = Nanos(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX - 1));
+        let bell = Arc::new(Bell::default());
+        let timers = &shared.cpu_timers;
+        let key = timers.arm(limit, target, &bell)?;
+        // From here on everybody looks; what was charged before is looked at now, and what was in between by the tick.
+        timers.look_at_all();
+        if shared.phase() == CLOSED {
+            timers.close();
+        }
+        shared.tick.run();
+        Ok(Self {
+            shared: shared.clone(),
+            bell,
+            key,
+        })
+    }
+
+    /// Whether the limit has been reached (or never will be).
+    pub fn is_elapsed(&self) -> bool {
+        self.bell.lock().outcome.is_some()
+    }
+}
+
+impl Future for CpuTimer {
+    /// The clock's time when it was seen at or beyond the limit.
+    type Output = Result<Duration, CpuTimerError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.bell.lock();
+        if let Some(outcome) = state.outcome {
+            return Poll::Ready(outcome);
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            empty => *empty = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for CpuTimer {
+    fn drop(&mut self) {
+        self.shared.cpu_timers.disarm(self.key, &self.bell);
+    }
+}
+
+impl fmt::Debug for CpuTimer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("CpuTimer")
+            .field("outcome", &self.bell.lock().outcome)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// A timer that is ready once the group's clock ([`Group::cpu_time`]) has reached `limit`: never before, and at the latest
+    /// when the poll that crosses it ends (for time of metered threads: when they publish; for that of blocking functions:
+    /// a tick after they end). At once if it has been reached already. The clock of a removed group may stand still
+    /// for ever.
+    ///
+    /// # Errors
+    /// [`CpuTimerError::TooMany`] beyond 1024 timers of one scheduler, [`CpuTimerError::ShutDown`]. The future resolves to
+    /// [`CpuTimerError::ShutDown`] if the scheduler ends first.
+    pub fn on_cpu_time(&self, limit: Duration) -> Result<CpuTimer, CpuTimerError> {
+        show_own_time(&self.inner.core);
+        CpuTimer::new(&self.shared, limit, Target::Group(self.inner.core.clone()))
+    }
+}
+
+impl Scheduler {
+    /// [`Group::on_cpu_time`] for all groups together.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn on_cpu_time(&self, limit: Duration) -> Result<CpuTimer, CpuTimerError> {
+        self.root().on_cpu_time(limit)
+    }
+}
+
+impl TaskClock {
+    /// A timer that is ready once the task has used `limit` of CPU time: never before, and at the latest when the poll that
+    /// crosses it ends. At once if it has been reached already.
+    ///
+    /// # Errors
+    /// [`CpuTimerError::TooMany`] beyond 1024 timers of one scheduler, [`CpuTimerError::ShutDown`];
+    /// [`CpuTimerError::Finished`] if the task has ended below the limit, which is also what the future resolves to if it
+    /// does so later.
+    pub fn on_cpu_time(&self, limit: Duration) -> Result<CpuTimer, CpuTimerError> {
+        if self.task.is_current() {
+            local::show_own_task_time(self.task.context());
+        }
+        let shared = &self.task.context().shared;
+        let timer = CpuTimer::new(shared, limit, Target::Task(self.task.clone()))?;
+        // Its end leaves the list of members and then looks at the alarm, which is set now: either it sees that, or we see
+        // the end.
+        let context = self.task.context();
+        let ended = context
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .is_none();
+        if ended {
+            let mut outcome = timer.bell.lock().outcome;
+            if outcome.is_none() {
+                shared.cpu_timers.task_ended(&self.task);
+                outcome = timer.bell.lock().outcome;
+            }
+            if let Some(Err(error)) = outcome {
+                return Err(error);
+            }
+        }
+        Ok(timer)
+    }
+}

@@ -1,0 +1,441 @@
+//! Threads outside the scheduler that work for a group: their CPU time is billed while they do.
+//!
+//! # How a thread's time is read
+//! The thread's CPU clock is exact and costs a system call (some 160 ns); the time-stamp counter costs 10 ns and also counts
+//! what the host gives to others. So the counter is believed over gaps that are too short for a preemption to hide in
+//! ([`GAP_MAX`] since the last look, at most [`RECONCILE_INTERVAL`] in all), and everything else is read from the thread's
+//! CPU clock, which then corrects the estimate: what was billed too much is not taken back but not billed again. Entering
+//! and leaving always read the thread's CPU clock.
+//!
+//! # Where it goes
+//! To the parts of the group's clock that belong to the processor on which the thread runs (`outside` in the core), at once;
+//! and to what the group pays in virtual time and budget in batches of [`BATCH`].
+//!
+//! # Nesting
+//! The innermost meter of a thread bills. A virtual CPU or an `in_group` that runs on a metered thread bills for itself; the
+//! meter pauses meanwhile.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use quotient_core::Nanos;
+
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::cpu_clock::duration;
+use crate::group::Group;
+use crate::local;
+
+/// A gap between two looks within which the time-stamp counter is believed. Unit: nanoseconds. Default 20 us, what also counts
+/// as no steal in a poll: a preemption costs the host more than that.
+const GAP_MAX: Nanos = Nanos(20_000);
+/// Time after which the group pays in virtual time. Unit: nanoseconds. Default 50 us, the core's publish interval.
+const BATCH: Nanos = Nanos(50_000);
+/// Deepest nesting on one thread. Unit: meters. A bound on what a thread that never leaves can pile up.
+const NESTED_MAX: usize = 64;
+
+/// Why a thread was not metered, or a meter not left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MeterError {
+    /// This meter was left before.
+    NotEntered,
+    /// A meter that was entered later on this thread has not been left yet.
+    InnerEntered,
+    /// The caller runs in a task or inside `in_group`, whose time is billed already.
+    AlreadyBilled,
+    /// The group was removed.
+    GroupRemoved {
+        /// Its path while it lived.
+        path: String,
+    },
+    /// Too many meters are entered on this thread.
+    TooDeep {
+        /// How many are allowed.
+        max: usize,
+    },
+    /// The platform has no clock for the CPU time of a thread.
+    NoThreadClock,
+}
+
+impl fmt::Display for MeterError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotEntered => formatter.write_str("the meter was left before"),
+            Self::InnerEntered => {
+                formatter.write_str("a meter that was entered later on this thread is not left yet")
+            }
+            Self::AlreadyBilled => formatter.write_str(
+                "the caller runs in a task or inside `in_group`: its time is billed already",
+            ),
+            Self::GroupRemoved { path } => write!(formatter, "group {path:?} was removed"),
+            Self::TooDeep { max } => write!(
+                formatter,
+                "more meters are entered on this thread than the {max} that are allowed"
+            ),
+            Self::NoThreadClock => {
+                formatter.write_str("this platform has no clock for the CPU time of a thread")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MeterError {}
+
+/// Bills the CPU time of the calling thread to a group, from [`ThreadMeter::enter`] to [`ThreadMeter::leave`] or drop: for
+/// jobs of rayon, blocking pools, threads of other libraries.
+///
+/// Only CPU time counts, not sleep nor what other threads did on the processor. The group's clock includes it while it runs:
+/// up to date for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`]. The
+/// operating system schedules the thread: the group's weight does not hold for it, but its tasks pay for it.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let scheduler = quotient::Scheduler::builder().build()?;
+/// let acme = scheduler.group("tenants/acme")?.create()?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         let _meter = quotient::ThreadMeter::enter(&acme);
+///         (0..1_000_000_u64).map(std::hint::black_box).sum::<u64>()
+///     });
+/// });
+/// assert!(!acme.cpu_time().is_zero());
+/// # scheduler.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A thread that ends inside a meter is billed up to its end.
+#[derive(Debug)]
+#[must_use = "the thread is metered for as long as this lives"]
+pub struct ThreadMeter {
+    /// Place in the thread's nest, from 1; 0 once it was left.
+    place: usize,
+    billed: Duration,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl ThreadMeter {
+    /// The calling thread works for `group` from now on. Nests: until the inner one is left, the outer is not billed. One
+    /// reading of the thread's CPU clock.
+    ///
+    /// # Errors
+    /// [`MeterError::AlreadyBilled`], [`MeterError::GroupRemoved`], [`MeterError::TooDeep`], [`MeterError::NoThreadClock`];
+    /// nothing has changed then.
+    pub fn enter(group: &Group) -> Result<Self, MeterError> {
+        if local::current_group().is_some() {
+            return Err(MeterError::AlreadyBilled);
+        }
+        if group.inner.is_removed() {
+            let path = group.path().to_owned();
+            return Err(MeterError::GroupRemoved { path });
+        }
+        Self::enter_within(group)
+    }
+
+    /// As [`ThreadMeter::enter`], for callers that see to it that nobody else bills the time.
+    pub(crate) fn enter_within(group: &Group) -> Result<Self, MeterError> {
+        let place = local::with_meter(|slot| Meter::enter(slot, group));
+        Ok(Self {
+            place: place.unwrap_or(Err(MeterError::NoThreadClock))?,
+            billed: Duration::ZERO,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// The thread works for the group no more. Returns what was billed to it through this meter.
+    ///
+    /// # Errors
+    /// [`MeterError::NotEntered`] if it was left before, [`MeterError::InnerEntered`] if a later one was not: nothing has
+    /// changed then.
+    pub fn leave(&mut self) -> Result<Duration, MeterError> {
+        if self.place == 0 {
+            return Err(MeterError::NotEntered);
+        }
+        let left = local::with_meter(|slot| Meter::leave(slot, self.place));
+        // Without the thread's locals the thread is about to end, and was settled by their end.
+        self.billed = left.unwrap_or(Err(MeterError::NotEntered))?;
+        self.place = 0;
+        Ok(self.billed)
+    }
+
+    /// What was billed through this meter, up to date if it is the innermost one of the thread; after it was left, in all.
+    pub fn cpu_time(&self) -> Duration {
+        let billed = local::with_meter(|slot| Meter::billed(slot, self.place));
+        billed.flatten().unwrap_or(self.billed)
+    }
+
+    /// Brings the clocks of the groups up to date for readers elsewhere. Some 20 ns if the last time was just now.
+    pub fn publish(&self) {
+        let _ = self.cpu_time();
+    }
+}
+
+impl Drop for ThreadMeter {
+    fn drop(&mut self) {
+        if self.place != 0 {
+            let place = self.place;
+            // Dropped before an inner one: that one goes on, and this one ends with it.
+            let _ = local::with_meter(|slot| Meter::abandon(slot, place));
+        }
+    }
+}
+
+/// One entered meter.
+struct Entry {
+    group: Group,
+    /// Billed so far.
+    billed: Nanos,
+    /// Billed, and not yet paid in virtual time.
+    unpaid: Nanos,
+    /// Its guard is gone, out of order.
+    abandoned: bool,
+}
+
+/// All meters of one thread, the innermost last. Never empty while it lies in its slot.
+pub(crate) struct Meter {
+    entries: Vec<Entry>,
+    /// The thread's CPU clock at the last correction.
+    base: Nanos,
+    /// Time since then by the counter, gap by gap.
+    estimate: Nanos,
+    /// Time since then that was billed.
+    shown: Nanos,
+    /// The scheduler's clock at the last look.
+    looked: Nanos,
+    /// The processor at the last correction.
+    processor: usize,
+}
+
+/// Where a thread keeps its meter.
+pub(crate) type Slot = Cell<Option<Box<Meter>>>;
+
+impl Meter {
+    fn enter(slot: &Slot, group: &Group) -> Result<usize, MeterError> {
+        let cpu = thread_cpu_time().ok_or(MeterError::NoThreadClock)?;
+        let mut meter = match slot.take() {
+            Some(mut meter) => {
+                meter.correct(cpu);
+                meter
+            }
+            None => Box::new(Self {
+                entries: Vec::with_capacity(1),
+                base: cpu,
+                estimate: Nanos::ZERO,
+                shown: Nanos::ZERO,
+                looked: Nanos::ZERO,
+                processor: 0,
+            }),
+        };
+        let result = if meter.entries.len() < NESTED_MAX {
+            meter.settle_top();
+            group.inner.core.join_outside();
+            meter.entries.push(Entry {
+                group: group.clone(),
+                billed: Nanos::ZERO,
+                unpaid: Nanos::ZERO,
+                abandoned: false,
+            });
+            meter.restart(cpu);
+            Ok(meter.entries.len())
+        } else {
+            Err(MeterError::TooDeep { max: NESTED_MAX })
+        };
+        slot.set(Some(meter));
+        result
+    }
+
+    fn leave(slot: &Slot, place: usize) -> Result<Duration, MeterError> {
+        let Some(mut meter) = slot.take() else {
+            return Err(MeterError::NotEntered);
+        };
+        let result = if meter.entries.len() == place {
+            meter.stop();
+            let billed = meter.pop();
+            meter.pop_abandoned();
+            Ok(billed)
+        } else {
+            Err(MeterError::InnerEntered)
+        };
+        if !meter.entries.is_empty() {
+            slot.set(Some(meter));
+        }
+        result
+    }
+
+    fn abandon(slot: &Slot, place: usize) {
+        let Some(mut meter) = slot.take() else { return };
+        if let Some(entry) = place
+            .checked_sub(1)
+            .and_then(|index| meter.entries.get_mut(index))
+        {
+            entry.abandoned = true;
+        }
+        if meter.entries.len() == place {
+            meter.stop();
+            meter.pop_abandoned();
+        }
+        if !meter.entries.is_empty() {
+            slot.set(Some(meter));
+        }
+    }
+
+    fn billed(slot: &Slot, place: usize) -> Option<Duration> {
+        let mut meter = slot.take()?;
+        if meter.entries.len() == place {
+            meter.look();
+        }
+        let entry = place
+            .checked_sub(1)
+            .and_then(|index| meter.entries.get(index));
+        let billed = entry.map(|entry| duration(entry.billed));
+        slot.set(Some(meter));
+        billed
+    }
+
+    /// Brings the innermost group up to date if it counts for `reading`.
+    #[inline]
+    pub(crate) fn look_for(&mut self, reading: &quotient_core::Group) {
+        let counts = self
+            .entries
+            .last()
+            .is_some_and(|entry| entry.group.inner.core.is_within(reading));
+        if counts {
+            self.look();
+        }
+    }
+
+    /// Brings the innermost group up to date.
+    #[inline]
+    fn look(&mut self) {
+        let Some(entry) = self.entries.last() else {
+            return;
+        };
+        let now = entry.group.shared.now();
+        let gap = now.saturating_sub(self.looked);
+        self.looked = now;
+        let estimate = self.estimate.saturating_add(gap);
+        if gap <= GAP_MAX && estimate <= RECONCILE_INTERVAL {
+            self.estimate = estimate;
+            self.bill(estimate);
+        } else {
+            self.correct_now();
+        }
+    }
+
+    #[cold]
+    fn correct_now(&mut self) {
+        if let Some(cpu) = thread_cpu_time() {
+            self.processor = processor();
+            self.correct(cpu);
+        }
+    }
+
+    /// Replaces the estimate by the thread's CPU clock. What was billed beyond that stays billed, and counts for later.
+    fn correct(&mut self, cpu: Nanos) {
+        let used = cpu.saturating_sub(self.base);
+        self.bill(used);
+        self.shown = self.shown.saturating_sub(used);
+        self.base = cpu;
+        self.estimate = Nanos::ZERO;
+    }
+
+    /// Bills what of `used` since the last correction is not billed yet.
+    #[inline]
+    fn bill(&mut self, used: Nanos) {
+        let time = used.saturating_sub(self.shown);
+        let Some(entry) = self.entries.last_mut() else {
+            return;
+        };
+        if time == Nanos::ZERO {
+            return;
+        }
+        self.shown = self.shown.saturating_add(time);
+        let core = &entry.group.inner.core;
+        core.show_foreign_cpu_time(self.processor, time);
+        entry.billed = entry.billed.saturating_add(time);
+        entry.unpaid = entry.unpaid.saturating_add(time);
+        if entry.unpaid >= BATCH {
+            core.charge_foreign_cpu_time(entry.unpaid);
+            entry.unpaid = Nanos::ZERO;
+        }
+        if entry.group.shared.cpu_timers.are_armed() {
+            entry.group.shared.cpu_timers.look_at_group(core);
+        }
+    }
+
+    /// The innermost group has paid everything.
+    fn settle_top(&mut self) {
+        if let Some(entry) = self.entries.last_mut() {
+            let unpaid = std::mem::replace(&mut entry.unpaid, Nanos::ZERO);
+            entry.group.inner.core.charge_foreign_cpu_time(unpaid);
+        }
+    }
+
+    /// From here on time is the innermost group's.
+    fn restart(&mut self, cpu: Nanos) {
+        self.base = cpu;
+        self.estimate = Nanos::ZERO;
+        self.shown = Nanos::ZERO;
+        self.processor = processor();
+        if let Some(entry) = self.entries.last() {
+            self.looked = entry.group.shared.now();
+        }
+    }
+
+    /// Bills everything up to now, exactly.
+    pub(crate) fn stop(&mut self) {
+        self.correct_now();
+        self.settle_top();
+    }
+
+    /// Goes on after [`Meter::stop`]; what passed in between is nobody's.
+    pub(crate) fn resume(&mut self) {
+        if let Some(cpu) = thread_cpu_time() {
+            self.restart(cpu);
+        }
+    }
+
+    fn pop(&mut self) -> Duration {
+        let Some(entry) = self.entries.pop() else {
+            return Duration::ZERO;
+        };
+        entry.group.inner.core.leave_outside();
+        let cpu = self.base;
+        self.restart(cpu);
+        duration(entry.billed)
+    }
+
+    /// Ends the innermost ones whose guards are gone.
+    fn pop_abandoned(&mut self) {
+        while self.entries.last().is_some_and(|entry| entry.abandoned) {
+            self.pop();
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        // The thread ends inside its meters; a meter that was left has no entries.
+        if !self.entries.is_empty() {
+            self.stop();
+            while !self.entries.is_empty() {
+                self.pop();
+            }
+        }
+    }
+}
+
+/// The processor that the thread runs on: where it writes without disturbing others.
+#[cfg(target_os = "linux")]
+fn processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// The processor that the thread runs on, where it can be told.
+#[cfg(not(target_os = "linux"))]
+fn processor() -> usize {
+    0
+}

@@ -1,0 +1,46 @@
+//! From an untyped reference to one that knows its scheduler: checked, so that callers need no unsafe code.
+
+use super::reference::Reference;
+use super::{AbortHandle, Context, JoinHandle, TaskRef, waker};
+use std::any::TypeId;
+use std::marker::PhantomData;
+
+impl<C: Context> TaskRef<C> {
+    /// The same task with what its scheduler keeps; `None` if that is of another type.
+    fn checked(task: Reference) -> Option<Self> {
+        // The table says what the cell's context is, and a `TaskRef` reads nothing but that.
+        let same = (task.header().vtable.context)() == TypeId::of::<C>();
+        same.then_some(Self {
+            task,
+            context: PhantomData,
+        })
+    }
+
+    /// The task that is polled on this thread, if it is of this scheduler's type. One read-modify-write.
+    pub(crate) fn current() -> Option<Self> {
+        waker::current().and_then(Self::checked)
+    }
+
+    /// Whether this is the task that is polled on this thread.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        std::ptr::eq(
+            waker::current_data(),
+            self.task.as_ptr().as_ptr().cast_const().cast(),
+        )
+    }
+}
+
+impl<T> JoinHandle<T> {
+    /// The task behind the handle; `None` if it was never spawned.
+    pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
+        TaskRef::checked(Reference::clone(self.reference()))
+    }
+}
+
+impl AbortHandle {
+    /// The task behind the handle; `None` if it was never spawned.
+    pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
+        TaskRef::checked(Reference::clone(self.reference()))
+    }
+}
