@@ -6,8 +6,8 @@
 
 use super::sync::{Release, SeqCst};
 use super::{
-    Bandwidth, BandwidthAccount, BandwidthRules, BandwidthStats, Limit, LimitError, RatioRule,
-    Timers,
+    Bandwidth, BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit,
+    LimitError, RatioRule, Timers,
 };
 use crate::group::Group;
 use crate::units::{CpuId, Nanos};
@@ -188,6 +188,12 @@ impl Group {
         self.bandwidth
             .get()
             .map_or_else(BandwidthStats::default, |bandwidth| bandwidth.stats())
+    }
+
+    /// What each CPU holds of the group's budget, in the order in which they met the limited group.
+    pub fn bandwidth_balances(&self) -> Vec<BandwidthBalance> {
+        let bandwidth = self.bandwidth.get();
+        bandwidth.map_or_else(Vec::new, |bandwidth| bandwidth.balances())
     }
 
     /// Where the group's budget is; all zero for a group that never had a limit.

@@ -173,6 +173,19 @@ pub struct BandwidthAccount {
     pub waiting: usize,
 }
 
+/// What one CPU holds of a group's budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandwidthBalance {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// What it may run before it has to take more, ns; negative is a debt.
+    pub balance: i64,
+    /// Whether it has anything of the group to run.
+    pub busy: bool,
+    /// Whether it waits for budget.
+    pub waiting: bool,
+}
+
 impl BandwidthAccount {
     /// Whether nothing was lost or made up.
     pub fn is_balanced(&self) -> bool {
@@ -297,6 +310,11 @@ impl Bandwidth {
             }
         } else if self.waiting.load(SeqCst) > 0 {
             let mut pool = self.pool();
+            if local.is_queued() {
+                // Nothing to pay for; should something come, it waits from then on.
+                pool.waiting.retain(|other| !core::ptr::eq(&**other, local));
+                local.set_queued(false);
+            }
             if pool.enabled && pool.reclaim_idle() && !pool.waiting.is_empty() {
                 pool.slack_at = now.0;
             }
@@ -386,6 +404,17 @@ impl Bandwidth {
         let mut stats = self.pool().stats;
         self.lengths.fill(&mut stats);
         stats
+    }
+
+    pub(crate) fn balances(&self) -> Vec<BandwidthBalance> {
+        let pool = self.pool();
+        let balances = pool.locals.iter().map(|local| BandwidthBalance {
+            cpu: local.cpu,
+            balance: local.balance(),
+            busy: local.is_busy(),
+            waiting: local.is_queued(),
+        });
+        balances.collect()
     }
 
     pub(crate) fn account(&self) -> BandwidthAccount {

@@ -337,6 +337,7 @@ impl Pool {
             self.start = now.0.saturating_sub(phase % limit.period.0);
             self.granted = 0;
             self.put(full);
+            self.base = self.runtime;
         } else {
             // Lifting a limit and setting it again within one period is worth no second quota.
             self.put((full - used).max(0));
@@ -345,8 +346,8 @@ impl Pool {
             } else {
                 (self.start, self.granted) = (now.0, 0);
             }
+            self.base = full;
         }
-        self.base = self.runtime + self.granted;
         for local in self.locals.clone() {
             self.reset_local(&local);
         }

@@ -215,6 +215,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             meter
                 .bandwidth
                 .idle(&meter.local, now, &self.changes.timers);
+            if meter.throttled && !meter.local.is_queued() && !meter.local.is_posted() {
+                // It does not wait any more.
+                self.unthrottle(level, now);
+            }
         }
     }
 

@@ -98,12 +98,14 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Unthrottles a group that was posted, if it has a balance.
     fn look_again(&mut self, level: u32, now: Nanos) {
-        let Some(meter) = self.timelines[level as usize].meter.as_deref() else {
+        let timeline = &self.timelines[level as usize];
+        let Some(meter) = timeline.meter.as_deref() else {
             return;
         };
         // Before the look, so that whatever comes after it is posted again.
         meter.local.clear_posted();
-        let dry = meter.bandwidth.is_enabled() && meter.local.balance() <= 0;
+        let wants = timeline.nr > 0 || meter.bandwidth.rules.is_kernel();
+        let dry = wants && meter.bandwidth.is_enabled() && meter.local.balance() <= 0;
         let waits = dry
             && meter
                 .bandwidth
@@ -136,10 +138,12 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Throttles a group unless it has, gets, or needs no balance. It must not be on the chain.
     pub(super) fn throttle_if_dry(&mut self, level: u32, now: Nanos) {
-        let Some(meter) = self.timelines[level as usize].meter.as_deref() else {
+        let timeline = &self.timelines[level as usize];
+        let Some(meter) = timeline.meter.as_deref() else {
             return;
         };
-        let dry = !meter.throttled && meter.room() == 0;
+        // One that became empty as a child was throttled has nothing to wait for.
+        let dry = timeline.nr > 0 && !meter.throttled && meter.room() == 0;
         if dry
             && meter
                 .bandwidth

@@ -6,7 +6,7 @@
 
 use quotient_core::balance::{self, Pull};
 use quotient_core::{
-    Config, CpuId, CpuLoad, Enqueue, Group, GroupTree, Nanos, Reason, RunQueue, TaskEntity,
+    Config, CpuId, CpuLoad, Enqueue, Group, GroupTree, Limit, Nanos, Reason, RunQueue, TaskEntity,
     Topology,
 };
 use std::cmp::Reverse;
@@ -40,6 +40,9 @@ pub struct Task {
     pub runs: u64,
     /// Times that it was switched to from another task.
     pub turns: u64,
+    /// Whether it defers throttles.
+    pub deferring: bool,
+    pub exited: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -63,7 +66,11 @@ pub struct Machine {
     generations: Vec<u64>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
+    /// Called after every event.
+    pub observer: Option<Observer>,
 }
+
+pub type Observer = Box<dyn FnMut(&mut Machine)>;
 
 const BALANCE_EVERY: u64 = 500_000;
 
@@ -93,6 +100,7 @@ impl Machine {
             generations: vec![0; cpus],
             events: BinaryHeap::new(),
             sequence: 0,
+            observer: None,
         };
         for cpu in 0..cpus {
             // Staggered, as independent timers are.
@@ -130,6 +138,8 @@ impl Machine {
             sum_delay: 0,
             runs: 0,
             turns: 0,
+            deferring: entity.is_deferring(),
+            exited: false,
         });
         self.queues[cpu].enqueue(group, entity, task, Enqueue::New, Nanos(self.now));
         task
@@ -145,6 +155,10 @@ impl Machine {
         self.dispatch_all();
         let mut steps = 0u64;
         while let Some(&Reverse((time, _, event))) = self.events.peek() {
+            if self.refill_before(time.min(end)) {
+                self.inspect();
+                continue;
+            }
             if time > end {
                 break;
             }
@@ -159,6 +173,7 @@ impl Machine {
                 Event::Wake { task } => self.wake(task),
                 Event::Balance { cpu } => self.balance(cpu),
             }
+            self.inspect();
             steps += 1;
             if steps.is_multiple_of(self.check_every) {
                 self.check();
@@ -170,6 +185,61 @@ impl Machine {
             self.queues[cpu].charge(Nanos(end));
         }
         self.check();
+    }
+
+    /// Runs the refills that are due at or before `time`, each at its time. Returns whether there was one.
+    fn refill_before(&mut self, time: u64) -> bool {
+        let Some(due) = self.tree.next_refill().filter(|due| due.0 <= time) else {
+            return false;
+        };
+        // Slack may be due "now" while the clock has moved on already.
+        self.now = self.now.max(due.0);
+        let (tree, now) = (self.tree.clone(), Nanos(self.now));
+        let mut kicked = Vec::new();
+        tree.refill(now, &mut |cpu| kicked.push(cpu.index()));
+        self.kick(&kicked);
+        true
+    }
+
+    /// Makes CPUs look for groups to unthrottle.
+    pub fn kick(&mut self, cpus: &[usize]) {
+        for &cpu in cpus {
+            self.queues[cpu].unthrottle_pending(Nanos(self.now));
+            if self.running[cpu].is_none() {
+                self.dispatch(cpu);
+            }
+        }
+    }
+
+    /// Limits a group now, or ends its limit.
+    pub fn limit(&mut self, group: &Arc<Group>, limit: Option<Limit>) {
+        let mut kicked = Vec::new();
+        let kick = &mut |cpu: CpuId| kicked.push(cpu.index());
+        group
+            .set_limit(limit, Nanos(self.now), kick)
+            .expect("a valid limit");
+        self.kick(&kicked);
+    }
+
+    /// Calls the observer, if there is one, after every event.
+    fn inspect(&mut self) {
+        if let Some(mut observer) = self.observer.take() {
+            observer(self);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// How many tasks are asleep, and how many have not exited.
+    pub fn census(&self) -> (usize, usize) {
+        let asleep = self
+            .tasks
+            .iter()
+            .filter(|task| task.entity.is_some())
+            .count();
+        (
+            asleep,
+            self.tasks.iter().filter(|task| !task.exited).count(),
+        )
     }
 
     pub fn check(&self) {
@@ -195,8 +265,10 @@ impl Machine {
         match self.tasks[task].work {
             Work::Hog { .. } => {
                 self.tasks[task].ready_at = self.now;
-                let next = self.queues[cpu].switch_yield(task, now);
-                self.start(cpu, next);
+                match self.queues[cpu].switch(task, now) {
+                    Some(next) => self.start(cpu, next),
+                    None => self.idle(cpu),
+                }
             }
             Work::Spin { .. } if !self.queues[cpu].should_resched(now) => {
                 self.queues[cpu].charge(now);
@@ -221,6 +293,7 @@ impl Machine {
             }
             Work::Once { .. } => {
                 self.queues[cpu].put_prev_exit(now);
+                self.tasks[task].exited = true;
                 self.dispatch(cpu);
             }
         }
@@ -246,6 +319,8 @@ impl Machine {
             {
                 self.account(cpu);
                 self.running[cpu] = None;
+                // Its chunk ends here, whatever comes next.
+                self.generations[cpu] += 1;
                 self.tasks[current].ready_at = self.now;
                 self.queues[cpu].put_prev_preempt(current, now);
                 self.dispatch(cpu);
@@ -296,12 +371,26 @@ impl Machine {
     fn dispatch(&mut self, cpu: usize) {
         if let Some(task) = self.queues[cpu].pick(Nanos(self.now)) {
             self.start(cpu, task);
-        } else if self.queues.len() > 1 {
+        } else {
+            self.idle(cpu);
+        }
+    }
+
+    fn idle(&mut self, cpu: usize) {
+        assert_eq!(self.queues[cpu].nr_running(), 0);
+        assert!(
+            !self.queues[cpu].load().has_unthrottles(),
+            "nobody parks with mail"
+        );
+        if self.queues.len() > 1 {
             self.pull(cpu, Reason::Idle);
         }
     }
 
     fn start(&mut self, cpu: usize, task: usize) {
+        let group = &self.tasks[task].group;
+        let kept_back = self.queues[cpu].is_throttled(group);
+        assert!(!kept_back, "{} starts throttled", group.path());
         let entry = &mut self.tasks[task];
         let delay = self.now - entry.ready_at;
         entry.ready_at = self.now;

@@ -1,0 +1,231 @@
+//! CPU bandwidth control in virtual time: exact scenarios, among them the kernel selftests' A8 and A9.
+
+mod common;
+
+use common::{MILLI, Machine, SECOND, Work, close, usage};
+use quotient_core::{BandwidthRules, Config, Limit, Nanos};
+
+fn limit(quota_us: u64, period_us: u64) -> Limit {
+    Limit::new(Nanos::from_micros(quota_us), Nanos::from_micros(period_us))
+}
+
+const POLL: u64 = 50_000;
+
+/// Every row of the benchmark: what is charged is the quota, whatever the number of spinners and their polls.
+#[test]
+fn usage_is_the_quota_for_every_ratio_of_quota_to_period() {
+    for (quota, period) in [
+        (2, 10),
+        (5, 100),
+        (20, 100),
+        (50, 100),
+        (150, 100),
+        (10, 1000),
+    ] {
+        for spinners in [1u64, 2, 8, 32] {
+            for poll in [POLL, MILLI] {
+                let mut machine = Machine::new(Config::new(2));
+                machine.check_every = 997;
+                let group = machine.group("g", 100);
+                machine.limit(&group, Some(limit(quota * 1_000, period * 1_000)));
+                for spinner in 0..spinners {
+                    machine.spawn(spinner as usize % 2, &group, Work::Hog { chunk: poll });
+                }
+                let end = if period > 100 { 5 * SECOND } else { SECOND };
+                machine.run_until(end);
+                let ideal = (end * quota / period).min(end * spinners.min(2));
+                let used = usage(&group);
+                // What the polls under way at the end of a period overran is paid in the next one, so the error does
+                // not grow with the time.
+                let polls = 2 * poll;
+                assert!(
+                    used.abs_diff(ideal) <= polls + ideal / 1_000,
+                    "{quota}/{period} ms, {spinners} spinners, {poll} ns: {used} against {ideal}, {:?}",
+                    group.bandwidth_account()
+                );
+                assert!(group.bandwidth_account().is_balanced());
+            }
+        }
+    }
+}
+
+/// A8: 1 ms in 100 ms, one hog, one second of wall time.
+#[test]
+fn cpucg_max_holds_per_period_and_by_the_published_formula() {
+    for rules in [BandwidthRules::Default, BandwidthRules::KERNEL] {
+        for nested in [false, true] {
+            let mut machine = Machine::new(Config {
+                bandwidth: rules,
+                ..Config::new(2)
+            });
+            let (parent, child) = (machine.group("p", 100), machine.group("p/c", 100));
+            parent
+                .set_limit_text("1000", Nanos(0), &mut |_| ())
+                .unwrap();
+            let home = if nested { &child } else { &parent };
+            machine.spawn(0, home, Work::Spin { chunk: POLL });
+            machine.run_until(SECOND);
+            let used = usage(&parent);
+            assert!(close(used, 10 * MILLI, 10), "{rules:?} {nested}: {used}");
+            let stats = parent.bandwidth_stats();
+            let per_period = used / stats.nr_periods.max(1);
+            assert!(close(per_period, MILLI, 10), "{rules:?}: {per_period}");
+            assert!(stats.nr_throttled + 1 >= stats.nr_periods, "{stats:?}");
+        }
+    }
+}
+
+/// The worst window of one period sees the quota and the polls that were under way, no more.
+#[test]
+fn no_window_of_a_period_sees_more_than_the_quota_and_a_poll_a_cpu() {
+    for (sleepy, poll) in [(false, MILLI), (true, 3 * MILLI)] {
+        let mut machine = Machine::new(Config::new(2));
+        let group = machine.group("g", 100);
+        machine.limit(&group, Some(limit(20_000, 100_000)));
+        let (tasks, work) = if sleepy {
+            let sleep = 250 * MILLI;
+            (16, Work::Periodic { run: poll, sleep })
+        } else {
+            (2, Work::Hog { chunk: poll })
+        };
+        for task in 0..tasks {
+            machine.spawn(task % 2, &group, work);
+        }
+        let mut samples = vec![0];
+        for step in 1..=4_000u64 {
+            machine.run_until(step * MILLI / 2);
+            samples.push(usage(&group));
+        }
+        let worst = samples.windows(201).map(|w| w[200] - w[0]).max().unwrap();
+        assert!(worst <= 20 * MILLI + 2 * poll, "{sleepy}: {worst}");
+    }
+}
+
+#[test]
+fn unused_quota_is_carried_over_up_to_the_burst_and_counted() {
+    let mut machine = Machine::new(Config::new(2));
+    let group = machine.group("g", 100);
+    machine.limit(
+        &group,
+        Some(limit(10_000, 100_000).with_burst(Nanos::from_millis(30))),
+    );
+    // 4 ms in most periods, then as much as it gets.
+    machine.spawn(
+        0,
+        &group,
+        Work::Periodic {
+            run: 4 * MILLI,
+            sleep: 96 * MILLI,
+        },
+    );
+    machine.run_until(SECOND);
+    let before = usage(&group);
+    machine.spawn(1, &group, Work::Hog { chunk: POLL });
+    machine.run_until(SECOND + 100 * MILLI);
+    let burst = usage(&group) - before;
+    assert!((39 * MILLI..=44 * MILLI).contains(&burst), "{burst}");
+    machine.run_until(3 * SECOND);
+    let stats = group.bandwidth_stats();
+    assert_eq!(stats.nr_bursts, 1, "{stats:?}");
+    assert!(stats.burst_time >= Nanos::from_millis(25), "{stats:?}");
+    assert!(group.bandwidth_account().is_balanced());
+}
+
+/// Nested limits: each level keeps its own, and a child's sum may exceed the parent's.
+#[test]
+fn every_level_keeps_its_own_limit() {
+    let mut machine = Machine::new(Config::new(4));
+    let parent = machine.group("p", 100);
+    let children: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| machine.group(&format!("p/{name}"), 100))
+        .collect();
+    machine.limit(&parent, Some(limit(80_000, 100_000)));
+    machine.limit(&children[0], Some(limit(10_000, 50_000)));
+    machine.limit(&children[1], Some(limit(300_000, 200_000)));
+    for child in &children {
+        for cpu in 0..4 {
+            machine.spawn(cpu, child, Work::Hog { chunk: POLL });
+        }
+    }
+    machine.run_until(5 * SECOND);
+    let total = usage(&parent);
+    assert!(close(total, 4 * SECOND, 1), "{total}");
+    let used: Vec<u64> = children.iter().map(usage).collect();
+    assert_eq!(used.iter().sum::<u64>(), total);
+    // The parent's 80 ms are gone in the first half of its period, so the child's second refill in it comes too late.
+    assert!(close(used[0], SECOND / 2, 2), "{used:?}");
+    assert!(close(used[1], used[2], 5), "{used:?}");
+}
+
+#[test]
+fn a_quota_of_all_cpus_never_throttles() {
+    let mut machine = Machine::new(Config::new(2));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(200_000, 100_000)));
+    for cpu in 0..4 {
+        machine.spawn(cpu % 2, &group, Work::Hog { chunk: 7 * MILLI });
+    }
+    machine.run_until(2 * SECOND);
+    assert_eq!(usage(&group), 4 * SECOND);
+    assert_eq!(group.bandwidth_stats().throttles, 0);
+    assert!(group.bandwidth_account().is_balanced());
+}
+
+/// Smooth refill spreads the quota over the period: throttles are short, the amount is the same.
+#[test]
+fn smooth_refill_gives_the_same_in_smaller_parts() {
+    let mut worst = Vec::new();
+    for smooth in [false, true] {
+        let mut machine = Machine::new(Config::new(2));
+        let group = machine.group("g", 100);
+        machine.limit(&group, Some(limit(30_000, 100_000).with_smooth(smooth)));
+        machine.spawn(0, &group, Work::Hog { chunk: POLL });
+        machine.run_until(5 * SECOND);
+        assert!(close(usage(&group), 1_500 * MILLI, 1), "{}", usage(&group));
+        assert!(group.bandwidth_account().is_balanced());
+        worst.push(machine.tasks[0].worst_delay);
+    }
+    assert!(worst[0] > 60 * MILLI && worst[1] < 3 * MILLI, "{worst:?}");
+}
+
+/// A soft limit yields to others and takes what is idle, which is booked apart.
+#[test]
+fn a_soft_group_uses_idle_cpus_as_overage_only() {
+    let mut machine = Machine::new(Config::new(1));
+    let (soft, other) = (machine.group("soft", 100), machine.group("other", 100));
+    machine.limit(&soft, Some(limit(10_000, 100_000).with_soft(true)));
+    machine.spawn(0, &soft, Work::Hog { chunk: POLL });
+    machine.run_until(SECOND);
+    assert_eq!(usage(&soft), SECOND, "nobody else wants the CPU");
+    let stats = soft.bandwidth_stats();
+    assert!(close(stats.overage.0, 900 * MILLI, 1), "{stats:?}");
+    machine.spawn(0, &other, Work::Hog { chunk: POLL });
+    machine.run_until(2 * SECOND);
+    assert!(
+        close(usage(&soft) - SECOND, 100 * MILLI, 2),
+        "{}",
+        usage(&soft)
+    );
+    assert!(soft.bandwidth_account().is_balanced());
+}
+
+/// Statistics agree with each other, and the length of throttles with the clock of each CPU.
+#[test]
+fn statistics_tell_what_happened() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(25_000, 100_000)));
+    machine.spawn(0, &group, Work::Hog { chunk: POLL });
+    machine.run_until(1_090 * MILLI);
+    let stats = group.bandwidth_stats();
+    assert_eq!((stats.nr_periods, stats.nr_throttled), (10, 10));
+    assert_eq!((stats.throttles, stats.longest_throttled_run), (10, 10));
+    assert_eq!(stats.throttle_lengths.iter().sum::<u64>(), 10);
+    // 75 ms is in 2^16 us and more.
+    assert_eq!(stats.throttle_lengths[16], 10, "{stats:?}");
+    let clock = machine.queues[0].throttled_clock(&group, Nanos(machine.now));
+    let current = Nanos(1_090 * MILLI - 1_025 * MILLI);
+    assert_eq!(stats.throttled_time, clock - current);
+    assert_eq!(clock.0 + usage(&group), machine.now);
+}
