@@ -1,0 +1,202 @@
+//! Tasks that are woken, moved, drained or finished while their group is throttled, and groups that are removed.
+
+mod common;
+
+use common::{MILLI, Machine, Work, usage};
+use quotient_core::balance::Pull;
+use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity};
+use std::sync::Arc;
+
+struct Rig {
+    tree: GroupTree,
+    group: Arc<Group>,
+    queue: RunQueue<u32>,
+}
+
+/// A group of 1 ms in 10 ms whose only task has just used it all up.
+fn throttled() -> Rig {
+    let tree = GroupTree::new(Config::new(2));
+    let group = tree.group("g").unwrap();
+    let limit = Limit::new(Nanos::from_millis(1), Nanos::from_millis(10));
+    group.set_limit(Some(limit), Nanos(0), &mut |_| ()).unwrap();
+    let mut queue = RunQueue::new(&tree, CpuId(0));
+    queue.enqueue(&group, TaskEntity::default(), 1, Enqueue::New, Nanos(0));
+    assert_eq!(queue.pick(Nanos(0)), Some(1));
+    queue.put_prev_yield(1, Nanos(MILLI));
+    assert_eq!(queue.pick(Nanos(MILLI)), None);
+    assert_eq!((queue.nr_running(), queue.nr_throttled()), (0, 1));
+    assert!(queue.is_throttled(&group));
+    queue.check().unwrap();
+    Rig { tree, group, queue }
+}
+
+/// Runs what is due at `now`; the CPUs that were kicked.
+fn refill(rig: &Rig, now: u64) -> Vec<u32> {
+    let mut kicked = Vec::new();
+    rig.tree.refill(Nanos(now), &mut |cpu| kicked.push(cpu.0));
+    kicked
+}
+
+#[test]
+fn a_task_woken_while_throttled_runs_after_the_refill() {
+    let mut rig = throttled();
+    let now = Nanos(2 * MILLI);
+    rig.queue
+        .enqueue(&rig.group, TaskEntity::default(), 2, Enqueue::Wake, now);
+    rig.queue.check().unwrap();
+    assert_eq!((rig.queue.nr_throttled(), rig.queue.pick(now)), (2, None));
+    assert_eq!(rig.tree.next_refill(), Some(Nanos(10 * MILLI)));
+    assert_eq!(refill(&rig, 10 * MILLI), [0]);
+    assert!(rig.queue.load().has_unthrottles());
+    assert!(rig.queue.unthrottle_pending(Nanos(10 * MILLI)));
+    rig.queue.check().unwrap();
+    assert_eq!((rig.queue.nr_throttled(), rig.queue.nr_running()), (0, 2));
+    assert!(rig.queue.pick(Nanos(10 * MILLI)).is_some());
+}
+
+/// The kick may come late or never: a choice that finds nothing looks for itself.
+#[test]
+fn a_choice_finds_what_was_posted_without_a_kick() {
+    let mut rig = throttled();
+    refill(&rig, 10 * MILLI);
+    assert_eq!(rig.queue.pick(Nanos(10 * MILLI)), Some(1));
+}
+
+/// The debt of a long poll is paid first: 1 ms of quota against 3.5 ms of use takes three more periods.
+#[test]
+fn debts_are_paid_before_anything_runs() {
+    let mut rig = throttled();
+    refill(&rig, 10 * MILLI);
+    assert_eq!(rig.queue.pick(Nanos(10 * MILLI)), Some(1));
+    let end = 13 * MILLI + MILLI / 2;
+    rig.queue.put_prev_yield(1, Nanos(end));
+    assert_eq!(rig.queue.pick(Nanos(end)), None);
+    for period in 2..=3u64 {
+        assert!(refill(&rig, period * 10 * MILLI).is_empty());
+        assert_eq!(rig.queue.pick(Nanos(period * 10 * MILLI)), None);
+    }
+    assert_eq!(refill(&rig, 40 * MILLI), [0]);
+    assert_eq!(rig.queue.pick(Nanos(40 * MILLI)), Some(1));
+}
+
+#[test]
+fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
+    let mut rig = throttled();
+    let mut other = RunQueue::new(&rig.tree, CpuId(1));
+    let request = |from| Pull {
+        from: CpuId(from),
+        max: 8,
+        group: 0,
+    };
+    let mut moved = Vec::new();
+    assert_eq!(rig.queue.detach(&request(0), Nanos(MILLI), &mut moved), 0);
+    let of_group = Pull {
+        group: rig.group.id(),
+        ..request(0)
+    };
+    assert_eq!(rig.queue.detach(&of_group, Nanos(MILLI), &mut moved), 0);
+    // There is budget for the other CPU only as long as this one waits for its debt.
+    rig.group
+        .set_limit(
+            Some(Limit::new(Nanos::from_millis(9), Nanos::from_millis(10))),
+            Nanos(MILLI),
+            &mut |_| (),
+        )
+        .unwrap();
+    for task in 10..13 {
+        other.enqueue(
+            &rig.group,
+            TaskEntity::default(),
+            task,
+            Enqueue::Wake,
+            Nanos(MILLI),
+        );
+    }
+    assert!(other.pick(Nanos(MILLI)).is_some());
+    assert!(rig.queue.load().has_unthrottles() && rig.queue.is_throttled(&rig.group));
+    assert_eq!(
+        other.detach_to(CpuId(0), &request(1), Nanos(MILLI), &mut moved),
+        0
+    );
+    rig.queue.unthrottle_pending(Nanos(MILLI));
+    assert!(other.detach_to(CpuId(0), &request(1), Nanos(MILLI), &mut moved) > 0);
+}
+
+#[test]
+fn a_drain_takes_throttled_tasks_and_ends_the_wait() {
+    let mut rig = throttled();
+    let mut out = Vec::new();
+    rig.queue.drain(None, Nanos(2 * MILLI), &mut out);
+    assert_eq!(out.len(), 1);
+    assert_eq!((rig.queue.nr_throttled(), rig.queue.nr_running()), (0, 0));
+    assert_eq!(rig.group.bandwidth_account().waiting, 0);
+    rig.queue.check().unwrap();
+    // Without tasks the group can be removed, and its name used again without its limit.
+    rig.tree.remove(&rig.group).unwrap();
+    let again = rig.tree.group("g").unwrap();
+    assert_eq!((again.limit(), again.id()), (None, rig.group.id()));
+    let now = Nanos(3 * MILLI);
+    rig.queue
+        .enqueue(&again, TaskEntity::default(), 5, Enqueue::New, now);
+    assert_eq!(rig.queue.pick(now), Some(5));
+    rig.queue.check().unwrap();
+    assert!(again.set_limit(None, now, &mut |_| ()).is_ok());
+    assert!(
+        rig.group
+            .set_limit(Some(Limit::cpus(0.5).unwrap()), now, &mut |_| ())
+            .is_err()
+    );
+}
+
+/// Lifting the limit, raising it, and removing what is above: whoever waits is let go at once.
+#[test]
+fn a_lifted_limit_lets_everybody_go() {
+    let mut rig = throttled();
+    let mut kicked = Vec::new();
+    let now = Nanos(2 * MILLI);
+    rig.group
+        .set_limit(None, now, &mut |cpu| kicked.push(cpu))
+        .unwrap();
+    assert_eq!(kicked, [CpuId(0)]);
+    assert!(rig.queue.unthrottle_pending(now));
+    assert_eq!(rig.queue.pick(now), Some(1));
+    assert!(rig.group.bandwidth_account().is_balanced());
+    assert_eq!(rig.tree.next_refill(), None, "no timer is left behind");
+}
+
+/// A sleeper's clock of throttled time stands still while the group may run.
+#[test]
+fn a_task_can_be_told_how_long_it_was_throttled() {
+    let mut rig = throttled();
+    let clock = |rig: &Rig, at: u64| rig.queue.throttled_clock(&rig.group, Nanos(at)).0;
+    assert_eq!((clock(&rig, MILLI), clock(&rig, 4 * MILLI)), (0, 3 * MILLI));
+    refill(&rig, 10 * MILLI);
+    assert_eq!(rig.queue.pick(Nanos(11 * MILLI)), Some(1));
+    assert_eq!(
+        (clock(&rig, 11 * MILLI), clock(&rig, 12 * MILLI)),
+        (10 * MILLI, 10 * MILLI)
+    );
+}
+
+/// Parent and child throttled at once: the time is counted once.
+#[test]
+fn overlapping_throttles_of_parent_and_child_are_counted_once() {
+    let mut machine = Machine::new(Config::new(1));
+    let (parent, child) = (machine.group("p", 100), machine.group("p/c", 100));
+    machine.limit(
+        &parent,
+        Some(Limit::new(Nanos::from_millis(5), Nanos::from_millis(20))),
+    );
+    machine.limit(
+        &child,
+        Some(Limit::new(Nanos::from_millis(2), Nanos::from_millis(11))),
+    );
+    machine.spawn(0, &child, Work::Hog { chunk: 100_000 });
+    for step in 1..400u64 {
+        machine.run_until(step * MILLI / 2);
+        let clock = machine.queues[0]
+            .throttled_clock(&child, Nanos(machine.now))
+            .0;
+        assert_eq!(clock + usage(&child), machine.now);
+    }
+}
