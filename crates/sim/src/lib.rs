@@ -27,6 +27,9 @@ mod outcome;
 mod plan;
 mod program;
 mod random;
+pub mod replay;
+pub mod rtapp;
+pub mod scenario;
 pub mod speed;
 pub mod synthetic;
 

@@ -149,6 +149,8 @@ pub struct Source {
     pub parts: u32,
     /// Exact arrival times instead of gaps, ascending; empty: by gaps.
     pub times: Vec<Nanos>,
+    /// CPU time of each of them, for [`Step::Serve`]; as many as times, or none.
+    pub works: Vec<Nanos>,
 }
 
 /// Something that is changed during the run.
@@ -246,22 +248,35 @@ impl Plan {
         self.machine = machine;
     }
 
-    /// The index of a group, added with weight 100 if it is not there. The root is `None`, by its path "".
+    /// The index of a group, added with weight 100 if it is not there, its ancestors before it. The root is `None`, by
+    /// its path "".
     pub fn group(&mut self, path: &str) -> Option<u32> {
         if path.is_empty() {
             return None;
         }
         let known = self.groups.iter().position(|group| group.path == path);
+        if known.is_none() && path.len() <= GroupTree::PATH_LENGTH_MAX {
+            let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+            for parent in parents.filter(|parent| !parent.is_empty()) {
+                if !self.groups.iter().any(|group| group.path == parent) {
+                    self.add_group(parent);
+                }
+            }
+        }
         let index = known.unwrap_or_else(|| {
-            self.groups.push(GroupPlan {
-                path: path.into(),
-                weight: Weight::DEFAULT,
-                idle: false,
-                limit: None,
-            });
+            self.add_group(path);
             self.groups.len() - 1
         });
         u32::try_from(index).ok()
+    }
+
+    fn add_group(&mut self, path: &str) {
+        self.groups.push(GroupPlan {
+            path: path.into(),
+            weight: Weight::DEFAULT,
+            idle: false,
+            limit: None,
+        });
     }
 
     /// Adds a program and returns its index.
@@ -330,6 +345,9 @@ impl Plan {
                 )
             })?;
             let advances = !source.times.is_empty() || source.gap.mean() > Nanos::ZERO;
+            let fits = source.works.is_empty() || source.works.len() == source.times.len();
+            let rises = source.times.is_sorted();
+            ensure(fits && rises, || "a source whose times do not rise".into())?;
             ensure(advances, || "a source without time between requests".into())?;
         }
         Ok(())

@@ -33,6 +33,8 @@ pub enum Step {
     Meet(u32),
     /// Takes the oldest request of a queue; waits for one if need be.
     Take(u32),
+    /// Computes what the request taken last asks for.
+    Serve,
     /// One part of the request taken last is done. With the last part, its time is recorded.
     Finish(u32),
     /// Notes the time, for [`Step::Lap`].

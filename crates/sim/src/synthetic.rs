@@ -71,6 +71,7 @@ pub fn open_loop(plan: &mut Plan, name: &str, group: GroupIndex, shape: OpenLoop
         gap: shape.gap,
         parts: shape.parts,
         times: Vec::new(),
+        works: Vec::new(),
     });
 }
 

@@ -5,6 +5,7 @@ use super::state::NONE;
 use crate::agenda::{NEVER, Timer};
 use crate::outcome::Mechanism;
 use crate::program::Step;
+use quotient_core::Nanos;
 use quotient_trace::Sink;
 
 /// What becomes of the loop over steps.
@@ -63,7 +64,7 @@ impl<S: Sink> Simulation<S> {
     /// Costs come before what the task does next, unless that is work to which they can be added.
     fn owes_first(&mut self, cpu: u32, step: Step) -> bool {
         let state = &mut self.cpus[cpu as usize];
-        if state.unpaid == 0 || matches!(step, Step::Run(_) | Step::Kernel(_)) {
+        if state.unpaid == 0 || matches!(step, Step::Run(_) | Step::Kernel(_) | Step::Serve) {
             return false;
         }
         let unpaid = core::mem::take(&mut state.unpaid);
@@ -78,6 +79,10 @@ impl<S: Sink> Simulation<S> {
         match step {
             Step::Run(span) => self.work(cpu, task, span, false),
             Step::Kernel(span) => self.work(cpu, task, span, true),
+            Step::Serve => {
+                let work = self.requests.work(self.tasks[task as usize].request);
+                self.work(cpu, task, Nanos(work).into(), false)
+            }
             Step::Sleep(span) => {
                 let length = span.draw(&mut self.tasks[task as usize].random);
                 self.sleep_until(cpu, task, self.now.saturating_add(length))

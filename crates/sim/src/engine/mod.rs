@@ -304,6 +304,7 @@ impl<S: Sink> Simulation<S> {
                 gap: source.gap,
                 parts: source.parts,
                 times: source.times.iter().map(|time| time.0).collect(),
+                works: source.works.iter().map(|work| work.0).collect(),
                 next: 0,
                 random: Random::new(plan.seed, (1 << 40) + u64::from(index)),
             });

@@ -104,6 +104,7 @@ impl<S: Sink> Simulation<S> {
     /// A request arrives; the source's timer is set for the next one.
     pub(super) fn arrive(&mut self, index: u32) {
         let source = &mut self.arrivals[index as usize];
+        let work = source.works.get(source.next).copied().unwrap_or(0);
         source.next += 1;
         let next = if source.times.is_empty() {
             // Two at the same moment are one after the other: time must go on.
@@ -119,7 +120,7 @@ impl<S: Sink> Simulation<S> {
             self.mechanisms.refused += 1;
             return;
         }
-        let request = self.requests.open(self.now, parts);
+        let request = self.requests.open(self.now, work, parts);
         for _ in 0..parts {
             match self.queues[queue].waiting.pop_front() {
                 Some(task) => {

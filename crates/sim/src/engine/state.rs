@@ -156,6 +156,8 @@ pub(crate) const REQUESTS_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) arrived: u64,
+    /// CPU time that it asks for, ns.
+    pub(crate) work: u64,
     /// Parts not done, or the next free place.
     pub(crate) left: u32,
 }
@@ -175,9 +177,10 @@ impl Requests {
         }
     }
 
-    pub(crate) fn open(&mut self, arrived: u64, parts: u32) -> u32 {
+    pub(crate) fn open(&mut self, arrived: u64, work: u64, parts: u32) -> u32 {
         let request = Request {
             arrived,
+            work,
             left: parts,
         };
         if self.free == NONE {
@@ -188,6 +191,13 @@ impl Requests {
         self.free = self.list[index as usize].left;
         self.list[index as usize] = request;
         index
+    }
+
+    /// What a request asks for, ns.
+    pub(crate) fn work(&self, index: u32) -> u64 {
+        self.list
+            .get(index as usize)
+            .map_or(0, |request| request.work)
     }
 
     /// One part is done. Returns when the request arrived if it was the last.
@@ -210,6 +220,7 @@ pub(crate) struct Arrivals {
     pub(crate) gap: Span,
     pub(crate) parts: u32,
     pub(crate) times: Vec<u64>,
+    pub(crate) works: Vec<u64>,
     /// Index of the next exact time.
     pub(crate) next: usize,
     pub(crate) random: Random,
@@ -293,10 +304,10 @@ mod tests {
     #[test]
     fn numbers_of_requests_are_used_again() {
         let mut requests = Requests::new();
-        let (one, two) = (requests.open(5, 2), requests.open(6, 1));
+        let (one, two) = (requests.open(5, 0, 2), requests.open(6, 9, 1));
         assert_eq!(requests.part_done(one), None);
         assert_eq!(requests.part_done(two), Some(6));
-        assert_eq!(requests.open(7, 1), two);
+        assert_eq!(requests.open(7, 0, 1), two);
         assert_eq!(requests.part_done(one), Some(5));
         assert_eq!(requests.part_done(99), None);
     }

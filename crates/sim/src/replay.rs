@@ -1,0 +1,425 @@
+//! Recorded traces as workloads: what each task wanted, freed from what a limit did to it.
+//!
+//! A recording is cut into *bursts*: from a wake-up to the next sleep. What a burst ran is demand; what it waited is the
+//! machine's doing and forgotten. Then there are two ways to play it, and a recording cannot tell which is right, so
+//! the caller must:
+//!
+//! - **open loop:** bursts come when they came, whether or not the last one is done (arrivals from outside);
+//! - **closed loop:** a task sleeps as long after each burst as it did (clients that wait for answers). Then a slower
+//!   machine gets less to do.
+//!
+//! **Censoring.** A task that was throttled had its demand cut off in two places. Between bursts nothing is lost: what
+//! arrived meanwhile was run later and is part of a burst. But a burst that was still waiting when the recording ended
+//! would have run on: its demand is scaled up by the part of its time for which it was throttled,
+//! `work * time / (time - throttled)`.
+
+use crate::plan::{Plan, Source, TaskPlan, WorkloadPlan};
+use crate::program::{Program, Step};
+use crate::random::Span;
+use crate::synthetic::GroupIndex;
+use core::fmt;
+use quotient_core::{Nanos, Weight};
+use quotient_trace::{Definition, Item, Observer, ReadError, Reader, Replay, Run, TaskId, Wait};
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+/// Most bursts of a recording: 16 bytes each, so that a huge trace is refused before it fills the memory.
+const BURSTS_MAX: usize = 16_000_000;
+
+/// How a recording is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loop {
+    /// Bursts come when they came.
+    Open,
+    /// Each task sleeps after a burst as long as it did.
+    Closed,
+}
+
+/// A recording that cannot be used.
+#[derive(Debug)]
+pub enum RecordingError {
+    /// It cannot be read.
+    Read(ReadError),
+    /// It is too long.
+    TooLong,
+    /// Nobody ran in it.
+    Nothing,
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordingError::Read(error) => error.fmt(formatter),
+            RecordingError::TooLong => write!(
+                formatter,
+                "more than {BURSTS_MAX} bursts: cut the trace into shorter ones"
+            ),
+            RecordingError::Nothing => formatter.write_str("nobody runs in this trace"),
+        }
+    }
+}
+
+impl std::error::Error for RecordingError {}
+
+/// One stretch of demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Burst {
+    /// When it was woken, from the begin of the recording.
+    at: u64,
+    work: u64,
+}
+
+/// The bursts of one task.
+#[derive(Clone, Debug, Default)]
+struct Demand {
+    name: String,
+    group: String,
+    bursts: Vec<Burst>,
+    /// Ends of the bursts, parallel to them.
+    ends: Vec<u64>,
+    is_open: bool,
+    throttled: u64,
+}
+
+/// What the tasks of a recorded trace wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    tasks: Vec<Demand>,
+    /// From its first to its last event.
+    pub length: Nanos,
+    /// CPUs that were seen.
+    pub cpus: u32,
+    /// CPU time of all tasks, as recorded.
+    pub recorded: Nanos,
+    /// What was added for bursts that a limit cut off.
+    pub restored: Nanos,
+}
+
+struct Collector {
+    tasks: BTreeMap<TaskId, Demand>,
+    bursts: usize,
+}
+
+impl Collector {
+    fn demand(
+        &mut self,
+        replay: &Replay,
+        task: TaskId,
+        group: quotient_trace::GroupId,
+    ) -> &mut Demand {
+        self.tasks.entry(task).or_insert_with(|| Demand {
+            name: replay.table().task_name(task).into(),
+            group: replay.table().group_path(group).into(),
+            ..Demand::default()
+        })
+    }
+
+    fn open(demand: &mut Demand, at: u64) -> bool {
+        if demand.is_open {
+            return false;
+        }
+        demand.is_open = true;
+        demand.throttled = 0;
+        demand.bursts.push(Burst { at, work: 0 });
+        demand.ends.push(at);
+        true
+    }
+}
+
+impl Observer for Collector {
+    fn ran(&mut self, replay: &Replay, run: &Run) {
+        if run.task.is_idle() {
+            return;
+        }
+        let demand = self.demand(replay, run.task, run.group);
+        let opened = Collector::open(demand, run.from.0);
+        if let (Some(last), Some(end)) = (demand.bursts.last_mut(), demand.ends.last_mut()) {
+            last.work += run.to.0 - run.from.0;
+            *end = run.to.0;
+        }
+        let goes_on = run.state.is_none_or(|state| state.is_runnable());
+        demand.is_open = goes_on;
+        self.bursts += usize::from(opened);
+    }
+
+    fn waited(&mut self, replay: &Replay, wait: &Wait) {
+        let demand = self.demand(replay, wait.task, wait.group);
+        let opened = wait.is_woken && Collector::open(demand, wait.from.0);
+        if wait.was_throttled {
+            demand.throttled += wait.to.0 - wait.from.0;
+        }
+        if let Some(end) = demand.ends.last_mut() {
+            *end = (*end).max(wait.to.0);
+        }
+        self.bursts += usize::from(opened);
+    }
+}
+
+impl Recording {
+    /// Reads a trace in any format that quotient-trace knows.
+    ///
+    /// # Errors
+    /// With the line for what cannot be read; or it is too long, or empty.
+    pub fn read(input: &mut dyn BufRead) -> Result<Recording, RecordingError> {
+        let mut reader = Reader::open(input).map_err(RecordingError::Read)?;
+        let mut replay = Replay::new();
+        let mut collector = Collector {
+            tasks: BTreeMap::new(),
+            bursts: 0,
+        };
+        while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
+            match item {
+                Item::Event(event) => replay.event(&event, &mut collector),
+                Item::Definition(definition) => {
+                    Recording::rename(&mut collector, &definition);
+                    replay.define(&definition);
+                }
+            }
+            if collector.bursts > BURSTS_MAX {
+                return Err(RecordingError::TooLong);
+            }
+        }
+        replay.finish(&mut collector);
+        let (begin, end) = replay.span();
+        let cpus = u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX);
+        Recording::from_parts(collector, begin.0, end.0, cpus)
+    }
+
+    /// A name may come after the first event of its task.
+    fn rename(collector: &mut Collector, definition: &Definition) {
+        if let Definition::Task { id, info } = definition
+            && let Some(demand) = collector.tasks.get_mut(id)
+            && demand.name.is_empty()
+        {
+            demand.name.clone_from(&info.name);
+        }
+    }
+
+    fn from_parts(
+        collector: Collector,
+        begin: u64,
+        end: u64,
+        cpus: u32,
+    ) -> Result<Recording, RecordingError> {
+        let (mut tasks, mut recorded, mut restored) = (Vec::new(), 0, 0);
+        for (id, mut demand) in collector.tasks {
+            recorded += demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
+            if demand.is_open
+                && let Some(last) = demand.bursts.last_mut()
+            {
+                let time = u128::from(end - last.at);
+                let free = time.saturating_sub(u128::from(demand.throttled)).max(1);
+                let whole = u128::from(last.work) * time / free;
+                // No task can have wanted more than one CPU.
+                let whole = whole.min(time) as u64;
+                restored += whole.saturating_sub(last.work);
+                last.work = last.work.max(whole);
+            }
+            for (burst, burst_end) in demand.bursts.iter_mut().zip(&mut demand.ends) {
+                burst.at -= begin;
+                *burst_end -= begin;
+            }
+            if demand.name.is_empty() {
+                demand.name = format!("task{}", id.0);
+            }
+            if demand.bursts.iter().any(|burst| burst.work > 0) {
+                tasks.push(demand);
+            }
+        }
+        if tasks.is_empty() {
+            return Err(RecordingError::Nothing);
+        }
+        Ok(Recording {
+            tasks,
+            length: Nanos(end - begin),
+            cpus: cpus.max(1),
+            recorded: Nanos(recorded),
+            restored: Nanos(restored),
+        })
+    }
+
+    /// The groups whose tasks ran, by path, with what these wanted; the root is "". O(bursts).
+    pub fn groups(&self) -> BTreeMap<&str, Nanos> {
+        let mut groups = BTreeMap::new();
+        for demand in &self.tasks {
+            let work: u64 = demand.bursts.iter().map(|burst| burst.work).sum();
+            *groups.entry(demand.group.as_str()).or_insert(Nanos::ZERO) += Nanos(work);
+        }
+        groups
+    }
+
+    /// Keeps only the tasks of a group and those below it. Returns whether any are left.
+    pub fn keep_group(&mut self, path: &str) -> bool {
+        let below = format!("{path}/");
+        self.tasks
+            .retain(|demand| demand.group == path || demand.group.starts_with(&below));
+        !self.tasks.is_empty()
+    }
+
+    /// Names of the tasks, in the order of their numbers in the trace.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tasks.iter().map(|demand| demand.name.as_str())
+    }
+
+    /// Number of tasks that ran.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Number of bursts.
+    pub fn bursts(&self) -> usize {
+        self.tasks.iter().map(|task| task.bursts.len()).sum()
+    }
+
+    /// Adds the recording to a plan as one workload with one meter, both called `name`: every task as it was, in
+    /// `group`. The meter's times are those of bursts, from their wake-up to their end.
+    pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop) {
+        let meter = plan.meter(name);
+        let mut tasks = Vec::new();
+        for demand in &self.tasks {
+            let program = match how {
+                Loop::Open => {
+                    let queue = self.source(plan, core::slice::from_ref(demand));
+                    serve(queue, meter)
+                }
+                Loop::Closed => closed(demand, meter),
+            };
+            let program = plan.program(program);
+            tasks.push(task(group, program));
+        }
+        plan.workloads.push(WorkloadPlan {
+            name: name.into(),
+            tasks,
+        });
+    }
+
+    /// Adds the recording to a plan as `threads` tasks that share all bursts in the order in which they came.
+    pub fn add_pooled(&self, plan: &mut Plan, name: &str, group: GroupIndex, threads: u32) {
+        let meter = plan.meter(name);
+        let queue = self.source(plan, &self.tasks);
+        let program = plan.program(serve(queue, meter));
+        plan.workloads.push(WorkloadPlan {
+            name: name.into(),
+            tasks: vec![task(group, program); threads as usize],
+        });
+    }
+
+    fn source(&self, plan: &mut Plan, demands: &[Demand]) -> u32 {
+        let mut bursts: Vec<Burst> = demands
+            .iter()
+            .flat_map(|demand| demand.bursts.iter().copied())
+            .filter(|burst| burst.work > 0)
+            .collect();
+        bursts.sort_by_key(|burst| burst.at);
+        let queue = plan.queue();
+        plan.sources.push(Source {
+            queue,
+            begin: Nanos::ZERO,
+            gap: Span::ZERO,
+            parts: 1,
+            times: bursts.iter().map(|burst| Nanos(burst.at)).collect(),
+            works: bursts.iter().map(|burst| Nanos(burst.work)).collect(),
+        });
+        queue
+    }
+}
+
+fn task(group: GroupIndex, program: u32) -> TaskPlan {
+    TaskPlan {
+        group,
+        program,
+        weight: Weight::DEFAULT,
+        slice: None,
+        begin: Nanos::ZERO,
+        cpu: None,
+    }
+}
+
+fn serve(queue: u32, meter: u32) -> Program {
+    Program::forever([Step::Take(queue), Step::Serve, Step::Finish(meter)])
+}
+
+fn closed(demand: &Demand, meter: u32) -> Program {
+    let mut steps = Vec::new();
+    let mut last = 0;
+    for (burst, end) in demand.bursts.iter().zip(&demand.ends) {
+        steps.extend([
+            Step::Sleep(Nanos(burst.at.saturating_sub(last)).into()),
+            Step::Stamp,
+            Step::Run(Nanos(burst.work).into()),
+            Step::Lap(meter),
+        ]);
+        last = *end;
+    }
+    Program::new(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Machine, Simulation, synthetic};
+    use quotient_core::Limit;
+    use quotient_trace::{Discard, JsonLines};
+
+    fn recorded(limit: Option<Limit>) -> (Recording, u64) {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = Nanos::from_secs(2);
+        let group = plan.group("app");
+        plan.groups[0].limit = limit;
+        let work = Span::Fixed(Nanos::from_millis(3));
+        synthetic::closed_loop(
+            &mut plan,
+            "app",
+            group,
+            2,
+            work,
+            Nanos::from_millis(7).into(),
+        );
+        synthetic::spinners(&mut plan, "hog", group, u32::from(limit.is_some()));
+        let mut simulation = Simulation::new(&plan, JsonLines::new(Vec::new())).unwrap();
+        simulation.run().unwrap();
+        let busy = simulation.outcome().busy_ns;
+        let text = simulation.into_sink().finish().unwrap();
+        (Recording::read(&mut text.as_slice()).unwrap(), busy)
+    }
+
+    fn played(recording: &Recording, how: Loop) -> crate::Outcome {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = Nanos::from_secs(2);
+        recording.add_to(&mut plan, "again", None, how);
+        let mut simulation = Simulation::new(&plan, Discard).unwrap();
+        simulation.run().unwrap();
+        simulation.outcome()
+    }
+
+    #[test]
+    fn a_recording_plays_as_it_was() {
+        let (recording, busy) = recorded(None);
+        assert_eq!((recording.tasks(), recording.recorded.0), (2, busy));
+        assert_eq!(recording.restored, Nanos::ZERO);
+        for how in [Loop::Open, Loop::Closed] {
+            let outcome = played(&recording, how);
+            assert!(outcome.busy_ns.abs_diff(busy) <= 3_000_000, "{how:?}");
+            assert_eq!(outcome.meter("again").unwrap().times.p99_ns / 100_000, 30);
+        }
+    }
+
+    #[test]
+    fn what_a_limit_cut_off_is_restored() {
+        let limit = Limit::new(Nanos::from_millis(20), Nanos::from_millis(100));
+        let (recording, busy) = recorded(Some(limit));
+        // The hog was throttled for four fifths of its time and wanted a whole CPU.
+        assert!(
+            recording.restored.0 > busy,
+            "{:?} {busy}",
+            recording.restored
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "hello\n", "\0\0\0"] {
+            assert!(Recording::read(&mut text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A scenario file, field by field. Every range is checked while reading, so that an error knows its line and column.
+
+use super::values::{Count, SpanValue, Time};
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) about: String,
+    /// Read before everything else, by hand; here only so that it is a known field.
+    #[serde(default, rename = "base")]
+    _base: Option<String>,
+    #[serde(default = "one")]
+    pub(super) seed: u64,
+    #[serde(deserialize_with = "positive_time")]
+    pub(super) duration: Time,
+    pub(super) machine: MachineTable,
+    #[serde(default)]
+    pub(super) scheduler: SchedulerTable,
+    #[serde(default)]
+    pub(super) costs: CostTable,
+    #[serde(default)]
+    pub(super) group: Vec<GroupTable>,
+    #[serde(default)]
+    pub(super) workload: Vec<WorkloadTable>,
+    #[serde(default)]
+    pub(super) change: Vec<ChangeTable>,
+    #[serde(default)]
+    pub(super) variant: Vec<VariantTable>,
+    #[serde(default)]
+    pub(super) sweep: Vec<SweepTable>,
+    #[serde(default)]
+    pub(super) expect: Vec<ExpectTable>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MachineTable {
+    pub(super) shape: Spanned<String>,
+    pub(super) hz: Option<u32>,
+    pub(super) tick_skew: Option<bool>,
+    pub(super) ticks: Option<TicksName>,
+    pub(super) smt_speed: Option<u32>,
+    #[serde(default)]
+    pub(super) distances: Vec<Vec<u32>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TicksName {
+    Needed,
+    Busy,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SchedulerTable {
+    pub(super) pick: Option<PickName>,
+    pub(super) throttle: Option<ThrottleName>,
+    pub(super) bandwidth: Option<BandwidthName>,
+    pub(super) slice_expiry: Option<bool>,
+    pub(super) load_average: Option<LoadAverageName>,
+    pub(super) group_clock: Option<GroupClockName>,
+    pub(super) base_slice: Option<Time>,
+    pub(super) wakeup_granularity: Option<Time>,
+    pub(super) quantum: Option<Time>,
+    pub(super) balance_every: Option<Time>,
+    pub(super) run_to_parity: Option<bool>,
+    pub(super) next_buddy: Option<bool>,
+    pub(super) last_buddy: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum PickName {
+    Cfs,
+    Eevdf,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ThrottleName {
+    Queue,
+    ExitToUser,
+    Exact,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum BandwidthName {
+    Default,
+    Kernel,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LoadAverageName {
+    Off,
+    EveryTick,
+    Staggered,
+    RateLimited,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum GroupClockName {
+    Foreign,
+    Up,
+    Smp,
+    Concur,
+}
+
+/// Costs with the place that each figure comes from: a cost without a source is a guess in disguise.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CostTable {
+    /// Where the figures come from, printed with the result.
+    #[serde(default)]
+    pub(super) sources: Vec<String>,
+    pub(super) switch: Option<Time>,
+    pub(super) tick: Option<Time>,
+    pub(super) ipi_send: Option<Time>,
+    pub(super) ipi_receive: Option<Time>,
+    pub(super) wake: Option<Time>,
+    pub(super) syscall: Option<Time>,
+    pub(super) lock: Option<Time>,
+    pub(super) line_near: Option<Time>,
+    pub(super) line_far: Option<Time>,
+    pub(super) migrate_near: Option<Time>,
+    pub(super) migrate_far: Option<Time>,
+    pub(super) load_average: Option<Time>,
+    pub(super) bandwidth_switch: Option<Time>,
+    pub(super) clock_read: Option<Time>,
+    pub(super) clock_read_running: Option<Time>,
+    pub(super) answer_delay: Option<Time>,
+    pub(super) noise_every: Option<Time>,
+    pub(super) noise_length: Option<Time>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GroupTable {
+    pub(super) path: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    pub(super) weight: Option<u32>,
+    #[serde(default)]
+    pub(super) idle: bool,
+    pub(super) quota: Option<Time>,
+    pub(super) period: Option<Time>,
+    pub(super) burst: Option<Time>,
+    #[serde(default)]
+    pub(super) smooth: bool,
+    #[serde(default)]
+    pub(super) soft: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeTable {
+    pub(super) at: Time,
+    pub(super) group: Spanned<String>,
+    #[serde(default, deserialize_with = "weight")]
+    pub(super) weight: Option<u32>,
+    pub(super) idle: Option<bool>,
+    pub(super) quota: Option<Time>,
+    pub(super) period: Option<Time>,
+    pub(super) burst: Option<Time>,
+    #[serde(default)]
+    pub(super) unlimited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    Spin,
+    Once,
+    OpenLoop,
+    ClosedLoop,
+    Periodic,
+    Pipe,
+    Messaging,
+    Build,
+    WakeAndWork,
+    ClockReaders,
+    KeyFlips,
+    RtApp,
+    Replay,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ClockName {
+    EveryThread,
+    OwnThread,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LoopName {
+    Open,
+    Closed,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkloadTable {
+    pub(super) name: Spanned<String>,
+    pub(super) kind: Kind,
+    #[serde(default)]
+    pub(super) group: String,
+    /// Makes this many groups `group.0`, `group.1` ... with one such workload each.
+    pub(super) groups: Option<Count>,
+    pub(super) threads: Option<Count>,
+    #[serde(default, deserialize_with = "weight")]
+    pub(super) weight: Option<u32>,
+    pub(super) slice: Option<Time>,
+    pub(super) begin: Option<Time>,
+    pub(super) cpu: Option<u32>,
+    pub(super) work: Option<SpanValue>,
+    pub(super) gap: Option<SpanValue>,
+    pub(super) think: Option<SpanValue>,
+    pub(super) kernel: Option<SpanValue>,
+    pub(super) wait: Option<SpanValue>,
+    pub(super) pause: Option<SpanValue>,
+    pub(super) period: Option<Time>,
+    pub(super) write: Option<Time>,
+    pub(super) parts: Option<Count>,
+    pub(super) rounds: Option<u32>,
+    pub(super) teams: Option<u32>,
+    pub(super) fan: Option<u32>,
+    pub(super) loops: Option<u32>,
+    pub(super) jobs: Option<u32>,
+    pub(super) calls: Option<u32>,
+    pub(super) sites: Option<u32>,
+    pub(super) batched: Option<bool>,
+    pub(super) how: Option<ClockName>,
+    pub(super) file: Option<String>,
+    pub(super) r#loop: Option<LoopName>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VariantTable {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) set: toml::Table,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SweepTable {
+    pub(super) key: String,
+    pub(super) values: Vec<toml::Value>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExpectTable {
+    pub(super) what: String,
+    pub(super) value: Spanned<String>,
+    #[serde(default)]
+    pub(super) unit: String,
+    /// What the source of the scenario says.
+    pub(super) seed: Option<f64>,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let weight = i64::deserialize(deserializer)?;
+    match u32::try_from(weight) {
+        Ok(weight @ 1..=10_000) => Ok(Some(weight)),
+        _ => Err(de::Error::custom(format!(
+            "weight = {weight} is outside 1..=10000"
+        ))),
+    }
+}
+
+fn positive_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    let time = Time::deserialize(deserializer)?;
+    let day = 86_400_000_000_000;
+    if (1..=day).contains(&time.0.0) {
+        Ok(time)
+    } else {
+        Err(de::Error::custom("duration is outside 1ns..=86400s"))
+    }
+}

@@ -1,0 +1,195 @@
+//! Scenario files: everything in `scenarios/` runs and meets its expectations; what is wrong is named with its place.
+
+use quotient_sim::scenario::{Files, Folder, Scenario};
+use quotient_sim::{Machine, Simulation};
+use quotient_trace::Discard;
+use std::io::BufRead;
+use std::path::Path;
+
+/// Files in memory.
+struct Shelf(Vec<(&'static str, &'static str)>);
+
+impl Files for Shelf {
+    fn read(&mut self, name: &str) -> Result<String, String> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, text)| (*text).to_owned())
+            .ok_or_else(|| format!("{name}: no such file"))
+    }
+
+    fn open(&mut self, name: &str) -> Result<Box<dyn BufRead>, String> {
+        self.read(name)
+            .map(|text| Box::new(std::io::Cursor::new(text)) as Box<dyn BufRead>)
+    }
+}
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    Scenario::parse("test.toml", text, &mut Shelf(Vec::new())).map_err(|error| error.to_string())
+}
+
+const HEAD: &str = "name = \"x\"\nduration = \"1s\"\n[machine]\nshape = \"2\"\n";
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    for (rest, expected) in [
+        ("hz = 0", "test.toml:4:9: impossible machine: hz = 0"),
+        ("colour = 1", "test.toml:5:1: unknown field `colour`"),
+        (
+            "[[group]]\npath = \"a\"\nweight = 0",
+            "test.toml:7:10: weight = 0 is outside 1..=10000",
+        ),
+        ("[[group]]\npath = \"a//b\"", "test.toml:6:8: "),
+        (
+            "[[group]]\npath = \"a\"\nquota = \"0.5ms\"",
+            "test.toml:6:8: quota",
+        ),
+        (
+            "[[group]]\npath = \"a\"\nperiod = \"5ms\"",
+            "without a quota",
+        ),
+        (
+            "[[group]]\npath = \"a\"\nquota = \"5\"",
+            "test.toml:7:9: \"5\" is not a time",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"dance\"",
+            "test.toml:7:8: unknown variant `dance`",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"once\"",
+            "test.toml:6:8: workload w: a workload of kind Once needs `work`",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\nrounds = 5",
+            "has no use for `rounds`",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = 0",
+            "test.toml:8:11: 0 is outside 1..=1000000",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = \"many\"",
+            "neither a number",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\ncpu = 2",
+            "cpu Some(2) of 2",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"rt-app\"\nfile = \"no.json\"",
+            "no.json: no such file",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[variant]]\nname = \"v\"\nset = { \"workload.7.threads\" = 1 }",
+            "variant v: workload.7.threads leads nowhere",
+        ),
+        (
+            "[[sweep]]\nkey = \"machine.hz\"\nvalues = [100, 100]",
+            "two runs are called",
+        ),
+        (
+            "[[sweep]]\nkey = \"machine.shape\"\nvalues = [\"2\", \"99999\"]",
+            "run 99999: impossible machine",
+        ),
+        (
+            "[[change]]\nat = \"1s\"\ngroup = \"a\"",
+            "a change of nothing",
+        ),
+    ] {
+        let error = parse(&format!("{HEAD}{rest}\n")).expect_err(rest);
+        assert!(error.contains(expected), "{rest}: {error}");
+    }
+    for text in [
+        "",
+        "name",
+        "[[[",
+        "\u{0}",
+        "name = \"x\"\nduration = \"0s\"\n[machine]\nshape=\"1\"",
+    ] {
+        assert!(parse(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn scenarios_that_are_based_on_themselves_are_refused() {
+    let mut shelf = Shelf(vec![
+        ("a.toml", "base = \"b.toml\"\nname = \"a\""),
+        (
+            "b.toml",
+            "base = \"a.toml\"\nduration = \"1s\"\n[machine]\nshape = \"3\"",
+        ),
+        (
+            "c.toml",
+            "duration = \"1s\"\n[machine]\nshape = \"3\"\nhz = 100",
+        ),
+    ]);
+    let text = shelf.read("a.toml").unwrap();
+    let error = Scenario::parse("a.toml", &text, &mut shelf).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("based on itself: a.toml -> b.toml -> a.toml"),
+        "{error}"
+    );
+    let text = "base = \"c.toml\"\nname = \"d\"\n[machine]\nshape = \"4\"";
+    let scenario = Scenario::parse("d.toml", text, &mut shelf).unwrap();
+    let plan = scenario.plan(0, None, None, &mut shelf).unwrap();
+    assert_eq!((plan.machine.cpus(), plan.machine.hz), (4, 100));
+    let error = Scenario::parse("e.toml", "base = \"none.toml\"", &mut shelf).unwrap_err();
+    assert!(error.to_string().contains("none.toml"), "{error}");
+}
+
+#[test]
+fn another_machine_replaces_the_shape_only() {
+    let text = format!(
+        "{HEAD}hz = 100\n[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = \"2*cpus\"\n"
+    );
+    let scenario = parse(&text).unwrap();
+    let machine = Machine::parse("4x2").unwrap();
+    let plan = scenario
+        .plan(0, Some(&machine), Some(7), &mut Shelf(Vec::new()))
+        .unwrap();
+    assert_eq!(
+        (plan.machine.cpus(), plan.machine.hz, plan.seed),
+        (8, 100, 7)
+    );
+    assert_eq!(plan.workloads[0].tasks.len(), 16);
+}
+
+#[test]
+fn every_scenario_meets_its_expectations() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the folder of scenarios")
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        })
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut missed = Vec::new();
+    for path in files {
+        let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        let mut files = Folder::of(&path);
+        let mut outcomes = Vec::new();
+        for run in 0..scenario.runs().count() {
+            let plan = scenario
+                .plan(run, None, None, &mut files)
+                .expect("checked before");
+            let mut simulation = Simulation::new(&plan, Discard).expect("checked before");
+            simulation
+                .run()
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            outcomes.push(simulation.outcome());
+        }
+        let findings = scenario
+            .judge(&outcomes)
+            .unwrap_or_else(|error| panic!("{error}"));
+        for finding in findings.iter().filter(|finding| !finding.met) {
+            missed.push(format!("{}: {finding:?}", scenario.name()));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
