@@ -128,7 +128,7 @@ fn plan_idle(topology: &Topology, me: CpuId, loads: &[Arc<CpuLoad>]) -> Option<P
 fn by_load(mine: &CpuLoad) -> bool {
     matches!(
         mine.config().map(|config| config.group_clock),
-        Some(GroupClock::PerCpu(_))
+        Some(GroupClock::PerCpu(_) | GroupClock::Averaged(_))
     )
 }
 

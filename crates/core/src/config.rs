@@ -21,8 +21,11 @@ pub enum GroupClock {
     /// Every CPU gives the group its full weight, and charges it there for the service it got elsewhere.
     #[default]
     Foreign,
-    /// Every CPU gives the group a part of its weight, from the load it has there (what the kernel does).
+    /// Every CPU gives the group a part of its weight, from what is runnable there and everywhere now.
     PerCpu(WeightMode),
+    /// As [`GroupClock::PerCpu`], from load averages (what the kernel does). While they are switched off
+    /// ([`crate::Gates::load_averages`]), from what is runnable.
+    Averaged(WeightMode),
 }
 
 /// Settings of a scheduler. All CPUs of one [`crate::GroupTree`] share them.

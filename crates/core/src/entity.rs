@@ -1,5 +1,6 @@
 //! What a task carries about its scheduling while it sleeps or moves.
 
+use crate::pelt::{LoadAverages, TaskAverage, TaskSums};
 use crate::units::{Nanos, Slice};
 use crate::weight::{NICE_0, Nice, Weight};
 
@@ -17,6 +18,8 @@ pub struct TaskEntity {
     pub(crate) slice: u32,
     /// When it last changed CPUs, in [`MIGRATION_TICK_SHIFT`] ticks; the balancer rotates by it.
     pub(crate) migrated: u32,
+    /// Load averages, as of when it went to sleep.
+    pub(crate) averages: TaskSums,
     /// Whether it has ever been queued.
     pub(crate) placed: bool,
     /// Whether it defers throttles: it holds something that others wait for.
@@ -50,6 +53,7 @@ impl TaskEntity {
             shares,
             slice,
             migrated: 0,
+            averages: TaskSums::NONE,
             placed: false,
             deferring: false,
         }
@@ -58,6 +62,11 @@ impl TaskEntity {
     /// CPU time charged to the task so far.
     pub const fn cpu_time(&self) -> Nanos {
         Nanos(self.sum_exec)
+    }
+
+    /// Load averages of the task as of when it last left a run queue; nothing while they are switched off.
+    pub fn load_averages(&self) -> LoadAverages {
+        TaskAverage::restore(self.averages, Nanos(self.slept_at)).figures(self.shares)
     }
 
     /// Shares that the task competes with inside its group.

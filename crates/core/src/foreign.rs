@@ -29,6 +29,7 @@
 
 use crate::config::{Config, GroupClock};
 use crate::group_weight::{GroupLoad, WeightMode, weight};
+use crate::load_average::averaged_load;
 use crate::node::Node;
 use crate::timeline::{Rules, Timeline};
 use crate::units::to_virtual;
@@ -168,4 +169,20 @@ pub(crate) fn shares_here(timeline: &Timeline, mode: WeightMode, cpus: u32) -> u
         cpus,
     };
     weight(mode, timeline.group.shares(), load)
+}
+
+/// The same under [`GroupClock::Averaged`], from load averages: O(1), but for a look at the other CPUs every few
+/// milliseconds. What was never averaged has its whole weight.
+pub(crate) fn shares_averaged(timeline: &mut Timeline, mode: WeightMode, cpus: u32) -> u32 {
+    let rules = timeline.group.load_rules();
+    let (now, shares) = (timeline.average.load(), timeline.group.shares());
+    let Some(load) = timeline.load.as_deref_mut() else {
+        return shares;
+    };
+    let (here, others, runnable) = load.weigh(&rules);
+    weight(
+        mode,
+        shares,
+        averaged_load(now, here, others, runnable, cpus),
+    )
 }

@@ -4,7 +4,9 @@ use crate::bandwidth::Bandwidth;
 use crate::clock::CpuCells;
 use crate::config::Config;
 use crate::foreign::Presence;
+use crate::load_average::{GroupAverages, SumRules};
 use crate::outside::Outside;
+use crate::pelt::LoadAverages;
 use crate::tree::Changes;
 use crate::units::{CpuId, Nanos};
 use crate::weight::{IDLE_SHARES, Weight};
@@ -40,6 +42,8 @@ pub struct Group {
     /// own part from to learn what the group got elsewhere.
     pub(crate) service: AtomicU64,
     pub(crate) presence: Presence,
+    /// Made when a CPU first averages the group.
+    averages: OnceLock<Box<GroupAverages>>,
     /// Made with the first limit.
     pub(crate) bandwidth: OnceLock<Arc<Bandwidth>>,
 }
@@ -88,6 +92,7 @@ impl Group {
             alarm: AtomicU64::new(u64::MAX),
             service: AtomicU64::new(0),
             presence: Presence::default(),
+            averages: OnceLock::new(),
             bandwidth: OnceLock::new(),
         }
     }
@@ -210,6 +215,25 @@ impl Group {
     /// Tasks of this group itself that are queued or running, as last published by the CPUs.
     pub fn runnable(&self) -> usize {
         self.cells.runnable() as usize
+    }
+
+    /// Load averages over all CPUs, as far as published. Under [`crate::load_average::UpdateMode::OnDemand`], the default,
+    /// O(CPUs), late by a millisecond, and fading by itself while nothing runs. Zero while load averages are off.
+    pub fn load_averages(&self, now: Nanos) -> LoadAverages {
+        let averages = self.averages.get();
+        averages.map_or(LoadAverages::default(), |averages| {
+            averages.figures(now, &self.load_rules())
+        })
+    }
+
+    pub(crate) fn averages(&self) -> &GroupAverages {
+        let cpus = self.config().cpus;
+        self.averages
+            .get_or_init(|| Box::new(GroupAverages::new(cpus)))
+    }
+
+    pub(crate) fn load_rules(&self) -> SumRules {
+        self.changes.load_rules.get()
     }
 
     /// Adds CPU time that was spent outside the run queues (blocking threads, foreign tasks), to the group and to

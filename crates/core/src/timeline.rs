@@ -8,6 +8,7 @@ use crate::config::Policy;
 use crate::group::Group;
 use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
+use crate::run_queue::QueueLoad;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ pub(crate) struct Timeline {
     pub(crate) nr: u32,
     /// Tasks among them.
     pub(crate) tasks: u32,
-    /// Tasks in this timeline and below it; kept for [`crate::GroupClock::PerCpu`] only.
+    /// Tasks in this timeline and below it that limits do not keep back; kept where weights follow from loads and for
+    /// load averages.
     pub(crate) tasks_below: u32,
     /// The entity that was chosen, or `NONE`.
     pub(crate) current: u32,
@@ -72,6 +74,8 @@ pub(crate) struct Timeline {
     pub(crate) deferring: u32,
     /// How long the group was throttled here while none above it was, up to the end of the last throttle.
     pub(crate) throttled_past: Nanos,
+    /// Load averages, once they were switched on.
+    pub(crate) load: Option<Box<QueueLoad>>,
     /// Another group took over the id while this one still had tasks: freed when empty.
     pub(crate) orphan: bool,
     pub(crate) vacant: bool,
@@ -103,6 +107,7 @@ impl Timeline {
             meter: None,
             deferring: 0,
             throttled_past: Nanos::ZERO,
+            load: None,
             orphan: false,
             vacant: false,
         }

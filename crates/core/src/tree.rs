@@ -4,6 +4,8 @@ use crate::bandwidth::Timers;
 use crate::config::Config;
 use crate::error::GroupError;
 use crate::group::{Birth, Group};
+use crate::load_average::{LiveRules, SumRules, UpdateMode};
+use crate::units::Nanos;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BinaryHeap, VecDeque};
@@ -32,6 +34,8 @@ pub(crate) struct Changes {
     pub(crate) config: Config,
     count: AtomicU64,
     recent: Mutex<VecDeque<u32>>,
+    /// How load averages are summed over CPUs.
+    pub(crate) load_rules: LiveRules,
     /// The bandwidth timers of all groups.
     pub(crate) timers: Timers,
     /// Held while a limit is changed: one change at a time.
@@ -47,6 +51,11 @@ impl Changes {
             config,
             count: AtomicU64::new(0),
             recent: Mutex::default(),
+            load_rules: LiveRules::new(SumRules::new(
+                UpdateMode::default(),
+                1,
+                Nanos::from_millis(1),
+            )),
             timers: Timers::default(),
             limits: Mutex::default(),
         }
@@ -129,6 +138,11 @@ impl GroupTree {
     /// The configuration shared by all CPUs.
     pub fn config(&self) -> &Config {
         self.shared.root.config()
+    }
+
+    /// How load averages are summed over CPUs; can be changed at any time.
+    pub fn load_rules(&self) -> &LiveRules {
+        &self.shared.root.changes().load_rules
     }
 
     /// The group that everything descends from. It cannot be removed.

@@ -117,7 +117,7 @@ impl Contribution {
     }
 
     /// On demand nothing is in the shared sum; only after a change of mode there is something to take out.
-    fn leave_shared(&mut self) -> u32 {
+    pub(super) fn leave_shared(&mut self) -> u32 {
         self.published_at = None;
         if self.published == 0 {
             return 0;

@@ -36,11 +36,13 @@
 //! - withdrawn is forgotten: after the last CPU has withdrawn, the sum is 0 in every mode.
 
 mod contribution;
+mod group;
 mod mode;
 mod sum;
 mod weight;
 
 pub use contribution::{Contribution, Others};
+pub(crate) use group::{GroupAverages, GroupParts};
 pub use mode::{LiveRules, SumRules, UpdateMode};
 pub use sum::{CLUSTER_CPUS, GroupSum, REFRESH_INTERVAL};
 pub use weight::averaged_load;

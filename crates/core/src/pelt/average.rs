@@ -6,6 +6,32 @@ use crate::units::Nanos;
 /// The scale of `runnable` and `util`: one task that is always there.
 const SCALE: u64 = 1024;
 
+/// Averages as figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadAverages {
+    /// Average of the runnable shares.
+    pub load: u64,
+    /// Average number of runnable tasks, times 1,024.
+    pub runnable: u64,
+    /// Average number of CPUs in use, times 1,024.
+    pub util: u64,
+}
+
+/// What of a task's averages is kept while it sleeps; the time of the last update is when it fell asleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TaskSums {
+    runnable: u32,
+    util: u32,
+}
+
+impl TaskSums {
+    /// Of a task of which nothing is known.
+    pub(crate) const NONE: TaskSums = TaskSums {
+        runnable: 0,
+        util: 0,
+    };
+}
+
 /// The averages of one task: 16 bytes, so that they can travel with it.
 ///
 /// Load and runnable differ by the factor of the shares alone, so one sum stands for both.
@@ -24,6 +50,32 @@ impl TaskAverage {
             last: now.0,
             runnable: 0,
             util: 0,
+        }
+    }
+
+    /// The averages of a task that slept since `last`, when it kept `sums`.
+    pub(crate) const fn restore(sums: TaskSums, last: Nanos) -> TaskAverage {
+        TaskAverage {
+            last: last.0,
+            runnable: sums.runnable,
+            util: sums.util,
+        }
+    }
+
+    /// What is to be kept while the task sleeps.
+    pub(crate) const fn sums(&self) -> TaskSums {
+        TaskSums {
+            runnable: self.runnable,
+            util: self.util,
+        }
+    }
+
+    /// The averages of a task of `shares`, as of the last update.
+    pub fn figures(&self, shares: u32) -> LoadAverages {
+        LoadAverages {
+            load: self.load(shares),
+            runnable: self.runnable(),
+            util: self.util(),
         }
     }
 
@@ -154,6 +206,15 @@ impl QueueAverage {
     /// When the averages were last brought up to date, to the unit.
     pub const fn updated_at(&self) -> Nanos {
         Nanos(self.last)
+    }
+
+    /// The averages, as of the last update.
+    pub fn figures(&self) -> LoadAverages {
+        LoadAverages {
+            load: self.load(),
+            runnable: self.runnable(),
+            util: self.util(),
+        }
     }
 
     /// Average of the shares that competed.

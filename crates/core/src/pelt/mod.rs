@@ -38,7 +38,7 @@ mod average;
 mod clock;
 mod decay;
 
-pub(crate) use average::faded;
-pub use average::{QueueAverage, QueueInput, TaskAverage};
+pub use average::{LoadAverages, QueueAverage, QueueInput, TaskAverage};
+pub(crate) use average::{TaskSums, faded};
 pub use clock::PeltClock;
 pub use decay::{LOAD_AVG_MAX, PERIOD, UNIT, decay};

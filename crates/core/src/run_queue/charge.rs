@@ -99,6 +99,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if self.service_clock.cpus > 1 {
             self.load.publish_settled(self.last, delta);
         }
+        self.average_chain();
     }
 
     /// Keeps distances from a timeline's zero point small, and publishes how far it is.

@@ -50,7 +50,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         now: Nanos,
     ) -> bool {
         let leaf = slot.0;
+        self.average_path(leaf, now);
         let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
+        self.restore_task_average(index, &entity, now);
         let fresh = kind == Enqueue::New && !entity.placed;
         self.count_task(leaf, true);
         self.count_active(leaf, 1);
@@ -100,6 +102,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             node = timeline.node;
             level = timeline.parent;
+            self.average_one(level, now);
             self.admit(level, node, lag, false, now);
             if self.timelines[level as usize].nr > 1 {
                 break;
@@ -268,14 +271,25 @@ impl<T, G: Gates> RunQueue<T, G> {
         let timeline = &mut self.timelines[leaf as usize];
         timeline.tasks = step(timeline.tasks);
         timeline.cell.publish_runnable(timeline.tasks);
-        if self.service_clock.mode == GroupClock::Foreign {
+        self.count_below(leaf, if joins { 1 } else { -1 });
+    }
+
+    /// Counts tasks in or out of a timeline and of all above, up to one that is throttled, where weights or load averages
+    /// depend on it.
+    pub(super) fn count_below(&mut self, level: u32, by: i32) {
+        if self.service_clock.mode == GroupClock::Foreign && !G::load_averages() {
             return;
         }
-        let mut level = leaf;
+        let mut level = level;
         while level != NONE {
+            let closed = self.is_closed(level);
             let timeline = &mut self.timelines[level as usize];
-            timeline.tasks_below = step(timeline.tasks_below);
+            // Saturates: load averages may have been off while some of the tasks came.
+            timeline.tasks_below = timeline.tasks_below.saturating_add_signed(by);
             timeline.cell.publish_below(timeline.tasks_below);
+            if closed {
+                break;
+            }
             level = timeline.parent;
         }
     }

@@ -14,6 +14,7 @@ use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
+use crate::pelt::TaskSums;
 use crate::units::{Nanos, to_virtual};
 use std::sync::Arc;
 
@@ -52,9 +53,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         debug_assert!(
             self.current != NONE && self.timelines[self.leaf as usize].current == self.current
         );
-        let timeline = &mut self.timelines[self.leaf as usize];
-        let node = &mut self.slab.nodes[self.current as usize];
-        let sleeper = TaskEntity {
+        let node = &self.slab.nodes[self.current as usize];
+        let mut sleeper = TaskEntity {
             // Equal weights: the sleeper owes what the other was owed.
             lag: if entity.lag == 0 {
                 0
@@ -66,9 +66,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             shares: node.shares,
             slice: 0,
             migrated: node.migrated,
+            averages: TaskSums::NONE,
             placed: true,
             deferring: false,
         };
+        let index = self.current;
+        self.save_task_average(index, &mut sleeper, now);
+        self.restore_task_average(index, entity, now);
+        let timeline = &mut self.timelines[self.leaf as usize];
+        let node = &mut self.slab.nodes[index as usize];
         node.sum_exec = entity.sum_exec;
         node.migrated = entity.migrated;
         // Nobody waits, so nobody is kept waiting by a full request even for a new task.

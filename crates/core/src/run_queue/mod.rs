@@ -15,6 +15,7 @@
 //! Invariants, asserted by [`RunQueue::check`]: `pending` belongs to exactly the timelines from `leaf` to the root;
 //! every timeline but the root's is queued or current in its parent iff it has entities; sums and counts match.
 
+mod averages;
 mod budget;
 mod charge;
 mod detach;
@@ -24,6 +25,8 @@ mod pick;
 mod put;
 mod throttle;
 
+pub(crate) use averages::QueueLoad;
+use averages::TaskLoad;
 pub use detach::Detached;
 pub use enqueue::GroupSlot;
 
@@ -86,6 +89,10 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     scavenging: Vec<u32>,
     load: Arc<CpuLoad>,
     pub(crate) clock: Arc<CpuClock>,
+    /// Load averages of tasks, by node.
+    task_loads: Vec<TaskLoad>,
+    /// When the chain was last averaged.
+    averaged_at: Nanos,
     gates: PhantomData<fn() -> G>,
 }
 
@@ -139,6 +146,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             scavenging: Vec::new(),
             load,
             clock,
+            task_loads: Vec::new(),
+            averaged_at: Nanos::ZERO,
             gates: PhantomData,
         }
     }
@@ -330,10 +339,10 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Brings the weight and idleness of a group's node up to date, wherever the node is.
     fn refresh_weight(&mut self, index: u32) {
+        let shares = self.group_shares(index);
         let timeline = &self.timelines[index as usize];
         let (node, parent_level) = (timeline.node, timeline.parent);
         let parent = parent_level as usize;
-        let shares = self.group_shares(index);
         let idle = timeline.group.is_idle();
         self.slab.get_mut(node).idle = idle;
         let old = self.slab.get(node).shares;
@@ -381,12 +390,16 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    fn group_shares(&self, index: u32) -> u32 {
-        let timeline = &self.timelines[index as usize];
+    fn group_shares(&mut self, index: u32) -> u32 {
+        let timeline = &mut self.timelines[index as usize];
+        let cpus = self.service_clock.cpus;
         match self.service_clock.mode {
             GroupClock::Foreign => timeline.group.shares(),
-            GroupClock::PerCpu(mode) => {
-                crate::foreign::shares_here(timeline, mode, self.service_clock.cpus)
+            GroupClock::Averaged(mode) if G::load_averages() => {
+                crate::foreign::shares_averaged(timeline, mode, cpus)
+            }
+            GroupClock::PerCpu(mode) | GroupClock::Averaged(mode) => {
+                crate::foreign::shares_here(timeline, mode, cpus)
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::config::Policy;
 use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::node::{NONE, Place};
+use crate::pelt::TaskSums;
 use crate::units::{Nanos, to_virtual};
 
 impl<T, G: Gates> RunQueue<T, G> {
@@ -15,6 +16,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         self.charge_task(now, 0);
+        self.average_current();
         self.requeue_yielder(handle);
     }
 
@@ -25,6 +27,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         self.charge_task(now, 0);
+        self.average_current();
         let node = self.slab.get_mut(self.current);
         node.handle = Some(handle);
         if !node.v.is_before(node.deadline) {
@@ -94,6 +97,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     #[cold]
     fn switch_slow(&mut self, handle: T, must: bool) -> Option<T> {
+        self.average_current();
         self.requeue_yielder(handle);
         self.settle(must);
         let mut next = self.descend(must);
@@ -130,7 +134,9 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Takes a task out of its timeline for good, saving its lag. It may be current or queued.
     pub(super) fn dismiss(&mut self, level: u32, index: u32, now: Nanos) -> TaskEntity {
+        self.average_path(level, now);
         let lag = self.withdraw(level, index);
+        self.average_emptied(level, now);
         self.count_task(level, false);
         self.count_active(level, -1);
         let deferring = core::mem::replace(&mut self.slab.get_mut(index).deferring, false);
@@ -138,16 +144,18 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
-        let entity = TaskEntity {
+        let mut entity = TaskEntity {
             lag,
             sum_exec: node.sum_exec,
             slept_at: now.0,
             shares: node.shares,
             slice: if node.custom_slice { node.slice } else { 0 },
             migrated: node.migrated,
+            averages: TaskSums::NONE,
             placed: true,
             deferring,
         };
+        self.save_task_average(index, &mut entity, now);
         self.slab.release(index);
         self.refresh_parts(level);
         entity

@@ -171,6 +171,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.count_active(parent, -active);
         self.nr_throttled = self.nr_throttled.wrapping_add_signed(active);
+        self.average_path(parent, now);
+        let below = self.timelines[level as usize].tasks_below.cast_signed();
+        self.count_below(parent, -below);
         if self.slab.get(node).place == Place::Off {
             // Nothing of it was queued; this is how it is born dry.
             return;
@@ -191,7 +194,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             let timeline = &self.timelines[level as usize];
             (timeline.node, timeline.parent)
         };
+        self.average_one(parent, now);
         let lag = self.withdraw(parent, node);
+        self.average_emptied(parent, now);
         let timeline = &mut self.timelines[level as usize];
         timeline.lag = lag;
         timeline.left_at = now.0;
@@ -223,6 +228,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         let runnable = timeline.nr > 0;
         self.nr_throttled = self.nr_throttled.wrapping_add_signed(-active);
         self.count_active(parent, active);
+        self.average_path(parent, now);
+        let below = self.timelines[level as usize].tasks_below.cast_signed();
+        self.count_below(parent, below);
         if runnable {
             let (above, node) = self.link_up(level, false, now);
             self.refresh_parts(level);
