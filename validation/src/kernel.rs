@@ -28,15 +28,7 @@ pub fn run(
     length: Duration,
     interrupt: &Interrupt,
 ) -> Result<Outcome, Problem> {
-    let stage = Stage::start(controller, scenario)?;
-    let seen = observe::watch(
-        &stage.groups,
-        scenario.focus(),
-        scenario.period(),
-        length,
-        interrupt,
-    )?;
-    Ok(Outcome::new(Host::Kernel, scenario, &seen, &stage.groups))
+    Stage::start(controller, scenario)?.outcome(scenario, length, interrupt)
 }
 
 /// One group with its threads.
@@ -66,7 +58,7 @@ impl Watched for Staged {
 }
 
 /// All groups of a scenario. Dropping it lifts the caps, ends the threads and removes the groups, children first.
-struct Stage {
+pub struct Stage {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     groups: Vec<Staged>,
@@ -75,7 +67,11 @@ struct Stage {
 }
 
 impl Stage {
-    fn start(controller: &Controller, scenario: &Scenario) -> Result<Self, Problem> {
+    /// Makes the groups and starts the threads.
+    ///
+    /// # Errors
+    /// When the kernel refuses something; nothing is left behind then.
+    pub fn start(controller: &Controller, scenario: &Scenario) -> Result<Self, Problem> {
         let mut stage = Self {
             stop: Arc::default(),
             threads: Vec::new(),
@@ -104,6 +100,31 @@ impl Stage {
             stage.start_threads(index, plan.load)?;
         }
         Ok(stage)
+    }
+
+    /// Watches the groups for `length`.
+    ///
+    /// # Errors
+    /// [`Problem::Interrupted`], or when counters cannot be read.
+    pub fn outcome(
+        &self,
+        scenario: &Scenario,
+        length: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Outcome, Problem> {
+        let (focus, period) = (scenario.focus(), scenario.period());
+        let seen = observe::watch(&self.groups, focus, period, length, interrupt)?;
+        Ok(Outcome::new(Host::Kernel, scenario, &seen, &self.groups))
+    }
+
+    /// Seconds that each job of the scenario's group `index` took so far.
+    pub fn jobs(&self, index: usize) -> Vec<f64> {
+        self.groups[index].jobs.seconds()
+    }
+
+    /// The cgroup of the scenario's group `index`.
+    pub fn cgroup(&self, index: usize) -> &Cgroup {
+        &self.groups[index].cgroup
     }
 
     /// Starts the threads of one group, each of which moves itself into its cgroup before it computes.

@@ -56,19 +56,7 @@ pub fn run(
     length: Duration,
     interrupt: &Interrupt,
 ) -> Result<Outcome, Problem> {
-    let stage = Stage::start(settings, scenario)?;
-    let seen = observe::watch(
-        &stage.groups,
-        scenario.focus(),
-        scenario.period(),
-        length,
-        interrupt,
-    )?;
-    let host = match settings.rules {
-        BandwidthRules::Default => Host::Quotient,
-        BandwidthRules::Kernel { .. } => Host::QuotientKernelMode,
-    };
-    Ok(Outcome::new(host, scenario, &seen, &stage.groups))
+    Stage::start(settings, scenario)?.outcome(scenario, length, interrupt)
 }
 
 /// One group with what its tasks publish.
@@ -109,7 +97,8 @@ impl Watched for Staged {
 }
 
 /// All groups of a scenario on a tokio runtime of their own. Dropping it ends the tasks and the runtime.
-struct Stage {
+pub struct Stage {
+    settings: Settings,
     groups: Vec<Staged>,
     stop: Arc<AtomicBool>,
     scheduler: Scheduler,
@@ -117,7 +106,11 @@ struct Stage {
 }
 
 impl Stage {
-    fn start(settings: Settings, scenario: &Scenario) -> Result<Self, Problem> {
+    /// Makes the groups and spawns the tasks.
+    ///
+    /// # Errors
+    /// When a runtime, a scheduler or a group cannot be made.
+    pub fn start(settings: Settings, scenario: &Scenario) -> Result<Self, Problem> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(settings.vcpus)
             .enable_all()
@@ -130,6 +123,7 @@ impl Stage {
             .build()
             .map_err(Problem::during("cannot build a scheduler"))?;
         let mut stage = Self {
+            settings,
             groups: Vec::new(),
             stop: Arc::default(),
             scheduler,
@@ -152,6 +146,35 @@ impl Stage {
             }
         }
         Ok(stage)
+    }
+
+    /// Watches the groups for `length`.
+    ///
+    /// # Errors
+    /// [`Problem::Interrupted`].
+    pub fn outcome(
+        &self,
+        scenario: &Scenario,
+        length: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Outcome, Problem> {
+        let (focus, period) = (scenario.focus(), scenario.period());
+        let seen = observe::watch(&self.groups, focus, period, length, interrupt)?;
+        let host = match self.settings.rules {
+            BandwidthRules::Default => Host::Quotient,
+            BandwidthRules::Kernel { .. } => Host::QuotientKernelMode,
+        };
+        Ok(Outcome::new(host, scenario, &seen, &self.groups))
+    }
+
+    /// Seconds that each job of the scenario's group `index` took so far.
+    pub fn jobs(&self, index: usize) -> Vec<f64> {
+        self.groups[index].jobs.seconds()
+    }
+
+    /// The group of the scenario's group `index`.
+    pub fn group(&self, index: usize) -> &Group {
+        &self.groups[index].group
     }
 
     fn make(&self, plan: &GroupPlan, origin: Instant) -> Result<Staged, Problem> {
