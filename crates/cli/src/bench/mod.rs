@@ -5,14 +5,12 @@
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
 //! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
+//! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
-//! | `bandwidth` | limits: charged and used against the ideal, the fullest window, beside the real kernel |
-//! | `pains` | what hurts users of the kernel's limits, with the kernel's rules and with ours |
 //! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
 mod arena;
-mod bandwidth;
 mod fair;
 mod flip;
 mod goal;
@@ -20,7 +18,7 @@ mod hog;
 mod jump;
 mod loadavg;
 mod memory;
-mod pains;
+mod pipe;
 mod probe;
 mod scale;
 mod spawner;
@@ -49,14 +47,13 @@ enum BenchCommand {
     Fair(FairArguments),
     /// What a branch costs that is nearly never taken: static key, atomic, plain static, none; a few seconds
     Jump(KeysArguments),
+    /// What gated features cost where two tasks wake each other: compiled out, branch, static keys; five minutes, or seconds
+    /// without valgrind
+    Pipe(KeysArguments),
     /// What flipping a static key costs, in every mode; half a minute
     Flip(KeysArguments),
     /// Memory a task and a group, and growth of costs up to 100,000 groups and 1,000,000 tasks
     Scale(ScaleArguments),
-    /// Limits: charged and used against the ideal, the fullest window, beside the real kernel; four minutes
-    Bandwidth(bandwidth::BandwidthArguments),
-    /// What hurts users of the kernel's limits, with the kernel's rules and with ours; three minutes
-    Pains(pains::PainsArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
     Loadavg(loadavg::LoadavgArguments),
     /// One measurement of `scale` in a process of its own
@@ -65,6 +62,9 @@ enum BenchCommand {
     /// Flips of one key in a process of its own, to be watched
     #[command(hide = true)]
     FlipProbe(flip::FlipProbeArguments),
+    /// One case of `pipe` in a process of its own, to be counted
+    #[command(hide = true)]
+    PipeProbe(pipe::PipeProbeArguments),
 }
 
 /// What `bench switch` takes.
@@ -148,13 +148,13 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
-        BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
-        BenchCommand::Pains(arguments) => pains::run(arguments),
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
         BenchCommand::Jump(arguments) => jump::run(arguments),
         BenchCommand::Flip(arguments) => flip::run(arguments),
         BenchCommand::Probe(arguments) => probe::run(arguments),
         BenchCommand::FlipProbe(arguments) => flip::probe(arguments),
+        BenchCommand::Pipe(arguments) => pipe::run(arguments),
+        BenchCommand::PipeProbe(arguments) => pipe::probe(arguments),
     }
 }
 
