@@ -8,9 +8,12 @@
 //! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
+//! | `bandwidth` | limits: charged and used against the ideal, the fullest window, beside the real kernel |
+//! | `pains` | what hurts users of the kernel's limits, with the kernel's rules and with ours |
 //! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
 mod arena;
+mod bandwidth;
 mod fair;
 mod flip;
 mod goal;
@@ -19,6 +22,7 @@ mod jump;
 mod loadavg;
 mod memory;
 mod pipe;
+mod pains;
 mod probe;
 mod scale;
 mod spawner;
@@ -54,6 +58,10 @@ enum BenchCommand {
     Flip(KeysArguments),
     /// Memory a task and a group, and growth of costs up to 100,000 groups and 1,000,000 tasks
     Scale(ScaleArguments),
+    /// Limits: charged and used against the ideal, the fullest window, beside the real kernel; four minutes
+    Bandwidth(bandwidth::BandwidthArguments),
+    /// What hurts users of the kernel's limits, with the kernel's rules and with ours; three minutes
+    Pains(pains::PainsArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
     Loadavg(loadavg::LoadavgArguments),
     /// One measurement of `scale` in a process of its own
@@ -148,6 +156,8 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
+        BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
+        BenchCommand::Pains(arguments) => pains::run(arguments),
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
         BenchCommand::Jump(arguments) => jump::run(arguments),
         BenchCommand::Flip(arguments) => flip::run(arguments),
