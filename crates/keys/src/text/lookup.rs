@@ -1,5 +1,5 @@
-//! From an address to the site there: what the signal handler searches. Compiled everywhere, so that its cost can be
-//! measured everywhere.
+//! From an address to the site there: what the signal handler searches. Needs nothing of the platform, so that its cost
+//! can be measured everywhere.
 
 /// All sites, by address. Addresses are kept as 32-bit distances from the lowest, apart from the rest, so that a search
 /// among 16,000 sites touches few cache lines.

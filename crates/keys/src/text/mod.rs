@@ -3,6 +3,7 @@
 //! Two implementations of one type, [`Text`]: `x86_64` patches, `stub` never does. The engine above cannot tell them
 //! apart, because patching is an optimisation that may always be left out.
 
+#[cfg(any(patching, feature = "bench"))]
 pub(crate) mod lookup;
 
 #[cfg(patching)]
