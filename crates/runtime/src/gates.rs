@@ -98,7 +98,6 @@ pub(crate) fn load_averages_hold() -> Result<EnableGuard, FlipError> {
 ///
 /// # Errors
 /// As [`bandwidth_hold`].
-#[allow(dead_code)] // its user comes with the feature
 pub(crate) fn events_hold() -> Result<EnableGuard, FlipError> {
     EVENTS.hold()
 }

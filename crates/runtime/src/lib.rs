@@ -52,6 +52,8 @@ mod defer;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod event_log;
+#[cfg(not(loom))]
 mod gates;
 #[cfg(not(loom))]
 mod group;
@@ -103,6 +105,7 @@ pub use self::{
     cpu_clock::{ClockError, TaskClock},
     cpu_timer::{CpuTimer, CpuTimerError},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},
+    event_log::{Drained, RecordError, Recording},
     group::{Group, GroupBuilder, Leftover},
     histogram::Histogram,
     in_group::{InGroup, InGroupExt},

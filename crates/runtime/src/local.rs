@@ -136,8 +136,11 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
         if local.scheduler.get() != address {
             return;
         }
-        let Some(task) = task.take() else { return };
+        let Some(mut task) = task.take() else { return };
         let vcpu = local.vcpu.get();
+        if RuntimeGates::events() {
+            note_wake(&mut task, kind, vcpu);
+        }
         let displaced = local.next.replace(Some(Arrival { task, kind }));
         if let Some(displaced) = displaced
             && let Some(shared) = &*local.owner.borrow()
@@ -149,6 +152,14 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
         let shared = task.context().shared.clone();
         shared.submit_remote(task, kind);
     }
+}
+
+/// Records a wake-up of `task` by this thread's virtual CPU.
+#[cold]
+fn note_wake(task: &mut Task, kind: Enqueue, vcpu: usize) {
+    let shared = task.context().shared.clone();
+    let now = shared.now();
+    shared.log.wake(task, kind, vcpu, Some(vcpu), now);
 }
 
 /// Guard of one virtual CPU's poll.

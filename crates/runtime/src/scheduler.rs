@@ -258,6 +258,11 @@ impl Scheduler {
         }
     }
 
+    /// What all parts share.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn wrap(&self, core: &Arc<quotient_core::Group>) -> Group {
         let _shape = self.shared.lock_shape();
         Group {

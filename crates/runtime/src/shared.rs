@@ -19,11 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
 use quotient_core::Topology;
-use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, GroupTree, Nanos};
+use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, Gates, GroupTree, Nanos};
 
 use crate::clock::Clock;
 use crate::cpu_timer::CpuTimers;
-use crate::gates::RunQueue;
+use crate::event_log::EventLog;
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) host: Box<dyn Host>,
     pub(crate) tick: TickControl,
     pub(crate) cpu_timers: CpuTimers,
+    /// What a recording of events has so far.
+    pub(crate) log: EventLog,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
     pub(crate) shape: Mutex<()>,
     /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
@@ -143,6 +146,7 @@ impl Shared {
             host,
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
+            log: EventLog::new(slots),
             shape: Mutex::new(()),
             leaving: Mutex::new(Vec::new()),
             tree,
@@ -222,6 +226,9 @@ impl Shared {
         task.owned_mut().since = now;
         let home = task.context().home.load(Ordering::Relaxed) as usize;
         let target = self.choose(home, now);
+        if RuntimeGates::events() {
+            self.log.wake(&mut task, kind, target, None, now);
+        }
         match self.vcpus[target].inbox.push(Arrival { task, kind }) {
             Ok(()) => {
                 self.vcpus[target].resched.store(true, Ordering::Relaxed);
@@ -313,6 +320,9 @@ impl Shared {
         }
         let mut kicked = 0_u64;
         let more = self.tree.refill(now, &mut |cpu| kicked |= 1 << cpu.index());
+        if RuntimeGates::events() {
+            self.log.look_at_limits(self, now);
+        }
         self.kick(kicked);
         more
     }

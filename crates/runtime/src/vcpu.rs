@@ -232,6 +232,9 @@ impl Vcpu {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };
             gates::check(&queue);
+            if RuntimeGates::events() {
+                shared.log.look_at_throttles(self.index, &queue, now);
+            }
             let Some(task) = picked else {
                 drop(queue);
                 if !returning && self.pull(shared, Reason::Idle, now) {
@@ -251,7 +254,13 @@ impl Vcpu {
             // Rule 7: an empty queue has nothing to steal.
             held = (queue.nr_queued() == 0).then_some(queue);
             let poll_started = now;
+            if RuntimeGates::events() {
+                shared.log.begin(self.index, &mut task, now);
+            }
             (previous, now) = self.dispatch(shared, me, entered, task, held.as_deref_mut(), now);
+            if RuntimeGates::events() {
+                shared.log.end(self.index, previous.state(), now);
+            }
             let long = now.saturating_sub(poll_started) > STALE_AFTER;
             self.short_polls = if long {
                 0
@@ -277,6 +286,9 @@ impl Vcpu {
 
     /// Decides how to return to the host.
     fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
+        if RuntimeGates::events() {
+            shared.log.leave(self.index, now);
+        }
         let alone = shared.regular == 1 && !self.is_stand_in();
         if !alone && now.saturating_sub(self.last_balance) >= BALANCE_INTERVAL {
             self.last_balance = now;

@@ -32,6 +32,8 @@ pub struct Run {
     pub from: Nanos,
     /// Until when.
     pub to: Nanos,
+    /// How much of it is billed to the task; all of it unless the recorder says otherwise.
+    pub charged: Nanos,
     /// Why it ended; `None` if the trace or the task's membership did.
     pub state: Option<TaskState>,
 }
@@ -138,6 +140,8 @@ struct CpuState {
     /// `None` until the first switch, and after a loss.
     current: Option<TaskId>,
     since: Nanos,
+    /// Of the run in progress, ns.
+    uncharged: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +233,7 @@ impl Replay {
         self.cpus.entry(cpu).or_insert(CpuState {
             current: None,
             since: first,
+            uncharged: 0,
         });
         match kind {
             Kind::Switch { prev, state, next } => self.switch(event, prev, state, next, observer),
@@ -239,6 +244,13 @@ impl Replay {
             Kind::Migrate { task, to, .. } => {
                 if let Some(Status::Runnable { cpu, .. }) = self.tasks.get_mut(&task) {
                     *cpu = to;
+                }
+            }
+            Kind::Uncharged { task, time } => {
+                if let Some(state) = self.cpus.get_mut(&cpu)
+                    && state.current == Some(task)
+                {
+                    state.uncharged = state.uncharged.saturating_add(time.get());
                 }
             }
             Kind::Attach { task, group } => self.attach(time, task, group, observer),
@@ -272,7 +284,7 @@ impl Replay {
         for (cpu, state) in cpus {
             match state.current {
                 Some(task) if task.is_idle() => observer.idled(self, cpu, state.since, end),
-                Some(task) => observer.ran(self, &self.run(task, cpu, state.since, end, None)),
+                Some(task) => observer.ran(self, &self.run(task, cpu, state, end, None)),
                 None => {}
             }
         }
@@ -299,22 +311,25 @@ impl Replay {
         }
     }
 
+    /// The run that `state` describes, up to `to`.
     fn run(
         &self,
         task: TaskId,
         cpu: CpuId,
-        from: Nanos,
+        state: CpuState,
         to: Nanos,
-        state: Option<TaskState>,
+        left: Option<TaskState>,
     ) -> Run {
-        let group = self.table.group_of(task);
+        let length = (to - state.since).as_nanos();
+        let charged = length.saturating_add_signed(state.uncharged.saturating_neg());
         Run {
             task,
-            group,
+            group: self.table.group_of(task),
             cpu,
-            from,
+            from: state.since,
             to,
-            state,
+            charged: Nanos(charged),
+            state: left,
         }
     }
 
@@ -342,7 +357,7 @@ impl Replay {
         if is_known && prev.is_idle() {
             observer.idled(self, cpu, before.since, time);
         } else if is_known {
-            observer.ran(self, &self.run(prev, cpu, before.since, time, Some(state)));
+            observer.ran(self, &self.run(prev, cpu, before, time, Some(state)));
         }
         if !prev.is_idle() {
             self.leave(time, cpu, prev, state, observer);
@@ -353,6 +368,7 @@ impl Replay {
         let current = CpuState {
             current: Some(next),
             since: time,
+            uncharged: 0,
         };
         self.cpus.insert(cpu, current);
     }
@@ -515,9 +531,10 @@ impl Replay {
             && let Some(state) = self.cpus.get(&cpu).copied()
             && state.current == Some(task)
         {
-            observer.ran(self, &self.run(task, cpu, state.since, time, None));
+            observer.ran(self, &self.run(task, cpu, state, time, None));
             let current = CpuState {
                 since: time,
+                uncharged: 0,
                 ..state
             };
             self.cpus.insert(cpu, current);
@@ -553,6 +570,7 @@ impl Replay {
         let unknown = CpuState {
             current: None,
             since: time,
+            uncharged: 0,
         };
         self.cpus.insert(cpu, unknown);
         self.tasks

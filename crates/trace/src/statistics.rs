@@ -47,7 +47,7 @@ pub struct TaskFigures {
     pub name: String,
     /// The path of its last group.
     pub group: String,
-    /// Time on CPUs.
+    /// Time on CPUs, as far as it is billed to it.
     pub cpu_ns: u64,
     /// How often it came to run.
     pub runs: u64,
@@ -64,7 +64,7 @@ pub struct TaskFigures {
 pub struct GroupFigures {
     /// Its path; empty for the root.
     pub group: String,
-    /// Time on CPUs.
+    /// Time on CPUs, as far as it is billed to it.
     pub cpu_ns: u64,
     /// How often one of its tasks came to run.
     pub runs: u64,
@@ -384,12 +384,12 @@ impl Observer for Gathered {
         let nanos = (run.to - run.from).as_nanos();
         let is_whole = u64::from(run.state.is_some());
         let task = self.task(replay.table(), run.task);
-        task.cpu += nanos;
+        task.cpu += run.charged.as_nanos();
         task.runs += is_whole;
         task.longest_run = task.longest_run.max(nanos);
         for group in replay.path(run.group) {
             let group = self.group(group);
-            group.cpu += nanos;
+            group.cpu += run.charged.as_nanos();
             group.runs += is_whole;
             group.longest_run = group.longest_run.max(nanos);
         }

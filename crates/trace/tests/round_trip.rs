@@ -102,6 +102,7 @@ fn kind() -> impl Strategy<Value = Kind> {
             parent
         }),
         task().prop_map(|task| Kind::Exit { task }),
+        (task(), amount()).prop_map(|(task, time)| Kind::Uncharged { task, time }),
         (task(), cpu(), cpu()).prop_map(|(task, from, to)| Kind::Migrate { task, from, to }),
         (task(), group()).prop_map(|(task, group)| Kind::Attach { task, group }),
     ];

@@ -94,6 +94,13 @@ pub enum Kind {
         /// To whose queue.
         to: CpuId,
     },
+    /// Part of the run in progress is not billed to `task`: the host ran something else, or somebody else was charged.
+    Uncharged {
+        /// Whose run.
+        task: TaskId,
+        /// How much of it, ns; negative if the task is billed for more than the run.
+        time: Amount,
+    },
     /// `task` belongs to `group` from now on.
     Attach {
         /// Who moves.

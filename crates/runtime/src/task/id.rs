@@ -16,6 +16,11 @@ const BLOCK: u64 = 1024;
 pub struct Id(NonZeroU64);
 
 impl Id {
+    /// The number, for records of events.
+    pub(crate) fn number(self) -> u64 {
+        self.0.get()
+    }
+
     /// A fresh identifier. O(1), no shared write except once in [`BLOCK`] calls.
     pub(super) fn next() -> Self {
         // Plain `std` even under loom: a name takes part in no protocol.

@@ -81,6 +81,10 @@ impl Vcpu {
             self.notes.excluded = notes.excluded.saturating_add(steal);
             me.resched.store(false, Ordering::Relaxed);
         }
+        if RuntimeGates::events() {
+            let (excluded, extra) = (self.notes.excluded, notes.extra);
+            shared.log.polled(self.index, excluded, extra, now);
+        }
         if let Some((_, figures)) = &self.figures {
             figures.record_poll(wall, delay, location);
             if wall > ESCAPE_LOOK {

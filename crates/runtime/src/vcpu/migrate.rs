@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::balance::{self, Reason};
-use quotient_core::{Enqueue, Nanos, Pull};
+use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
 use super::switch::enqueue;
+use crate::gates::RuntimeGates;
 use crate::shared::{OPEN, Shared, cpu_id};
 use crate::task_context::Task;
 
@@ -38,9 +39,11 @@ impl Vcpu {
         for detached in self.detached.drain(..) {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
-            task.context()
-                .home
-                .store(self.index as u32, Ordering::Relaxed);
+            let home = &task.context().home;
+            let from = home.swap(self.index as u32, Ordering::Relaxed);
+            if RuntimeGates::events() {
+                shared.log.migrate(&task, from as usize, self.index, now);
+            }
             enqueue(&mut queue, task, Enqueue::Migrate, now);
         }
         self.waiting = queue.nr_queued();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos};
 
 use super::{SHORT_POLLS, Vcpu};
@@ -17,6 +18,17 @@ pub(super) enum Previous {
     Again(Task),
     Pending(Parking<TaskContext>),
     Done,
+}
+
+impl Previous {
+    /// What the task does from now on, in the words of the recorder.
+    pub(super) fn state(&self) -> TaskState {
+        match self {
+            Previous::Nothing | Previous::Again(_) => TaskState::Runnable,
+            Previous::Pending(_) => TaskState::Sleeping,
+            Previous::Done => TaskState::Dead,
+        }
+    }
 }
 
 impl Vcpu {
@@ -88,6 +100,7 @@ impl Vcpu {
                 settle(queue, parking.owned_mut(), now);
                 if let Parked::Woken(mut task) = parking.park() {
                     // Woken after we looked: it is runnable again.
+                    note_late_wake(&mut task, now);
                     task.owned_mut().since = now;
                     enqueue(queue, task, Enqueue::Wake, now);
                 }
@@ -185,11 +198,22 @@ fn hand_over(
     if let Previous::Pending(mut parking) = std::mem::replace(previous, Previous::Nothing) {
         parking.owned_mut().entity = sleeper;
         if let Parked::Woken(mut task) = parking.park() {
+            note_late_wake(&mut task, now);
             task.owned_mut().since = now;
             enqueue(queue, task, Enqueue::Wake, now);
         }
     }
     next.take().map(|arrival| arrival.task)
+}
+
+/// Records the wake-up of a task that was on its way to sleep.
+#[inline]
+fn note_late_wake(task: &mut Task, now: Nanos) {
+    if RuntimeGates::events() {
+        let shared = task.context().shared.clone();
+        let home = task.context().home.load(Ordering::Relaxed) as usize;
+        shared.log.wake(task, Enqueue::Wake, home, None, now);
+    }
 }
 
 /// Takes the current task out of the queue and keeps its state with it.

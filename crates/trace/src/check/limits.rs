@@ -123,7 +123,7 @@ impl Limits {
             let Some(meter) = self.meters.get_mut(&group) else {
                 continue;
             };
-            meter.add(run.from, run.to);
+            meter.add(run.from, run.from + run.charged);
             while meter.windows.len() > OPEN_WINDOWS {
                 let margin = margin(self.slice, self.charge_max, meter, replay);
                 let breach = meter.judge_oldest(margin);

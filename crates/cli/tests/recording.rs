@@ -1,0 +1,188 @@
+//! What the runtime records is a schedule that keeps every rule, and says what the runtime's own figures say.
+
+use std::time::{Duration, Instant};
+
+use quotient::{Cpus, Scheduler};
+use quotient_trace::check::{Check, Options};
+use quotient_trace::{Figures, Ftrace, Item, JsonLines, Reader, Statistics};
+
+fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+fn spin(length: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < length {
+        std::hint::spin_loop();
+    }
+}
+
+/// Feeds a written log to the statistics and to the check.
+fn judge(text: &[u8], options: Options) -> Figures {
+    let mut reader = Reader::open(text).expect("our own log");
+    let (mut check, mut statistics) = (Check::new(options), Statistics::new());
+    while let Some(item) = reader.next_item().expect("our own log") {
+        match item {
+            Item::Definition(definition) => {
+                check.define(&definition);
+                quotient_trace::Sink::define(&mut statistics, &definition);
+            }
+            Item::Event(event) => {
+                check.event(&event, reader.line());
+                quotient_trace::Sink::event(&mut statistics, &event);
+            }
+        }
+    }
+    let findings = check.finish();
+    assert!(findings.is_clean(), "{:#?}", findings.breaches);
+    statistics.finish()
+}
+
+/// The machine may be busy with other tests: how long somebody waits proves nothing here.
+fn patient() -> Options {
+    Options {
+        idle_wait_max: Duration::from_secs(60).into(),
+        wait_max: Duration::from_secs(60).into(),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_recorded_program_keeps_every_rule() {
+    for workers in [1, 2] {
+        runtime(workers).block_on(async {
+            let scheduler = Scheduler::builder().build().expect("inside a runtime");
+            let recording = scheduler.record(1 << 18).expect("nobody records yet");
+            assert!(scheduler.record(1).is_err(), "one recording at a time");
+            let (left, right) = (
+                scheduler.group("tenants/left").unwrap().create().unwrap(),
+                scheduler.group("tenants/right").unwrap().create().unwrap(),
+            );
+            let mut tasks = Vec::new();
+            for group in [&left, &right] {
+                for _ in 0..4 {
+                    tasks.push(group.spawn(async {
+                        let (sender, mut receiver) = tokio::sync::mpsc::channel::<u32>(1);
+                        let echo = quotient::spawn(async move {
+                            let mut sum = 0;
+                            while let Some(value) = receiver.recv().await {
+                                spin(Duration::from_micros(20));
+                                sum += value;
+                            }
+                            sum
+                        });
+                        for value in 0..50 {
+                            sender.send(value).await.expect("the echo listens");
+                            tokio::task::yield_now().await;
+                        }
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        drop(sender);
+                        echo.await.expect("it ends")
+                    }));
+                }
+            }
+            let mut text = Vec::new();
+            let mut log = JsonLines::new(&mut text);
+            for task in tasks {
+                assert_eq!(task.await.expect("it ends"), 1225);
+                recording.drain(&mut log);
+            }
+            let (stats, polls) = (left.cpu_time(), left.stats().polls);
+            assert_eq!(recording.finish(&mut log).lost, 0);
+            log.finish().expect("memory");
+            let figures = judge(&text, patient());
+            let group = figures
+                .groups
+                .iter()
+                .find(|group| group.group == "tenants/left");
+            let group = group.expect("it ran");
+            let recorded = Duration::from_nanos(group.cpu_ns);
+            let apart = recorded.abs_diff(stats);
+            assert!(apart <= Duration::from_millis(1), "{recorded:?} {stats:?}");
+            assert!(group.runs.abs_diff(polls) <= 2, "{} {polls}", group.runs);
+            scheduler.shutdown().await;
+        });
+    }
+}
+
+#[test]
+fn throttles_and_refills_are_recorded() {
+    runtime(2).block_on(async {
+        let scheduler = Scheduler::builder().build().expect("inside a runtime");
+        let group = scheduler
+            .group("capped")
+            .unwrap()
+            .max(Cpus(0.2))
+            .create()
+            .unwrap();
+        let recording = scheduler.record(1 << 18).expect("nobody records yet");
+        let hogs: Vec<_> = (0..3)
+            .map(|_| {
+                group.spawn(async {
+                    let began = Instant::now();
+                    while began.elapsed() < Duration::from_millis(600) {
+                        spin(Duration::from_micros(200));
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for hog in hogs {
+            hog.await.expect("it ends");
+        }
+        let mut log = Ftrace::new(Vec::new());
+        assert_eq!(recording.finish(&mut log).lost, 0);
+        let text = log.finish().expect("memory");
+        let figures = judge(&text, patient());
+        let capped = figures
+            .groups
+            .iter()
+            .find(|figures| figures.group == "capped");
+        let capped = capped.expect("it ran");
+        let stats = group.stats();
+        let bandwidth = stats.bandwidth;
+        assert!(
+            capped.nr_periods >= 3 && capped.nr_throttled >= 2,
+            "{capped:?}"
+        );
+        assert!(
+            capped.nr_periods.abs_diff(bandwidth.nr_periods) <= 1,
+            "{capped:?} {bandwidth:?}"
+        );
+        assert!(capped.throttled_ns > 100_000_000, "{capped:?}");
+        scheduler.shutdown().await;
+    });
+}
+
+#[test]
+fn a_full_ring_forgets_the_oldest_and_counts() {
+    runtime(1).block_on(async {
+        let scheduler = Scheduler::builder().build().expect("inside a runtime");
+        let recording = scheduler.record(100).expect("nobody records yet");
+        let group = scheduler.group("a").unwrap().create().unwrap();
+        let yielder = group.spawn(async {
+            for _ in 0..500 {
+                tokio::task::yield_now().await;
+            }
+        });
+        let other = group.spawn(async {
+            for _ in 0..500 {
+                tokio::task::yield_now().await;
+            }
+        });
+        yielder.await.expect("it ends");
+        other.await.expect("it ends");
+        let mut text = Vec::new();
+        let mut log = JsonLines::new(&mut text);
+        let drained = recording.finish(&mut log);
+        log.finish().expect("memory");
+        assert!(drained.lost > 500 && drained.events <= 205, "{drained:?}");
+        let figures = judge(&text, patient());
+        assert_eq!(figures.lost, drained.lost);
+        scheduler.shutdown().await;
+    });
+}
