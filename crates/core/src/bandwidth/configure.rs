@@ -4,7 +4,7 @@
 //! follows at its next choice (as it does weights): from then on it charges the group's budget, or stops to. CPUs on which
 //! the group is throttled are posted at once.
 
-use super::sync::{Release, SeqCst};
+use super::sync::Release;
 use super::{
     Bandwidth, BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit,
     LimitError, RatioRule, Timers,
@@ -44,7 +44,7 @@ impl Bandwidth {
         self.soft.store(pool.limit.soft && !kernel, Release);
         let overdraft = super::OVERDRAFT_MAX.min(pool.limit.quota);
         self.overdraft.store(overdraft.0.cast_signed(), Release);
-        self.enabled.store(pool.enabled, SeqCst);
+        self.enabled.store(pool.enabled, Release);
         if !pool.enabled || kernel || self.is_ample() {
             // Nobody has to wait any more; by the kernel's rules everybody starts anew.
             while let Some(local) = pool.waiting.pop_front() {

@@ -2,7 +2,9 @@
 
 use super::mailbox::Mailbox;
 use super::rules::CHARGE_MAX;
-use super::sync::{AcqRel, AtomicBool, AtomicI64, AtomicU64, Relaxed, SeqCst};
+use super::sync::{
+    AcqRel, Acquire, AtomicBool, AtomicI64, AtomicU64, Relaxed, Release, SeqCst, fence,
+};
 use crate::units::CpuId;
 use std::sync::Arc;
 
@@ -123,14 +125,15 @@ impl Local {
         self.busy.store(true, Relaxed);
     }
 
-    /// The CPU has nothing of the group left to run. Sequentially consistent with the reading of who waits: either the
-    /// one that throttles sees this CPU idle, or this CPU sees that one wait.
+    /// The CPU has nothing of the group left to run. A fence follows, and one stands before the reading of who is busy:
+    /// either the one that throttles sees this CPU idle, or this CPU sees that one wait.
     pub(super) fn clear_busy(&self) {
-        self.busy.store(false, SeqCst);
+        self.busy.store(false, Relaxed);
+        fence(SeqCst);
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.busy.load(SeqCst)
+        self.busy.load(Relaxed)
     }
 
     pub(crate) fn set_throttled(&self, throttled: bool) {
@@ -142,11 +145,11 @@ impl Local {
     }
 
     pub(super) fn set_queued(&self, queued: bool) {
-        self.queued.store(queued, SeqCst);
+        self.queued.store(queued, Release);
     }
 
     pub(crate) fn is_queued(&self) -> bool {
-        self.queued.load(SeqCst)
+        self.queued.load(Acquire)
     }
 
     /// Tells the CPU to look at the group; once until it has.
@@ -162,6 +165,6 @@ impl Local {
     }
 
     pub(crate) fn is_posted(&self) -> bool {
-        self.posted.load(SeqCst)
+        self.posted.load(Acquire)
     }
 }

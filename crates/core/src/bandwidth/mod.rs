@@ -72,8 +72,9 @@
 //!
 //! ```text
 //!     throttling CPU (pool lock)            CPU that runs out of tasks
-//!     1  waiting := waiting + 1  (SeqCst)   a  busy := false          (SeqCst)
-//!     2  read busy of the others (SeqCst)   b  read waiting           (SeqCst)
+//!     1  waiting := waiting + 1             a  busy := false
+//!        fence(SeqCst)                         fence(SeqCst)
+//!     2  read busy of the others            b  read waiting
 //!        idle: take its balance                > 0: give the balance back, arm the slack timer for now
 //! ```
 //!
@@ -97,6 +98,7 @@
 //! | `timer` | which group is due |
 //! | `configure` | changing limits |
 //! | `stats` | what users read |
+//! | `sync`, `model` | locks and atomics, and every order of them |
 //! | `../run_queue/throttle`, `budget` | the CPU's side: taking entities out and putting them back |
 
 mod configure;
@@ -104,6 +106,8 @@ mod limit;
 mod local;
 mod mailbox;
 mod meter;
+#[cfg(all(test, feature = "model"))]
+mod model;
 mod parse;
 mod pool;
 pub(crate) mod rules;
@@ -125,7 +129,8 @@ use self::pool::Pool;
 use self::rules::{KEPT, OVERDRAFT_MAX, SLACK_DELAY, SLACK_MARGIN, SLICE_MAX};
 use self::stats::Lengths;
 use self::sync::{
-    Acquire, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, Release, SeqCst, lock,
+    Acquire, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, Relaxed, Release,
+    SeqCst, fence, lock,
 };
 use self::timer::NEVER;
 use crate::units::{CpuId, Nanos};
@@ -293,6 +298,7 @@ impl Bandwidth {
             }
             self.publish_waiting(&pool);
             // Somebody may have become idle since the pool looked; whoever does so later sees this CPU wait.
+            fence(SeqCst);
             if pool.reclaim_idle() {
                 pool.slack_at = now.0;
             }
@@ -308,7 +314,7 @@ impl Bandwidth {
             if local.balance() > KEPT && self.is_enabled() {
                 self.return_slack(local, now, timers);
             }
-        } else if self.waiting.load(SeqCst) > 0 {
+        } else if self.waiting.load(Relaxed) > 0 {
             let mut pool = self.pool();
             if local.is_queued() {
                 // Nothing to pay for; should something come, it waits from then on.
@@ -387,7 +393,7 @@ impl Bandwidth {
 
     fn publish_waiting(&self, pool: &Pool) {
         let waiting = u32::try_from(pool.waiting.len()).unwrap_or(u32::MAX);
-        self.waiting.store(waiting, SeqCst);
+        self.waiting.store(waiting, Relaxed);
     }
 
     /// A throttle of that length ended on some CPU.

@@ -1,9 +1,9 @@
 //! The locks and atomics of this room, replaceable by a model checker's (feature `model`).
 
 #[cfg(not(feature = "model"))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, fence};
 #[cfg(feature = "model")]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, fence};
 
 #[cfg(feature = "model")]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
