@@ -1,5 +1,6 @@
 //! One poll: its clocks, its figures and its charge.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
@@ -38,7 +39,7 @@ pub(super) struct Reference {
 }
 
 impl Vcpu {
-    /// Polls one task. Returns what became of it, the time after, and what the charge must know.
+    /// Polls one task and books its poll. Returns what became of it, and the time after.
     #[inline]
     pub(super) fn dispatch(
         &mut self,
@@ -49,6 +50,59 @@ impl Vcpu {
         held: Option<&mut RunQueue<Task>>,
         started: Nanos,
     ) -> (Previous, Nanos) {
+        let delay = self.begin(shared, entered, &mut task, started);
+        let location = task.context().location;
+        me.polling_since
+            .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
+        let polled = {
+            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(was_deferred)
+        };
+        let now = shared.now();
+        me.polling_since.store(0, Ordering::Relaxed);
+        let wall = now.saturating_sub(started);
+        let billed = self.bill(shared, me, entered.end_task(), wall, now);
+        self.record(shared, wall, delay, location);
+        let previous = match polled {
+            Polled::Pending(mut parking) => {
+                self.follow_deferral(parking.owned_mut(), entered);
+                parking.context().record_poll(billed, wall, delay);
+                Previous::Pending(parking)
+            }
+            Polled::Again(mut task) => {
+                self.follow_deferral(task.owned_mut(), entered);
+                task.context().record_poll(billed, wall, delay);
+                Previous::Again(task)
+            }
+            Polled::Finished(finishing) => {
+                self.forget_deferral(entered);
+                finishing.context().record_poll(billed, wall, delay);
+                self.charge_last_poll(me, held, now);
+                finishing.complete();
+                Previous::Done
+            }
+            Polled::Done => {
+                self.forget_deferral(entered);
+                Previous::Done
+            }
+        };
+        if shared.cpu_timers.are_armed() {
+            self.look_at_timers(shared, &previous);
+        }
+        (previous, now)
+    }
+
+    /// Makes the task and its group the current ones of this thread; returns how long the task has waited.
+    #[inline]
+    fn begin(
+        &mut self,
+        shared: &Arc<Shared>,
+        entered: &Entered,
+        task: &mut Task,
+        started: Nanos,
+    ) -> Nanos {
         let owned = task.owned_mut();
         let delay = started.saturating_sub(owned.since);
         owned.since = Nanos::ZERO;
@@ -60,19 +114,20 @@ impl Vcpu {
         if RuntimeGates::bandwidth() && owned.group.is_limited() {
             entered.begin_limited(task.context().throttled());
         }
-        me.polling_since
-            .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        let location = task.context().location;
-        let polled = {
-            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            task.poll(was_deferred)
-        };
-        let now = shared.now();
-        me.polling_since.store(0, Ordering::Relaxed);
-        let notes = entered.end_task();
-        let wall = now.saturating_sub(started);
+        delay
+    }
+
+    /// What the poll of `wall` time costs its task: less what others pay for or the host stole, and what it owes from elsewhere.
+    /// Shown on the virtual CPU's clock, before the task's own: a group read after its task is not behind it.
+    #[inline]
+    fn bill(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        notes: PollNotes,
+        wall: Nanos,
+        now: Nanos,
+    ) -> Nanos {
         self.notes = notes;
         if wall > SUSPICIOUS_POLL {
             // What the poll has shown of itself on its clocks is not taken back.
@@ -81,62 +136,41 @@ impl Vcpu {
             self.notes.excluded = notes.excluded.saturating_add(steal);
             me.resched.store(false, Ordering::Relaxed);
         }
+        let excluded = self.notes.excluded;
         if RuntimeGates::events() {
-            let (excluded, extra) = (self.notes.excluded, notes.extra);
-            shared.log.polled(self.index, excluded, extra, now);
+            shared.log.polled(self.index, excluded, notes.extra, now);
         }
-        if let Some((_, figures)) = &self.figures {
-            figures.record_poll(wall, delay, location);
-            if wall > ESCAPE_LOOK {
-                let alive = shared.host.alive_tasks();
-                if alive > self.alive {
-                    figures.record_escapes((alive - self.alive) as u64);
-                }
-                self.alive = alive;
-            }
-        }
-        let billed = wall
-            .saturating_sub(self.notes.excluded)
-            .saturating_add(notes.extra);
-        // Before the task's own clock: a group read after its task is not behind it.
+        let billed = wall.saturating_sub(excluded).saturating_add(notes.extra);
         me.clock.show(billed);
-        let previous = match polled {
-            Polled::Pending(mut parking) => {
-                self.follow_deferral(parking.owned_mut(), entered, notes);
-                parking.context().record_poll(billed, wall, delay);
-                Previous::Pending(parking)
-            }
-            Polled::Again(mut task) => {
-                self.follow_deferral(task.owned_mut(), entered, notes);
-                task.context().record_poll(billed, wall, delay);
-                Previous::Again(task)
-            }
-            Polled::Finished(finishing) => {
-                if notes.noted {
-                    drop(entered.take_deferral());
-                }
-                finishing.context().record_poll(billed, wall, delay);
-                self.charge_last_poll(me, held, now);
-                finishing.complete();
-                Previous::Done
-            }
-            Polled::Done => {
-                if notes.noted {
-                    drop(entered.take_deferral());
-                }
-                Previous::Done
-            }
+        billed
+    }
+
+    /// The poll in its group's figures.
+    #[inline]
+    fn record(
+        &mut self,
+        shared: &Shared,
+        wall: Nanos,
+        delay: Nanos,
+        location: &'static Location<'static>,
+    ) {
+        let Some((_, figures)) = &self.figures else {
+            return;
         };
-        if shared.cpu_timers.are_armed() {
-            self.look_at_timers(shared, &previous);
+        figures.record_poll(wall, delay, location);
+        if wall > ESCAPE_LOOK {
+            let alive = shared.host.alive_tasks();
+            if alive > self.alive {
+                figures.record_escapes((alive - self.alive) as u64);
+            }
+            self.alive = alive;
         }
-        (previous, now)
     }
 
     /// Takes over the deferral of throttles that the task has after its poll; the charge will tell the core.
     #[inline]
-    fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered, notes: PollNotes) {
-        if !notes.noted {
+    fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered) {
+        if !self.notes.noted {
             return;
         }
         let Some(deferral) = entered.take_deferral() else {
@@ -145,6 +179,14 @@ impl Vcpu {
         let active = deferral.is_active();
         owned.deferral = active.then_some(deferral);
         self.deferring = Some(active);
+    }
+
+    /// The task has ended: what it noted last means nothing.
+    #[inline]
+    fn forget_deferral(&self, entered: &Entered) {
+        if self.notes.noted {
+            drop(entered.take_deferral());
+        }
     }
 
     /// Charges the last poll of a task before anybody can see that it has ended: whoever awaited it reads complete clocks.
