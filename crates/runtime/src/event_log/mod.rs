@@ -13,29 +13,30 @@
 //! seen by its virtual CPU). A ring is not quite in order, because wakers write into it too; [`Recording::drain`] sorts, and holds
 //! back the last [`SETTLE`], in which somebody may still be about to write.
 
+mod limits;
+mod ring;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crossbeam_utils::CachePadded;
 use quotient_core::event::{
     Amount, Definition, Event, GroupId, GroupInfo, Kind, Sink, TaskId, TaskInfo, TaskState,
 };
-use quotient_core::{Enqueue, Limit, Nanos};
+use quotient_core::{Enqueue, Nanos};
 use quotient_keys::{EnableGuard, FlipError};
 
+use self::limits::{Seen, limit_events, refill_events};
+use self::ring::Ring;
 use crate::gates::{self, RunQueue};
-use crate::group::GroupShared;
 use crate::scheduler::Scheduler;
 use crate::shared::{Shared, cpu_id};
-use crate::task_context::{Task, TaskContext};
+use crate::task_context::Task;
 
 /// Events younger than this are not drained while recording goes on. Unit: nanoseconds. Default 10 ms: a waker that the host
 /// preempts between reading the clock and writing is back by then.
 const SETTLE: Nanos = Nanos(10_000_000);
-/// Tasks and groups that a ring remembers having named. Beyond it, all are named again. Unit: entries.
-const KNOWN_MAX: usize = 65_536;
 /// Largest ring. Unit: events; 512 MiB of them.
 const CAPACITY_MAX: usize = 1 << 24;
 
@@ -88,99 +89,6 @@ pub(crate) struct EventLog {
     rings: Box<[CachePadded<Mutex<Ring>>]>,
     /// Limits and their counters at the last look, by group; what a refill did is seen by comparing.
     limits: Mutex<HashMap<u32, Seen>>,
-}
-
-/// What was last seen of a group's limit.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    limit: Option<Limit>,
-    periods: u64,
-    burst: Nanos,
-}
-
-#[derive(Default)]
-struct Ring {
-    /// 0 while nobody records.
-    capacity: usize,
-    events: VecDeque<Event>,
-    lost: u64,
-    /// Who runs here.
-    current: TaskId,
-    /// What the current task does once somebody else runs; its last poll has ended.
-    state: Option<TaskState>,
-    /// When the last poll ended, until the next one begins: what follows from it is stamped so, because the next one begins then.
-    polled: Option<Nanos>,
-    known: HashMap<TaskId, GroupId>,
-    groups: HashMap<GroupId, Arc<quotient_core::Group>>,
-    /// Limited groups that ran here, and whether they are throttled.
-    throttled: Vec<(Arc<quotient_core::Group>, bool)>,
-    named: VecDeque<(TaskId, &'static Location<'static>, GroupId)>,
-    met: VecDeque<Arc<quotient_core::Group>>,
-}
-
-impl Ring {
-    fn push(&mut self, index: usize, time: Nanos, kind: Kind) {
-        if self.capacity == 0 {
-            return;
-        }
-        if self.events.len() == self.capacity {
-            self.events.pop_front();
-            self.lost += 1;
-        }
-        self.events.push_back(Event::new(time, cpu_id(index), kind));
-    }
-
-    /// Names a task and its group if that is news.
-    fn name(
-        &mut self,
-        index: usize,
-        time: Nanos,
-        task: TaskId,
-        context: &TaskContext,
-        group: &Arc<GroupShared>,
-    ) {
-        let core = &group.core;
-        let id = GroupId(core.id());
-        match self.known.get(&task) {
-            Some(known) if *known == id => return,
-            Some(_) => self.push(index, time, Kind::Attach { task, group: id }),
-            None => {
-                if self.named.len() == KNOWN_MAX {
-                    self.named.pop_front();
-                }
-                self.named.push_back((task, context.location, id));
-            }
-        }
-        if self.known.len() == KNOWN_MAX {
-            self.known.clear();
-        }
-        self.known.insert(task, id);
-        let is_known = self
-            .groups
-            .get(&id)
-            .is_some_and(|known| Arc::ptr_eq(known, core));
-        if !is_known {
-            if self.groups.len() == KNOWN_MAX {
-                self.groups.clear();
-                self.met.clear();
-            }
-            self.groups.insert(id, core.clone());
-            self.met.push_back(core.clone());
-        }
-    }
-
-    fn switch(&mut self, index: usize, time: Nanos, next: TaskId) {
-        let state = self.state.take().unwrap_or(TaskState::Runnable);
-        let prev = std::mem::replace(&mut self.current, next);
-        if prev.is_idle() && next.is_idle() {
-            return;
-        }
-        self.push(index, time, Kind::Switch { prev, state, next });
-    }
-
-    fn stop(&mut self) {
-        *self = Ring::default();
-    }
 }
 
 impl EventLog {
@@ -397,51 +305,6 @@ impl EventLog {
 /// The low 32 bits of a task's number; 0 stands for nobody.
 fn number(task: &Task) -> TaskId {
     TaskId((task.id().number() as u32).max(1))
-}
-
-fn limit_events(group: GroupId, limit: Option<Limit>) -> Vec<Kind> {
-    let Some(limit) = limit else {
-        let quota = Amount::UNLIMITED;
-        return vec![Kind::SetLimit {
-            group,
-            quota,
-            period_us: 100_000,
-        }];
-    };
-    vec![
-        Kind::SetLimit {
-            group,
-            quota: Amount::of_nanos(limit.quota),
-            period_us: u32::try_from(limit.period.as_nanos() / 1_000).unwrap_or(u32::MAX),
-        },
-        Kind::SetBurst {
-            group,
-            burst: Amount::of_nanos(limit.burst),
-        },
-    ]
-}
-
-/// What the refills since the last look did.
-fn refill_events(core: &quotient_core::Group, seen: &mut Seen) -> Vec<Kind> {
-    let group = GroupId(core.id());
-    let stats = core.bandwidth_stats();
-    let periods = stats.nr_periods.saturating_sub(seen.periods);
-    let burst = stats.burst_time - seen.burst;
-    (seen.periods, seen.burst) = (stats.nr_periods, stats.burst_time);
-    let mut events = Vec::new();
-    if burst > Nanos::ZERO {
-        let used = Amount::of_nanos(burst);
-        events.push(Kind::Burst { group, used });
-    }
-    if periods > 0 {
-        let pool = core.bandwidth_account().pool;
-        events.push(Kind::Refill {
-            group,
-            periods: u16::try_from(periods).unwrap_or(u16::MAX),
-            pool: Amount::new(i64::try_from(pool).unwrap_or(i64::MAX)),
-        });
-    }
-    events
 }
 
 /// Recording of one scheduler's events, from [`Scheduler::record`] until it is dropped.
