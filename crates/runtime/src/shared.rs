@@ -54,6 +54,10 @@ pub(crate) struct VcpuShared {
     pub(crate) polling_since: AtomicU64,
     /// The running task said that it blocks in place.
     pub(crate) blocked: AtomicBool,
+    /// Groups in which a task waits that was lent a place elsewhere.
+    pub(crate) releases: Mutex<Vec<Arc<GroupShared>>>,
+    /// Whether there are any: saves the lock.
+    pub(crate) has_releases: AtomicBool,
     /// The hand of its CPU clocks.
     pub(crate) clock: Arc<CpuClock>,
 }
@@ -119,6 +123,8 @@ impl Shared {
                     clock: queue.clock().clone(),
                     queue: Mutex::new(queue),
                     inbox: Inbox::default(),
+                    releases: Mutex::new(Vec::new()),
+                    has_releases: AtomicBool::new(false),
                     park: Park::new(),
                     online: AtomicBool::new(index < regular),
                     resched: AtomicBool::new(false),
@@ -311,6 +317,21 @@ impl Shared {
             self.vcpus[vcpu].resched.store(true, Ordering::Relaxed);
             self.wake_vcpu(vcpu);
         }
+    }
+
+    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere out of its queue. At most one entry a group.
+    pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
+        let me = &self.vcpus[vcpu];
+        let mut releases = me
+            .releases
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        if !releases.iter().any(|known| Arc::ptr_eq(known, group)) {
+            releases.push(group.clone());
+        }
+        drop(releases);
+        me.has_releases.store(true, Ordering::Release);
+        self.wake_vcpu(vcpu);
     }
 
     /// Runs due refills, at most one batch of the core's; whether more are due. Takes no run-queue lock.

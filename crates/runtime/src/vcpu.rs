@@ -196,7 +196,8 @@ impl Vcpu {
                     shared.tick.look_by(due);
                 }
                 let refilled = shared.loads[self.index].has_unthrottles();
-                if me.inbox.len() > 0 || refilled || shared.may_end() {
+                let asked = me.has_releases.load(Ordering::Relaxed);
+                if me.inbox.len() > 0 || refilled || asked || shared.may_end() {
                     me.park.cancel_sleep();
                     shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
                     context.waker().wake_by_ref();
@@ -214,6 +215,7 @@ impl Vcpu {
         self.refresh_reference(now);
         if RuntimeGates::bandwidth() {
             shared.refill(now);
+            self.release(shared, me, now);
         }
         entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();

@@ -95,13 +95,34 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Takes out every waiting task, of all groups or of `group` and its descendants. For shutdown, freezing and
     /// killing. O(slots).
     pub fn drain(&mut self, group: Option<&Arc<Group>>, now: Nanos, out: &mut Vec<Detached<T>>) {
+        self.drain_where(group, &mut |_| true, now, out);
+    }
+
+    /// As [`RunQueue::drain`], of the waiting tasks that `wanted` says yes to; throttled ones included. For a host that knows
+    /// of tasks that must not stay where they are (a lock's holder in a throttled group). O(slots).
+    pub fn drain_where(
+        &mut self,
+        group: Option<&Arc<Group>>,
+        wanted: &mut dyn FnMut(&mut T) -> bool,
+        now: Nanos,
+        out: &mut Vec<Detached<T>>,
+    ) {
         for index in 0..self.slab.nodes.len() as u32 {
             let node = self.slab.get(index);
             if !node.is_task() || !node.place.is_queued() {
                 continue;
             }
             let home = &self.timelines[node.timeline as usize].group;
-            if group.is_none_or(|group| is_within(home, group)) {
+            if !group.is_none_or(|group| is_within(home, group)) {
+                continue;
+            }
+            if self
+                .slab
+                .get_mut(index)
+                .handle
+                .as_mut()
+                .is_some_and(&mut *wanted)
+            {
                 let detached = self.give_away(index, now);
                 out.push(detached);
             }

@@ -13,8 +13,13 @@
 //! limit does not hold it at all. The loan is read by the holder of the task's token whenever it queues the task ([`Deferral::seat`]);
 //! a task that is already queued in a throttled group is dispatched by the deferral, within its bounds, and moves then. Children that
 //! the holder spawns, its statistics, and what it may spawn into stay with its own group.
+//!
+//! A holder that waits in a throttled group whose debt is used up would not be dispatched in time, so who lends also asks its virtual
+//! CPU to take it out. *No loan is missed*: the queuing side (Q1) notes the virtual CPU in `queued_on`, (Q2) fence, (Q3) reads
+//! the loans; the lender (L1) stores the loan, (L2) fence, (L3) reads `queued_on`. Either Q3 sees the loan, or L3 sees the virtual
+//! CPU and asks it, which looks when the queuing is over, since both are done by that virtual CPU.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::group::GroupShared;
@@ -31,6 +36,8 @@ pub(crate) struct Deferral {
     lenders: Mutex<Vec<(usize, Arc<GroupShared>)>>,
     /// The scheduler and the group that the task was in when it took its first guard.
     home: Charged,
+    /// The virtual CPU that queued the task last, plus one; 0 before.
+    queued_on: AtomicU32,
 }
 
 impl Deferral {
@@ -40,12 +47,21 @@ impl Deferral {
             loans: AtomicU32::new(0),
             lenders: Mutex::new(Vec::new()),
             home,
+            queued_on: AtomicU32::new(0),
         }
     }
 
     /// Whether a guard lives.
     pub(crate) fn is_active(&self) -> bool {
         self.guards.load(Ordering::Relaxed) > 0
+    }
+
+    /// The task is about to be queued on `vcpu`: the group that lends it a place, if any does (Q1 to Q3).
+    pub(crate) fn seat_on(&self, vcpu: u32) -> Option<Arc<GroupShared>> {
+        self.queued_on
+            .store(vcpu.saturating_add(1), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.seat()
     }
 
     /// The group that lends the task a place, if any does.
@@ -64,6 +80,21 @@ impl Deferral {
 
     /// Makes, replaces or ends the loan that comes through `lock`.
     pub(crate) fn lend(&self, lock: usize, lender: Option<Arc<GroupShared>>) {
+        let lent = lender.is_some();
+        self.note_lender(lock, lender);
+        if !lent {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let (shared, group) = &self.home;
+        if let Some(vcpu) = self.queued_on.load(Ordering::Relaxed).checked_sub(1)
+            && group.is_limited()
+        {
+            shared.ask_to_release(vcpu as usize, group);
+        }
+    }
+
+    fn note_lender(&self, lock: usize, lender: Option<Arc<GroupShared>>) {
         let mut lenders = self.lock();
         lenders.retain(|(by, _)| *by != lock);
         lenders.extend(lender.map(|group| (lock, group)));

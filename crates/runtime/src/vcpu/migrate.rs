@@ -7,9 +7,9 @@ use quotient_core::balance::{self, Reason};
 use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
-use super::switch::enqueue;
+use super::switch::{changes_seat, enqueue};
 use crate::gates::RuntimeGates;
-use crate::shared::{OPEN, Shared, cpu_id};
+use crate::shared::{OPEN, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
 
 /// Largest number of tasks taken from a stuck virtual CPU at once. Unit: tasks; bounds the time under its lock to some 20 us.
@@ -66,6 +66,30 @@ impl Vcpu {
             };
             self.detach(shared, &everything, now);
             return;
+        }
+    }
+
+    /// Queues tasks anew that were lent a place while they waited in a limited group.
+    pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
+        if !me.has_releases.load(Ordering::Relaxed) {
+            return;
+        }
+        me.has_releases.store(false, Ordering::Relaxed);
+        let groups = std::mem::take(
+            &mut *me
+                .releases
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner()),
+        );
+        let mut queue = shared.queue(self.index);
+        for group in groups {
+            let mut wanted = |task: &mut Task| changes_seat(task.owned_mut());
+            queue.drain_where(Some(&group.core), &mut wanted, now, &mut self.detached);
+        }
+        for detached in self.detached.drain(..) {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            enqueue(&mut queue, task, Enqueue::Migrate, now);
         }
     }
 

@@ -228,7 +228,10 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let owned = task.owned_mut();
-    owned.seat = owned.deferral.as_ref().and_then(|deferral| deferral.seat());
+    owned.seat = owned
+        .deferral
+        .as_ref()
+        .and_then(|deferral| deferral.seat_on(queue.cpu().0));
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
@@ -245,7 +248,7 @@ fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 
 /// Whether the task is, or is to be, queued in a group that lends it a place.
 #[inline]
-fn changes_seat(owned: &Owned) -> bool {
+pub(super) fn changes_seat(owned: &Owned) -> bool {
     let lent = |owned: &Owned| {
         owned
             .deferral
