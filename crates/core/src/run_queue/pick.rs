@@ -51,12 +51,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.leaf = owned;
             self.timelines[owned as usize].cell.exec.start();
             self.limit = 0;
-            if G::bandwidth() && !must && !self.may_enter(owned) {
-                self.put_chain();
-                self.throttle_if_dry(owned, self.last);
-            } else if G::bandwidth()
-                && self.is_exempt(owned)
-                && let Some((leaf, task)) = self.favoured()
+            if G::bandwidth()
+                && let Some((leaf, task)) = self.enter_limited(owned, must)
             {
                 return self.take_path(leaf, task);
             }
@@ -65,6 +61,22 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.set_limit();
         }
         self.slab.get_mut(self.current).handle.take()
+    }
+
+    /// The chain has come to a group that may have a limit. A group without budget is throttled, and the choice goes on
+    /// above it, unless something `must` be chosen; the path to a favoured task is returned. Apart, so that switches
+    /// within a group do not keep registers for it.
+    #[inline(never)]
+    fn enter_limited(&mut self, owned: u32, must: bool) -> Option<(u32, u32)> {
+        if !must && !self.may_enter(owned) {
+            self.put_chain();
+            self.throttle_if_dry(owned, self.last);
+            return None;
+        }
+        if self.is_exempt(owned) {
+            return self.favoured();
+        }
+        None
     }
 
     /// Chooses one entity of a timeline, takes it out of its queue and makes it the timeline's current.
