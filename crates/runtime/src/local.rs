@@ -12,7 +12,7 @@ use std::sync::Arc;
 use quotient_core::{Enqueue, Gates, Nanos};
 
 use crate::bandwidth::Deferral;
-use crate::cpu_clock::{OwnTime, poll_time};
+use crate::cpu_clock::{OwnTime, Stolen, poll_time};
 use crate::gates::RuntimeGates;
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
@@ -57,6 +57,8 @@ pub(crate) struct Local {
     wrap: Cell<Option<Wrap>>,
     /// The thread's own time at the start of the turn.
     reference: Cell<Option<OwnTime>>,
+    /// What was seen to be stolen from the current poll.
+    stolen: Cell<Option<Stolen>>,
     /// The groups that the thread is metered for, while nothing above bills for itself.
     meter: meter::Slot,
 }
@@ -79,6 +81,7 @@ impl Local {
             throttled: Cell::new(Nanos::ZERO),
             wrap: Cell::new(None),
             reference: Cell::new(None),
+            stolen: Cell::new(None),
             meter: Cell::new(None),
         }
     }
@@ -493,7 +496,13 @@ impl Local {
     /// The poll in progress, on the hand of its virtual CPU.
     fn show_poll(&self, shared: &Shared) {
         let me = &shared.vcpus[self.vcpu.get()];
-        let time = poll_time(me, shared.now(), self.excluded.get(), self.reference.get());
+        let time = poll_time(
+            me,
+            shared.now(),
+            self.excluded.get(),
+            self.reference.get(),
+            &self.stolen,
+        );
         me.clock.show(time);
     }
 }

@@ -5,7 +5,7 @@
 //! what the host gives to others. So the counter is believed over gaps that are too short for a preemption to hide in
 //! ([`GAP_MAX`] since the last look, at most [`RECONCILE_INTERVAL`] in all), and everything else is read from the thread's
 //! CPU clock, which then corrects the estimate: what was billed too much is not taken back but not billed again. Entering
-//! and leaving always read the thread's CPU clock.
+//! and leaving always read the thread's CPU clock. Time goes out in steps of at least [`RESOLUTION`].
 //!
 //! # Where it goes
 //! To the parts of the group's clock that belong to the processor on which the thread runs (`outside` in the core), at once;
@@ -30,6 +30,9 @@ use crate::local;
 /// A gap between two looks within which the time-stamp counter is believed. Unit: nanoseconds. Default 20 us, what also counts
 /// as no steal in a poll: a preemption costs the host more than that.
 const GAP_MAX: Nanos = Nanos(20_000);
+/// Time that is too short to be worth publishing. Unit: nanoseconds. Default 250 ns: less than one reading of the kernel's
+/// clock takes, and a tight loop of readings then spares the locked additions at every level of the tree.
+const RESOLUTION: Nanos = Nanos(250);
 /// Time after which the group pays in virtual time. Unit: nanoseconds. Default 50 us, the core's publish interval.
 const BATCH: Nanos = Nanos(50_000);
 /// Deepest nesting on one thread. Unit: meters. A bound on what a thread that never leaves can pile up.
@@ -87,7 +90,7 @@ impl std::error::Error for MeterError {}
 /// jobs of rayon, blocking pools, threads of other libraries.
 ///
 /// Only CPU time counts, not sleep nor what other threads did on the processor. The group's clock includes it while it runs:
-/// up to date for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`]. The
+/// up to date (to 250 ns) for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`]. The
 /// operating system schedules the thread: the group's weight does not hold for it, but its tasks pay for it.
 ///
 /// ```
@@ -315,6 +318,9 @@ impl Meter {
         };
         let now = entry.group.shared.now();
         let gap = now.saturating_sub(self.looked);
+        if gap < RESOLUTION {
+            return;
+        }
         self.looked = now;
         let estimate = self.estimate.saturating_add(gap);
         if gap <= GAP_MAX && estimate <= RECONCILE_INTERVAL {

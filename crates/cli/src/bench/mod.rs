@@ -7,6 +7,7 @@
 //! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
 //! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
+//! | `clocks` | reading a CPU clock: the kernel's, a group's, and one that updates everybody, by 2 to 128 threads |
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
 //! | `bandwidth` | limits: charged and used against the ideal, the fullest window, beside the real kernel |
 //! | `pains` | what hurts users of the kernel's limits, with the kernel's rules and with ours |
@@ -14,6 +15,7 @@
 
 mod arena;
 mod bandwidth;
+mod clocks;
 mod fair;
 mod flip;
 mod goal;
@@ -21,8 +23,8 @@ mod hog;
 mod jump;
 mod loadavg;
 mod memory;
-mod pipe;
 mod pains;
+mod pipe;
 mod probe;
 mod scale;
 mod spawner;
@@ -64,6 +66,8 @@ enum BenchCommand {
     Pains(pains::PainsArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
     Loadavg(loadavg::LoadavgArguments),
+    /// Reading CPU clocks: the kernel's, a group's, and one that updates everybody, by 2 to 128 threads; five minutes
+    Clocks(clocks::ClocksArguments),
     /// One measurement of `scale` in a process of its own
     #[command(hide = true)]
     Probe(probe::ProbeArguments),
@@ -161,6 +165,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
         BenchCommand::Jump(arguments) => jump::run(arguments),
         BenchCommand::Flip(arguments) => flip::run(arguments),
+        BenchCommand::Clocks(arguments) => clocks::run(arguments),
         BenchCommand::Probe(arguments) => probe::run(arguments),
         BenchCommand::FlipProbe(arguments) => flip::probe(arguments),
         BenchCommand::Pipe(arguments) => pipe::run(arguments),

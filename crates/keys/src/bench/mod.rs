@@ -4,10 +4,12 @@
 pub mod jump;
 #[cfg(patching)]
 mod steps;
+mod times;
 #[cfg(patching)]
 mod traps;
 
 pub use crate::text::lookup::Lookup;
+pub use times::process_times;
 
 #[cfg(patching)]
 mod rival;

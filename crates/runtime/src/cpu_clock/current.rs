@@ -5,6 +5,7 @@ use quotient_core::{Group, Nanos};
 use crate::clock::thread_cpu_time;
 use crate::local;
 use crate::shared::VcpuShared;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 /// Own time since the last look that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for
@@ -24,6 +25,14 @@ pub(crate) fn show_own_time(reading: &Group) {
     local::show_own_time(reading);
 }
 
+/// What the host took from a poll, as far as somebody has looked during it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stolen {
+    /// When the poll started: of another poll, it says nothing.
+    started: Nanos,
+    time: Nanos,
+}
+
 /// The time that the poll in progress on virtual CPU `me` has used so far, as far as it is the task's: without `excluded`, and
 /// without what the host gave to others. Not less than what it has shown.
 pub(crate) fn poll_time(
@@ -31,18 +40,25 @@ pub(crate) fn poll_time(
     now: Nanos,
     excluded: Nanos,
     reference: Option<OwnTime>,
+    known: &Cell<Option<Stolen>>,
 ) -> Nanos {
     let started = Nanos(me.polling_since.load(Ordering::Relaxed).saturating_sub(1));
     let own = now.saturating_sub(started).saturating_sub(excluded);
     let shown = me.clock.shown();
-    if own.saturating_sub(shown) <= SUSPICIOUS {
-        return own;
+    let stolen = match known.get() {
+        Some(stolen) if stolen.started == started => stolen.time,
+        _ => Nanos::ZERO,
+    };
+    let own_so_far = own.saturating_sub(stolen).max(shown);
+    if own_so_far.saturating_sub(shown) <= SUSPICIOUS {
+        return own_so_far;
     }
-    let stolen = match (reference, thread_cpu_time()) {
+    let time = match (reference, thread_cpu_time()) {
         (Some(reference), Some(cpu)) => now
             .saturating_sub(reference.wall)
             .saturating_sub(cpu.saturating_sub(reference.cpu)),
         _ => Nanos::ZERO,
     };
-    own.saturating_sub(stolen).max(shown)
+    known.set(Some(Stolen { started, time }));
+    own.saturating_sub(time).max(shown)
 }

@@ -19,6 +19,6 @@
 mod current;
 mod reading;
 
-pub(crate) use self::current::{OwnTime, poll_time, show_own_time};
+pub(crate) use self::current::{OwnTime, Stolen, poll_time, show_own_time};
 pub use self::reading::{ClockError, TaskClock};
 pub(crate) use self::reading::{duration, read};
