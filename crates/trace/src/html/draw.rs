@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use quotient_core::event::GroupId;
 use quotient_core::{CpuId, Nanos};
 
-use super::{BINS, COLOURS, LANES_MAX, Picture, wait_bin_start};
+use super::{BINS, COLOURS, LANES_MAX, Picture, Who, wait_bin_start};
 use crate::chart::{self, Frame, escape};
 use crate::replay::Replay;
 
@@ -23,7 +23,7 @@ pub(super) struct View<'a> {
     from: Nanos,
     seconds: f64,
     /// By CPU time, most first.
-    groups: Vec<GroupId>,
+    groups: Vec<Who>,
     cpus: Vec<CpuId>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> View<'a> {
         from: Nanos,
         to: Nanos,
     ) -> View<'a> {
-        let mut usage: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let mut usage: BTreeMap<Who, u64> = BTreeMap::new();
         let mut cpus = BTreeSet::new();
         for ((cpu, group), bins) in picture.usage.rows() {
             *usage.entry(*group).or_default() += bins.iter().sum::<u64>();
@@ -61,7 +61,7 @@ impl<'a> View<'a> {
         text
     }
 
-    fn class(&self, group: GroupId) -> String {
+    fn class(&self, group: Who) -> String {
         let place = self.groups.iter().position(|other| *other == group);
         match place {
             Some(place) if place < COLOURS => format!("c{place}"),
@@ -69,7 +69,12 @@ impl<'a> View<'a> {
         }
     }
 
-    fn name(&self, group: GroupId) -> String {
+    fn name(&self, who: Who) -> String {
+        let group = match who {
+            Who::Group(group) => group,
+            Who::Name(place) => return escape(&self.picture.names[place]),
+            Who::Others => return "(others)".to_owned(),
+        };
         match self.replay.table().group_path(group) {
             "" if group == GroupId::ROOT => "(root)".to_owned(),
             "" => group.to_string(),
@@ -144,18 +149,18 @@ impl<'a> View<'a> {
 
     fn run_paths(
         &self,
-        runs: &[crate::replay::Run],
+        runs: &[(crate::replay::Run, Who)],
         frame: &Frame,
         paths: &mut BTreeMap<String, String>,
     ) {
-        for run in runs {
+        for (run, who) in runs {
             let Some(lane) = self.cpus.iter().position(|cpu| *cpu == run.cpu) else {
                 continue;
             };
             let left = frame.x(self.seconds_of(run.from));
             let right = frame.x(self.seconds_of(run.to)).max(left + 0.1);
             let top = frame.top + lane as f64 * LANE + 2.0;
-            let path = paths.entry(self.class(run.group)).or_default();
+            let path = paths.entry(self.class(*who)).or_default();
             let _ = write!(
                 path,
                 "M{left:.1} {top:.0}H{right:.1}v{:.0}H{left:.1}z",
@@ -200,7 +205,7 @@ impl<'a> View<'a> {
         }
         let cpus = self.cpus.len().max(1) as f64;
         let mut text = format!(
-            "<h2>CPU by group</h2>\n<p class=\"soft\">In CPUs: 0.5 is half of one, all the time.</p>\n\
+            "<h2>CPU by group</h2>\n<p class=\"soft\">Tasks outside groups by name. In CPUs: 0.5 is half of one, all the time.</p>\n\
              <figure class=\"scroll wide\">{}",
             frame.open("CPU by group over time")
         );
@@ -262,7 +267,7 @@ impl<'a> View<'a> {
                 "<text class=\"tick\" x=\"{}\" y=\"{:.1}\">{}</text>",
                 frame.left + 4.0,
                 top + LANE * 0.65,
-                self.name(*group)
+                self.name(Who::Group(*group))
             );
         }
         text + &frame.time_axis() + "</svg></figure>\n"

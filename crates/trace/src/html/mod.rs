@@ -28,8 +28,11 @@ const COLOURS: usize = 9;
 /// Rows of the table of tasks.
 const TASK_ROWS: usize = 25;
 
-/// (CPU, group) pairs that are followed. Default 8,192: 32 MB at worst. What comes later is counted with the root.
+/// (CPU, group or name) pairs that are followed. Default 8,192: 32 MB at worst. What comes later is counted together.
 const PAIRS_MAX: usize = 8_192;
+
+/// Names of tasks outside groups that are told apart; they are searched one by one. Default 128.
+const NAMES_MAX: usize = 128;
 
 /// CPU lanes that are drawn; a page with more could not be read.
 const LANES_MAX: usize = 128;
@@ -44,15 +47,44 @@ pub struct Html {
 
 #[derive(Default)]
 struct Picture {
-    /// CPU time by CPU and group (without those below it).
-    usage: Timeline<(CpuId, GroupId)>,
+    /// CPU time by CPU and who used it.
+    usage: Timeline<(CpuId, Who)>,
     /// Throttled CPU time by group.
     throttled: Timeline<GroupId>,
     /// `None` once there were too many.
-    runs: Option<Vec<Run>>,
+    runs: Option<Vec<(Run, Who)>>,
+    /// Names of tasks outside groups.
+    names: Vec<String>,
     /// Waits by half powers of two of nanoseconds.
     waits: Vec<u64>,
     begun: bool,
+}
+
+/// Who gets a colour: a group (without those below it), or the tasks of one name outside all groups, which is all that a
+/// kernel's trace knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Group(GroupId),
+    /// Place in the list of names.
+    Name(usize),
+    Others,
+}
+
+impl Picture {
+    fn who(&mut self, replay: &Replay, run: &Run) -> Who {
+        if run.group != GroupId::ROOT {
+            return Who::Group(run.group);
+        }
+        let name = replay.table().task_name(run.task);
+        if let Some(place) = self.names.iter().position(|known| known == name) {
+            return Who::Name(place);
+        }
+        if self.names.len() == NAMES_MAX {
+            return Who::Others;
+        }
+        self.names.push(name.to_owned());
+        Who::Name(self.names.len() - 1)
+    }
 }
 
 impl Html {
@@ -112,18 +144,19 @@ impl Sink for Html {
 }
 
 impl Observer for Picture {
-    fn ran(&mut self, _: &Replay, run: &Run) {
-        let pair = (run.cpu, run.group);
+    fn ran(&mut self, replay: &Replay, run: &Run) {
+        let who = self.who(replay, run);
+        let pair = (run.cpu, who);
         let is_full = self.usage.len() >= PAIRS_MAX && !self.usage.contains(&pair);
         let pair = if is_full {
-            (CpuId(0), GroupId::ROOT)
+            (run.cpu, Who::Others)
         } else {
             pair
         };
         self.usage.add(pair, run.from, run.to);
         if let Some(runs) = &mut self.runs {
             if runs.len() < RUNS_MAX {
-                runs.push(*run);
+                runs.push((*run, who));
             } else {
                 self.runs = None;
             }
@@ -178,7 +211,9 @@ fn summary(figures: &Figures) -> String {
 }
 
 fn micros(nanos: u64) -> String {
-    if nanos < 10_000 {
+    if nanos < 1_000 {
+        format!("{nanos} ns")
+    } else if nanos < 10_000 {
         format!("{:.1} µs", nanos as f64 / 1e3)
     } else {
         chart::duration(nanos / 1_000)
