@@ -1,4 +1,4 @@
-//! Three answers to the question whether a feature is on, so that one binary holds all three schedulers.
+//! Answers to the question whether bandwidth control is on, so that one binary holds a scheduler for each.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use quotient_core::CompiledOut;
 
-/// How features are gated.
+/// How bandwidth control is gated. The other features are compiled out, so that one thing differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
@@ -18,11 +18,18 @@ pub enum Variant {
     Branch,
     /// By static keys.
     Keys,
+    /// By static keys, and so are all other features, which are off.
+    AllKeys,
 }
 
 impl Variant {
     /// All, the base of the comparison first.
-    pub const ALL: [Self; 3] = [Self::CompiledOut, Self::Branch, Self::Keys];
+    pub const ALL: [Self; 4] = [Self::CompiledOut, Self::Branch, Self::Keys, Self::AllKeys];
+
+    /// Whether static keys decide.
+    pub const fn is_patched(self) -> bool {
+        matches!(self, Self::Keys | Self::AllKeys)
+    }
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
@@ -30,44 +37,12 @@ impl Variant {
             Self::CompiledOut => "compiled-out",
             Self::Branch => "branch",
             Self::Keys => "keys",
+            Self::AllKeys => "all-keys",
         }
     }
 }
 
-/// Relaxed atomics.
-#[derive(Clone, Copy, Debug)]
-pub struct Branches;
-
 static BANDWIDTH_FLAG: AtomicBool = AtomicBool::new(false);
-static LOAD_AVERAGES_FLAG: AtomicBool = AtomicBool::new(false);
-static EVENTS_FLAG: AtomicBool = AtomicBool::new(false);
-static CHECKS_FLAG: AtomicBool = AtomicBool::new(false);
-
-impl Gates for Branches {
-    #[inline(always)]
-    fn bandwidth() -> bool {
-        BANDWIDTH_FLAG.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn load_averages() -> bool {
-        LOAD_AVERAGES_FLAG.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn events() -> bool {
-        EVENTS_FLAG.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn checks() -> bool {
-        CHECKS_FLAG.load(Ordering::Relaxed)
-    }
-}
-
-/// Static keys.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys;
 
 static_key! {
     /// Bandwidth control of the benchmark's scheduler.
@@ -80,42 +55,73 @@ static_key! {
     static CHECKS = false, as "bench.pipe.checks";
 }
 
-impl Gates for Keys {
-    #[inline(always)]
-    fn bandwidth() -> bool {
-        static_branch_unlikely!(BANDWIDTH)
-    }
+/// A type that answers so.
+macro_rules! gates {
+    ($(#[doc = $documentation:literal])+ $name:ident, $bandwidth:expr, $load_averages:expr, $events:expr, $checks:expr) => {
+        $(#[doc = $documentation])+
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
 
-    #[inline(always)]
-    fn load_averages() -> bool {
-        static_branch_unlikely!(LOAD_AVERAGES)
-    }
+        impl Gates for $name {
+            #[inline(always)]
+            fn bandwidth() -> bool {
+                $bandwidth
+            }
 
-    #[inline(always)]
-    fn events() -> bool {
-        static_branch_unlikely!(EVENTS)
-    }
+            #[inline(always)]
+            fn load_averages() -> bool {
+                $load_averages
+            }
 
-    #[inline(always)]
-    fn checks() -> bool {
-        static_branch_unlikely!(CHECKS)
-    }
+            #[inline(always)]
+            fn events() -> bool {
+                $events
+            }
+
+            #[inline(always)]
+            fn checks() -> bool {
+                $checks
+            }
+        }
+    };
 }
 
-/// Switches bandwidth control for a variant, and keeps the flag that never changes from being a constant to the compiler.
+gates!(
+    /// Bandwidth control behind a relaxed atomic, the rest compiled out.
+    Branch,
+    BANDWIDTH_FLAG.load(Ordering::Relaxed),
+    false,
+    false,
+    false
+);
+
+gates!(
+    /// Bandwidth control behind a static key, the rest compiled out.
+    Keys,
+    static_branch_unlikely!(BANDWIDTH),
+    false,
+    false,
+    false
+);
+
+gates!(
+    /// Everything behind static keys, as in the runtime.
+    AllKeys,
+    static_branch_unlikely!(BANDWIDTH),
+    static_branch_unlikely!(LOAD_AVERAGES),
+    static_branch_unlikely!(EVENTS),
+    static_branch_unlikely!(CHECKS)
+);
+
+/// Switches bandwidth control for a variant.
 ///
 /// # Errors
 /// When a key cannot be flipped.
 pub fn set_bandwidth(variant: Variant, on: bool) -> Result<(), FlipError> {
     match variant {
         Variant::CompiledOut => {}
-        Variant::Branch => {
-            BANDWIDTH_FLAG.store(on, Ordering::Relaxed);
-            for flag in [&LOAD_AVERAGES_FLAG, &EVENTS_FLAG, &CHECKS_FLAG] {
-                flag.store(std::hint::black_box(false), Ordering::Relaxed);
-            }
-        }
-        Variant::Keys => {
+        Variant::Branch => BANDWIDTH_FLAG.store(on, Ordering::Relaxed),
+        Variant::Keys | Variant::AllKeys => {
             BANDWIDTH.set(on)?;
         }
     }
