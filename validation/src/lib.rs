@@ -11,6 +11,7 @@
 //! | [`window`] | the fullest stretch of one period, wherever it begins |
 //! | [`machine`] | how busy the rest of the machine was meanwhile |
 //! | [`runtime`] | a scenario as tasks in groups of Quotient |
+//! | [`simulator`] | a scenario in virtual time |
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
@@ -26,6 +27,7 @@ pub mod observe;
 pub mod outcome;
 pub mod runtime;
 pub mod scenario;
+pub mod simulator;
 pub mod window;
 
 use std::sync::Arc;

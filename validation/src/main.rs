@@ -10,7 +10,7 @@ use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
-use quotient_validation::{Interrupt, Problem, kernel};
+use quotient_validation::{Interrupt, Problem, kernel, simulator};
 use serde_json::json;
 
 /// Limited groups under the real kernel and under Quotient, side by side. Needs root and a cgroup cpu controller.
@@ -106,6 +106,7 @@ fn measure(
     let others = vec![
         runtime::run(settings, scenario, length, interrupt)?,
         runtime::run(settings.like_the_kernel(), scenario, length, interrupt)?,
+        simulator::run(scenario, length)?,
     ];
     let second = kernel::run(controller, scenario, length, interrupt)?;
     let kernel = [first, second];

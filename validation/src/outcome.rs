@@ -16,6 +16,8 @@ pub enum Host {
     Quotient,
     /// Quotient's runtime, the kernel's rules.
     QuotientKernelMode,
+    /// Quotient's simulator, the kernel's rules.
+    Simulator,
 }
 
 /// Usage of single periods, as a part of the group's quota (of a CPU where it has none).
@@ -52,7 +54,7 @@ pub struct GroupOutcome {
     pub nr_bursts: u64,
     /// CPU seconds above the quota.
     pub burst_s: f64,
-    /// CPU time in the fullest window of one period, wherever it begins, over the quota.
+    /// CPU time in the fullest window of one period, wherever it begins, over the quota; where tasks say when they ran.
     pub worst_window_ratio: Option<f64>,
     /// Usage of single periods.
     pub per_period: Option<PerPeriod>,
@@ -103,10 +105,11 @@ impl Outcome {
             let unit = plan.cap.map_or(period, |cap| cap.cpus() * period);
             let counters = seen.counters[index];
             let jobs = watched[index].jobs().seconds();
-            let fullest = plan.cap.map(|cap| {
+            let fullest = plan.cap.and_then(|cap| {
                 let logs = members.iter().flat_map(|member| watched[*member].logs());
                 let pieces: Vec<_> = logs.flat_map(|log| log.pieces()).collect();
-                window::fullest(&pieces, cap.period) / cap.quota.as_secs_f64()
+                let fullest = window::fullest(&pieces, cap.period) / cap.quota.as_secs_f64();
+                (!pieces.is_empty()).then_some(fullest)
             });
             GroupOutcome {
                 path: plan.path,

@@ -39,6 +39,7 @@ fn json_is_one_object_with_a_row_per_mode_and_the_picture_is_written() {
         "tokio",
         "two-runtimes",
         "quotient",
+        "quotient-capped",
     ] {
         let row = rows
             .iter()

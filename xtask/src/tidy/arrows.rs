@@ -24,7 +24,10 @@ const ARROWS: [(&str, &[&str]); 8] = [
             "quotient-validation",
         ],
     ),
-    ("quotient-validation", &["quotient-core", "quotient-sim", "quotient"]),
+    (
+        "quotient-validation",
+        &["quotient-core", "quotient-trace", "quotient-sim", "quotient"],
+    ),
     ("xtask", &[]),
 ];
 

@@ -12,7 +12,7 @@ use super::{clock, work};
 /// The shortest poll among the hogs.
 const POLL_SHORTEST: Duration = Duration::from_micros(50);
 /// The longest poll among the hogs.
-const POLL_LONGEST: Duration = Duration::from_millis(1);
+pub const POLL_LONGEST: Duration = Duration::from_millis(1);
 
 /// What the tenants of the server process have done so far. Relaxed counters, read by the sampler only.
 #[derive(Debug, Default)]

@@ -29,7 +29,7 @@ use axum::serve::ListenerExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use quotient::{Group, Scheduler};
+use quotient::{Cpus, Group, Scheduler};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
@@ -40,6 +40,10 @@ use super::work;
 
 /// Pause after a failed `accept`.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
+
+/// What the hogs may use in `quotient-capped`, as a part of the workers' CPUs: little enough that the victim, sending as
+/// fast as it can, keeps nine tenths of them with some room.
+const HOG_CAP: f64 = 0.05;
 
 /// What a host is built from.
 pub struct Setup {
@@ -75,7 +79,9 @@ impl Host {
         match setup.mode {
             Mode::Alone | Mode::Tokio => Self::one_runtime(setup, listener),
             Mode::TwoRuntimes => Self::two_runtimes(setup, listener),
-            Mode::QuotientAlone | Mode::Quotient => Self::quotient(setup, listener),
+            Mode::QuotientAlone | Mode::Quotient | Mode::QuotientCapped => {
+                Self::quotient(setup, listener)
+            }
         }
     }
 
@@ -124,6 +130,10 @@ impl Host {
             builder.weight(100).create().map_err(io::Error::other)
         };
         let (victim, hogs) = (group("tenants/victim")?, group("tenants/hogs")?);
+        if setup.mode == Mode::QuotientCapped {
+            let cap = Cpus(HOG_CAP * f64::from(setup.workers));
+            hogs.set_max(cap).map_err(io::Error::other)?;
+        }
         drop(victim.spawn(serve_in_group(
             registered(listener)?,
             router(&setup.counters),

@@ -14,7 +14,7 @@ mod child;
 pub mod client;
 mod clock;
 pub mod confine;
-mod hogs;
+pub mod hogs;
 mod host;
 mod latencies;
 pub mod mode;

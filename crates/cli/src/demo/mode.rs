@@ -19,16 +19,19 @@ pub enum Mode {
     TwoRuntimes,
     /// Victim and hogs in two Quotient groups of equal weight on one tokio runtime.
     Quotient,
+    /// The same, and the hogs' group may use only what the victim can do without.
+    QuotientCapped,
 }
 
 impl Mode {
     /// Every mode, in the order of one round. The first one is the yardstick of the others.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Alone,
         Self::QuotientAlone,
         Self::Tokio,
         Self::TwoRuntimes,
         Self::Quotient,
+        Self::QuotientCapped,
     ];
 
     /// The name in tables, in `--json` and on the command line.
@@ -39,6 +42,7 @@ impl Mode {
             Self::Tokio => "tokio",
             Self::TwoRuntimes => "two-runtimes",
             Self::Quotient => "quotient",
+            Self::QuotientCapped => "quotient-capped",
         }
     }
 
@@ -50,6 +54,7 @@ impl Mode {
             Self::Tokio => "victim and hogs on one tokio runtime",
             Self::TwoRuntimes => "hogs on a second tokio runtime (today's practice)",
             Self::Quotient => "one tokio runtime, two Quotient groups of equal weight",
+            Self::QuotientCapped => "the same, the hogs' group limited to 5 % of the CPUs",
         }
     }
 
@@ -57,7 +62,7 @@ impl Mode {
     pub fn has_hogs(self) -> bool {
         match self {
             Self::Alone | Self::QuotientAlone => false,
-            Self::Tokio | Self::TwoRuntimes | Self::Quotient => true,
+            Self::Tokio | Self::TwoRuntimes | Self::Quotient | Self::QuotientCapped => true,
         }
     }
 }

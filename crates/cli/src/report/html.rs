@@ -82,7 +82,7 @@ fn bar_class(mode: Mode) -> &'static str {
         Mode::Tokio => "bad",
         Mode::TwoRuntimes => "hogs",
         Mode::Alone | Mode::QuotientAlone => "mild",
-        Mode::Quotient => "good",
+        Mode::Quotient | Mode::QuotientCapped => "good",
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a person, or a program, sees of the demo: progress, table, JSON object, picture.
 
+mod checks;
 mod html;
 pub mod progress;
 mod svg;
@@ -11,6 +12,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use self::checks::Check;
 use crate::demo::results::{Row, Series};
 use crate::failure::Failure;
 
@@ -49,6 +51,7 @@ pub struct Report {
     facts: Facts,
     verdict: String,
     rows: Vec<Row>,
+    checks: Vec<Check>,
     #[serde(skip)]
     series: Vec<Series>,
 }
@@ -60,6 +63,7 @@ impl Report {
         Self {
             facts,
             verdict,
+            checks: checks::of(&rows),
             rows,
             series,
         }
@@ -78,9 +82,10 @@ impl Report {
                 + "\n"
         } else {
             format!(
-                "\n{}\n{}\n\nThe picture: {}\n",
+                "\n{}\n{}\n\n{}\nThe picture: {}\n",
                 table(&self.rows),
                 wrapped(&self.verdict),
+                checks::lines(&self.checks),
                 out.display()
             )
         };

@@ -41,6 +41,13 @@ pub fn sentence(facts: &Facts, rows: &[Row]) -> String {
             alone.capacity_rps
         ));
     }
+    if let (Some(alone), Some(capped)) = (alone, find(Mode::QuotientCapped)) {
+        sentences.push(format!(
+            "With the hogs limited to 5 % of the CPUs it kept {}, at a p99 of {}.",
+            part(capped.capacity_rps, alone.capacity_rps),
+            duration(capped.p99_us)
+        ));
+    }
     if let (Some(alone), Some(quotient)) = (alone, find(Mode::QuotientAlone)) {
         sentences.push(format!(
             "Alone on Quotient it reached {} of what it reaches alone on tokio.",
