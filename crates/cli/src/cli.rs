@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::advise::{self, AdviseArguments};
 use crate::bench::{self, BenchArguments};
 use crate::check::{self, CheckArguments};
 use crate::convert::{self, ConvertArguments};
@@ -13,6 +14,7 @@ use crate::demo;
 use crate::demo::mode::Mode;
 use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
+use crate::sim::{self, SimArguments};
 
 /// Groups with weights for the tasks of a tokio program.
 #[derive(Debug, Parser)]
@@ -34,6 +36,10 @@ enum Command {
     Check(CheckArguments),
     /// Two traces side by side: CPU time, throttling and run delays of groups and tasks
     Diff(DiffArguments),
+    /// A scenario under virtual time, on a machine that need not exist; exit code 1 if it misses an expectation
+    Sim(SimArguments),
+    /// What a CPU limit would do to a recorded trace or a scenario, and the smallest harmless one
+    Advise(AdviseArguments),
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
@@ -132,6 +138,8 @@ pub fn run() -> Result<(), Failure> {
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
     }

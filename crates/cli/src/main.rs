@@ -1,10 +1,11 @@
 //! The binary `quotient`: see `quotient --help`.
 //!
-//! Rooms: `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
+//! Rooms: `advise` and `sim` (under virtual time), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
 //! person sees of it: progress, table, picture).
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bench;
 mod check;
 mod cli;
@@ -13,6 +14,7 @@ mod demo;
 mod diff;
 mod failure;
 mod report;
+mod sim;
 
 use std::process::ExitCode;
 

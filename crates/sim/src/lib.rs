@@ -18,9 +18,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advise;
 mod agenda;
+pub mod batch;
 mod costs;
 mod engine;
+pub mod fuzz;
 mod machine;
 mod meters;
 mod outcome;

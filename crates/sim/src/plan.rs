@@ -120,7 +120,7 @@ pub struct WorkloadPlan {
 }
 
 /// One task.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPlan {
     /// Index of its group in [`Plan::groups`]; `None` for the root.
     pub group: Option<u32>,
@@ -185,7 +185,7 @@ pub enum PlanError {
     /// A group cannot be.
     Group(GroupError),
     /// A limit is out of range.
-    Limit(String, LimitError),
+    Limit(String, Box<LimitError>),
     /// Something refers to what is not there, or there is too much of it.
     Structure(String),
 }
@@ -357,7 +357,7 @@ impl Plan {
     fn validate_limit(&self, path: &str, limit: Option<Limit>) -> Result<(), PlanError> {
         let by_kernel = self.settings.config.bandwidth != BandwidthRules::Default;
         match limit.map(|limit| limit.validate(by_kernel)) {
-            Some(Err(error)) => Err(PlanError::Limit(path.into(), error)),
+            Some(Err(error)) => Err(PlanError::Limit(path.into(), Box::new(error))),
             _ => Ok(()),
         }
     }

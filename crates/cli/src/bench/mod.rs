@@ -11,6 +11,7 @@
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
 //! | `bandwidth` | limits: charged and used against the ideal, the fullest window, beside the real kernel |
 //! | `pains` | what hurts users of the kernel's limits, with the kernel's rules and with ours |
+//! | `sim` | how fast the simulator is |
 //! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
 mod arena;
@@ -27,6 +28,7 @@ mod pains;
 mod pipe;
 mod probe;
 mod scale;
+mod sim;
 mod spawner;
 mod stall;
 mod statistics;
@@ -66,6 +68,8 @@ enum BenchCommand {
     Pains(pains::PainsArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
     Loadavg(loadavg::LoadavgArguments),
+    /// How fast the simulator is on 2 to 512 CPUs; half a minute
+    Sim(sim::SimArguments),
     /// Reading CPU clocks: the kernel's, a group's, and one that updates everybody, by 2 to 128 threads; five minutes
     Clocks(clocks::ClocksArguments),
     /// One measurement of `scale` in a process of its own
@@ -163,6 +167,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
         BenchCommand::Pains(arguments) => pains::run(arguments),
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
+        BenchCommand::Sim(arguments) => sim::run(arguments),
         BenchCommand::Jump(arguments) => jump::run(arguments),
         BenchCommand::Flip(arguments) => flip::run(arguments),
         BenchCommand::Clocks(arguments) => clocks::run(arguments),

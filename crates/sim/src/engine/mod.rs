@@ -146,6 +146,7 @@ pub struct Simulation<S: Sink = Discard> {
     alive: u32,
     steps_now: u64,
     standstill: u64,
+    handled: u64,
     pub(crate) mechanisms: Mechanisms,
     pub(crate) sink: S,
 }
@@ -228,6 +229,7 @@ impl<S: Sink> Simulation<S> {
             alive: 0,
             steps_now: 0,
             standstill: 0,
+            handled: 0,
             mechanisms: Mechanisms::default(),
             sink,
         };
@@ -238,7 +240,7 @@ impl<S: Sink> Simulation<S> {
             if group.limit.is_some() {
                 simulation
                     .set_limit(index, group.limit)
-                    .map_err(|error| PlanError::Limit(group.path.clone(), error))?;
+                    .map_err(|error| PlanError::Limit(group.path.clone(), Box::new(error)))?;
             }
         }
         Ok(simulation)
@@ -345,6 +347,11 @@ impl<S: Sink> Simulation<S> {
         self.mechanisms.events
     }
 
+    /// Moments handled so far: ends of steps, of sleeps and of budgets, ticks, arrivals, refills.
+    pub fn moments(&self) -> u64 {
+        self.handled
+    }
+
     /// Gives the sink back, with what it has taken.
     pub fn into_sink(self) -> S {
         self.sink
@@ -377,6 +384,7 @@ impl<S: Sink> Simulation<S> {
                 self.now = next;
                 self.steps_now = 0;
             }
+            self.handled += 1;
             if refill <= next {
                 self.refill();
             } else if timer <= moment {

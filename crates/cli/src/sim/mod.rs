@@ -1,0 +1,339 @@
+//! `quotient sim`: runs a scenario under virtual time and compares what comes out with what is expected.
+
+pub mod progress;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use quotient_sim::batch::{BatchError, Control, run_all, run_one};
+use quotient_sim::scenario::{Finding, Folder, Scenario};
+use quotient_sim::{Machine, Outcome, Plan};
+use quotient_trace::{Html, JsonLines, Perfetto};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use progress::watched;
+
+/// What `quotient sim` takes.
+#[derive(Debug, Clone, Args)]
+pub struct SimArguments {
+    /// The scenario: a TOML file, see `scenarios/`
+    scenario: PathBuf,
+    /// Another machine: CORES, NODESxCORES or NODESxCORESxTHREADS, such as 8x10
+    #[arg(long, value_name = "SHAPE", value_parser = machine)]
+    machine: Option<Machine>,
+    /// Another seed (any 64-bit number)
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only the run of that name; also the one that is recorded [default: all, and the first one is recorded]
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
+    /// Writes a page with pictures of the recorded run
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Writes the recorded run for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+    /// Writes the events of the recorded run, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a machine's shape.
+///
+/// # Errors
+/// What would be accepted.
+pub fn machine(shape: &str) -> Result<Machine, String> {
+    Machine::parse(shape).map_err(|error| error.to_string())
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    scenario: &'a str,
+    about: &'a str,
+    sources: &'a [String],
+    runs: Vec<RunReport<'a>>,
+    expectations: &'a [Finding],
+    met: bool,
+}
+
+#[derive(Serialize)]
+struct RunReport<'a> {
+    name: &'a str,
+    outcome: &'a Outcome,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// A scenario that cannot be used, a file that cannot be written, expectations that are not met on the scenario's own
+/// machine and seed, or Ctrl-C.
+pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
+    let scenario =
+        Scenario::load(&arguments.scenario).map_err(|error| Failure::Usage(error.to_string()))?;
+    let names: Vec<String> = scenario.runs().map(str::to_owned).collect();
+    let chosen =
+        match &arguments.run {
+            None => None,
+            Some(wanted) => Some(names.iter().position(|name| name == wanted).ok_or_else(
+                || Failure::Usage(format!("no run {wanted:?}; there are {}", names.join(", "))),
+            )?),
+        };
+    let mut files = Folder::of(&arguments.scenario);
+    let mut plans = Vec::new();
+    for run in 0..names.len() {
+        let plan = scenario.plan(run, arguments.machine.as_ref(), arguments.seed, &mut files);
+        plans.push(plan.map_err(|error| Failure::Usage(error.to_string()))?);
+    }
+    let recorded = chosen.unwrap_or(0);
+    if let Some(only) = chosen {
+        plans = vec![plans.swap_remove(only)];
+    }
+    let outcomes = compute(&plans)?;
+    record(
+        arguments,
+        &scenario,
+        &plans[if chosen.is_some() { 0 } else { recorded }],
+    )?;
+    let findings = if chosen.is_some() {
+        Vec::new()
+    } else {
+        let judged = scenario.judge(&outcomes);
+        judged.map_err(|error| Failure::Usage(error.to_string()))?
+    };
+    let met = findings.iter().all(|finding| finding.met);
+    let shown: Vec<RunReport<'_>> = names
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| chosen.is_none_or(|chosen| chosen == *index))
+        .map(|(_, name)| name.as_str())
+        .zip(&outcomes)
+        .map(|(name, outcome)| RunReport { name, outcome })
+        .collect();
+    let report = Report {
+        scenario: scenario.name(),
+        about: scenario.about(),
+        sources: scenario.sources(),
+        runs: shown,
+        expectations: &findings,
+        met,
+    };
+    if arguments.json {
+        let text = serde_json::to_string(&report).map_err(Failure::during("cannot write JSON"))?;
+        println!("{text}");
+    } else {
+        print(&report);
+    }
+    let is_own = arguments.machine.is_none() && arguments.seed.is_none();
+    if is_own && !met {
+        return Err(Failure::Run("not every expectation was met".into()));
+    }
+    Ok(())
+}
+
+/// What a failed batch means for the user.
+pub fn failure(error: BatchError) -> Failure {
+    match error {
+        BatchError::Plan(error) => Failure::Usage(error.to_string()),
+        BatchError::Run(error) => Failure::Run(error.to_string()),
+        BatchError::Stopped => Failure::Interrupted,
+    }
+}
+
+fn compute(plans: &[Plan]) -> Result<Vec<Outcome>, Failure> {
+    watched(plans.len(), |control, threads| {
+        run_all(plans.len(), threads, control, &|index| plans[index].clone())
+    })
+}
+
+/// Runs a plan again with everybody listening who was asked for.
+fn record(arguments: &SimArguments, scenario: &Scenario, plan: &Plan) -> Result<(), Failure> {
+    let SimArguments {
+        report,
+        perfetto,
+        trace,
+        ..
+    } = arguments;
+    if report.is_none() && perfetto.is_none() && trace.is_none() {
+        return Ok(());
+    }
+    let create = |path: &PathBuf| {
+        File::create(path).map(BufWriter::new).map_err(|error| {
+            Failure::Usage(format!("{}: cannot be written: {error}", path.display()))
+        })
+    };
+    let mut page = report.as_ref().map(create).transpose()?;
+    let sink = (
+        report.as_ref().map(|_| Html::new()),
+        (
+            perfetto
+                .as_ref()
+                .map(create)
+                .transpose()?
+                .map(Perfetto::new),
+            trace.as_ref().map(create).transpose()?.map(JsonLines::new),
+        ),
+    );
+    let (_, (html, (perfetto_sink, lines))) =
+        watched(1, |control: &Control, _| run_one(plan, sink, control))?;
+    if let (Some(html), Some(page), Some(path)) = (html, &mut page, report) {
+        let written = html
+            .finish(scenario.name(), page)
+            .and_then(|()| page.flush());
+        written.map_err(Failure::during(&path.display().to_string()))?;
+        tell(path);
+    }
+    if let (Some(sink), Some(path)) = (perfetto_sink, perfetto) {
+        finish(sink.finish(), path)?;
+    }
+    if let (Some(sink), Some(path)) = (lines, trace) {
+        finish(sink.finish(), path)?;
+    }
+    Ok(())
+}
+
+fn finish(writer: std::io::Result<BufWriter<File>>, path: &Path) -> Result<(), Failure> {
+    writer
+        .and_then(|mut writer| writer.flush())
+        .map_err(Failure::during(&path.display().to_string()))?;
+    tell(path);
+    Ok(())
+}
+
+fn tell(path: &Path) {
+    eprintln!("written: {}", path.display());
+}
+
+fn print(report: &Report<'_>) {
+    println!("{}", report.scenario);
+    if !report.about.is_empty() {
+        println!("{}", report.about);
+    }
+    for source in report.sources {
+        println!("  cost: {source}");
+    }
+    println!(
+        "\n{:<26} {:>10} {:>7} {:>9} {:>10} {:>10} {:>9}",
+        "run", "elapsed", "busy %", "system %", "switches", "migrations", "ipis"
+    );
+    for run in &report.runs {
+        let outcome = run.outcome;
+        let whole = outcome.elapsed_ns as f64 * f64::from(outcome.cpus);
+        println!(
+            "{:<26} {:>8.3} s {:>7.2} {:>9.3} {:>10} {:>10} {:>9}",
+            run.name,
+            outcome.elapsed_ns as f64 / 1e9,
+            100.0 * outcome.busy_ns as f64 / whole.max(1.0),
+            100.0 * outcome.system_ns as f64 / (outcome.busy_ns as f64).max(1.0),
+            outcome.mechanisms.switches,
+            outcome.mechanisms.migrations,
+            outcome.mechanisms.ipis
+        );
+    }
+    if report.runs.len() == 1 {
+        print_details(report.runs[0].outcome);
+    }
+    if report.expectations.is_empty() {
+        return;
+    }
+    println!(
+        "\n{:<4} {:>12} {:>12} {:>20}  expectation",
+        "", "value", "source says", "accepted"
+    );
+    for finding in report.expectations {
+        let bound = |bound: Option<f64>| bound.map_or_else(String::new, figure);
+        println!(
+            "{:<4} {:>12} {:>12} {:>20}  {} {}",
+            if finding.met { "ok" } else { "MISS" },
+            figure(finding.value),
+            finding.seed.map_or_else(|| "-".to_owned(), figure),
+            format!("{}..{}", bound(finding.min), bound(finding.max)),
+            finding.what,
+            finding.unit
+        );
+    }
+}
+
+/// Groups, workloads and meters of one run. Long lists are cut; JSON has everything.
+fn print_details(outcome: &Outcome) {
+    const ROWS_MAX: usize = 40;
+    println!(
+        "\n{:<24} {:>12} {:>9} {:>9} {:>12}",
+        "group", "usage ms", "periods", "throttled", "throttled ms"
+    );
+    for group in outcome.groups.iter().take(ROWS_MAX) {
+        println!(
+            "{:<24} {:>12.3} {:>9} {:>9} {:>12.3}",
+            if group.path.is_empty() {
+                "(all)"
+            } else {
+                &group.path
+            },
+            group.usage_ns as f64 / 1e6,
+            group.nr_periods,
+            group.nr_throttled,
+            group.throttled_ns as f64 / 1e6
+        );
+    }
+    println!(
+        "\n{:<24} {:>9} {:>10} {:>10} {:>10} {:>10}",
+        "meter (us)", "done", "p50", "p99", "p99.9", "max"
+    );
+    for meter in outcome.meters.iter().take(ROWS_MAX) {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        println!(
+            "{:<24} {:>9} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+            meter.name,
+            meter.done,
+            micros(meter.times.p50_ns),
+            micros(meter.times.p99_ns),
+            micros(meter.times.p999_ns),
+            micros(meter.times.max_ns)
+        );
+    }
+}
+
+/// Four digits are enough for anybody.
+fn figure(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 1000.0 {
+        return format!("{value:.0}");
+    }
+    let digits = 3 - value.abs().log10().floor() as i32;
+    let places = usize::try_from(digits.clamp(0, 9)).unwrap_or(0);
+    let text = format!("{value:.places$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_four_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1234567.0, "1234567"),
+            (3.14159, "3.142"),
+            (0.0123456, "0.01235"),
+            (2.0, "2"),
+            (50.0, "50"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn machines_are_read_or_refused() {
+        assert_eq!(machine("8x10").map(|machine| machine.cpus()), Ok(80));
+        assert!(machine("0x10").unwrap_err().contains("nodes = 0"));
+    }
+}

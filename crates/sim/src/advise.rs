@@ -1,0 +1,338 @@
+//! What would this limit do? A sweep over limits, and the smallest that does no harm.
+
+use crate::batch::{BatchError, Control, run_all};
+use crate::outcome::Outcome;
+use crate::plan::Plan;
+use crate::random::Random;
+use quotient_core::{Limit, Nanos};
+use serde::Serialize;
+
+/// What may be tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// CPU time for each period, as a share of CPUs in thousandths: quota = share x period / 1000.
+    pub cpus_permille: Vec<u64>,
+    /// Periods.
+    pub periods: Vec<Nanos>,
+    /// Bursts, in per cent of the quota.
+    pub bursts_percent: Vec<u64>,
+    /// Numbers of threads; 0 leaves them as they are.
+    pub threads: Vec<u32>,
+    /// How many times each is tried, with another seed and another phase of the period.
+    pub seeds: u32,
+}
+
+impl Sweep {
+    /// Six shares around a mean usage, two periods, two bursts: 24 settings, three seeds.
+    pub fn around(usage_permille: u64) -> Sweep {
+        let share = |percent: u64| (usage_permille * percent / 100).max(10);
+        Sweep {
+            cpus_permille: [100, 125, 150, 200, 300, 400].map(share).to_vec(),
+            periods: vec![Nanos::from_millis(100), Nanos::from_millis(20)],
+            bursts_percent: vec![0, 100],
+            threads: vec![0],
+            seeds: 3,
+        }
+    }
+
+    /// How many settings that makes.
+    pub fn settings(&self) -> usize {
+        self.threads.len()
+            * self.periods.len()
+            * self.bursts_percent.len()
+            * self.cpus_permille.len()
+    }
+}
+
+/// The middle and the ends of a figure over the seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Interval {
+    /// The least.
+    pub low: f64,
+    /// The median.
+    pub mid: f64,
+    /// The most.
+    pub high: f64,
+}
+
+impl Interval {
+    fn of(mut values: Vec<f64>) -> Interval {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
+        Interval {
+            low: at(0),
+            mid: at(values.len() / 2),
+            high: at(values.len().saturating_sub(1)),
+        }
+    }
+}
+
+/// What one setting is predicted to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// CPU time for each period, ns.
+    pub quota_ns: u64,
+    /// ns.
+    pub period_ns: u64,
+    /// ns.
+    pub burst_ns: u64,
+    /// Threads; 0 as they are.
+    pub threads: u32,
+    /// Part of the periods in which the group is throttled.
+    pub throttled_ratio: Interval,
+    /// What the limit adds to the median, ns.
+    pub added_p50_ns: Interval,
+    /// What it adds to the 99th percentile, ns.
+    pub added_p99_ns: Interval,
+    /// Part of the work that is done in the same time.
+    pub done_ratio: Interval,
+    /// Whether it keeps what was asked for.
+    pub is_harmless: bool,
+}
+
+/// What counts as harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Most throttled periods, in thousandths.
+    pub throttled_permille: u64,
+    /// Most added to the 99th percentile.
+    pub added_p99: Nanos,
+}
+
+/// The whole answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// Median and 99th percentile without a limit, ns, for the first number of threads.
+    pub free_p50_ns: u64,
+    /// See `free_p50_ns`.
+    pub free_p99_ns: u64,
+    /// CPU time used without a limit, in thousandths of a CPU.
+    pub free_usage_permille: u64,
+    /// Every setting, in the order threads, period, burst, quota.
+    pub predictions: Vec<Prediction>,
+    /// Index of the recommended one: the harmless one with the smallest share, then the least added at p99.
+    pub recommended: Option<usize>,
+}
+
+/// What is asked about: a plan for a number of threads (0: as it is) and a seed, the group to limit, and the meter by
+/// which harm is measured.
+pub struct Subject<'a> {
+    /// Makes the plan, without the limit.
+    pub plan: &'a (dyn Fn(u32, u64) -> Plan + Sync),
+    /// Index of the group in the plan.
+    pub group: usize,
+    /// Index of the meter in the plan.
+    pub meter: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Setting {
+    limit: Option<Limit>,
+    threads: u32,
+    seed: u64,
+}
+
+/// Tries every setting with every seed on `threads` threads.
+///
+/// # Errors
+/// See [`BatchError`]; among them a share that no limit can express.
+pub fn advise(
+    subject: &Subject<'_>,
+    sweep: &Sweep,
+    target: Target,
+    threads: usize,
+    control: &Control,
+) -> Result<Advice, BatchError> {
+    let limits = limits(sweep);
+    let seeds = u64::from(sweep.seeds.max(1));
+    let mut runs = Vec::new();
+    for &count in &sweep.threads {
+        for limit in core::iter::once(None).chain(limits.iter().copied().map(Some)) {
+            runs.extend((1..=seeds).map(|seed| Setting {
+                limit,
+                threads: count,
+                seed,
+            }));
+        }
+    }
+    let outcomes = run_all(runs.len(), threads, control, &|index| {
+        planned(subject, runs[index])
+    })?;
+    let per_threads = (limits.len() + 1) * seeds as usize;
+    let mut advice = Advice {
+        free_p50_ns: 0,
+        free_p99_ns: 0,
+        free_usage_permille: 0,
+        predictions: Vec::new(),
+        recommended: None,
+    };
+    for (block, &count) in outcomes.chunks(per_threads).zip(&sweep.threads) {
+        let (free, limited) = block.split_at(seeds as usize);
+        if advice.predictions.is_empty() {
+            let times = &free[0].meters[subject.meter].times;
+            advice.free_p50_ns = times.p50_ns;
+            advice.free_p99_ns = times.p99_ns;
+            let used = free[0].groups[subject.group + 1].usage_ns;
+            advice.free_usage_permille = used.saturating_mul(1000) / free[0].elapsed_ns.max(1);
+        }
+        for (tried, limit) in limited.chunks(seeds as usize).zip(&limits) {
+            let prediction = compare(subject, free, tried, *limit, count, target);
+            advice.predictions.push(prediction);
+        }
+    }
+    advice.recommended = recommend(&advice.predictions);
+    Ok(advice)
+}
+
+fn limits(sweep: &Sweep) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    for &period in &sweep.periods {
+        for &burst in &sweep.bursts_percent {
+            for &share in &sweep.cpus_permille {
+                let quota = Nanos(share.saturating_mul(period.0) / 1000).max(Limit::QUOTA_MIN);
+                let burst = Nanos(quota.0.saturating_mul(burst) / 100);
+                limits.push(Limit::new(quota, period).with_burst(burst));
+            }
+        }
+    }
+    limits
+}
+
+fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
+    let mut plan = (subject.plan)(setting.threads, setting.seed);
+    plan.groups[subject.group].limit = setting.limit;
+    // Nobody knows where in a period the workload begins: another place with each seed.
+    let period = Limit::PERIOD_DEFAULT.0;
+    let shift = Random::new(setting.seed, 0).below(period);
+    for source in &mut plan.sources {
+        source.begin.0 += shift;
+        for time in &mut source.times {
+            time.0 += shift;
+        }
+    }
+    plan
+}
+
+fn compare(
+    subject: &Subject<'_>,
+    free: &[Outcome],
+    tried: &[Outcome],
+    limit: Limit,
+    threads: u32,
+    target: Target,
+) -> Prediction {
+    let over = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
+        Interval::of(
+            free.iter()
+                .zip(tried)
+                .map(|(free, tried)| figure(free, tried))
+                .collect(),
+        )
+    };
+    let meter = |outcome: &Outcome| outcome.meters[subject.meter].times;
+    let throttled_ratio = over(&|_, tried| {
+        let group = &tried.groups[subject.group + 1];
+        // Periods in which the group was not even active cannot be throttled, but they pass for whoever watches.
+        group.nr_throttled as f64 / group.nr_periods.max(1) as f64
+    });
+    let added_p50_ns = over(&|free, tried| meter(tried).p50_ns as f64 - meter(free).p50_ns as f64);
+    let added_p99_ns = over(&|free, tried| meter(tried).p99_ns as f64 - meter(free).p99_ns as f64);
+    let done_ratio = over(&|free, tried| {
+        let done = |outcome: &Outcome| outcome.meters[subject.meter].done;
+        done(tried) as f64 / done(free).max(1) as f64
+    });
+    let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
+        && added_p99_ns.high <= target.added_p99.0 as f64;
+    Prediction {
+        quota_ns: limit.quota.0,
+        period_ns: limit.period.0,
+        burst_ns: limit.burst.0,
+        threads,
+        throttled_ratio,
+        added_p50_ns,
+        added_p99_ns,
+        done_ratio,
+        is_harmless,
+    }
+}
+
+fn recommend(predictions: &[Prediction]) -> Option<usize> {
+    let share = |prediction: &Prediction| {
+        u128::from(prediction.quota_ns) * 1_000_000 / u128::from(prediction.period_ns.max(1))
+    };
+    let harmless = predictions
+        .iter()
+        .enumerate()
+        .filter(|(_, prediction)| prediction.is_harmless);
+    harmless
+        .min_by(|(_, one), (_, other)| {
+            share(one)
+                .cmp(&share(other))
+                .then(one.added_p99_ns.mid.total_cmp(&other.added_p99_ns.mid))
+        })
+        .map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::{self, OpenLoop};
+    use crate::{Machine, Span};
+    use quotient_core::BandwidthRules;
+
+    fn service(threads: u32, seed: u64) -> Plan {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.seed = seed;
+        plan.duration = Nanos::from_secs(10);
+        plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+        let group = plan.group("app");
+        let shape = OpenLoop {
+            threads: threads.max(2),
+            work: Span::Fixed(Nanos::from_millis(2)),
+            gap: Span::Exponential {
+                mean: Nanos::from_millis(8),
+            },
+            parts: 1,
+            begin: Nanos::ZERO,
+        };
+        synthetic::open_loop(&mut plan, "app", group, shape);
+        plan
+    }
+
+    #[test]
+    fn more_quota_means_less_throttling_and_the_advice_is_harmless() {
+        let subject = Subject {
+            plan: &service,
+            group: 0,
+            meter: 0,
+        };
+        let sweep = Sweep::around(250);
+        let target = Target {
+            throttled_permille: 50,
+            added_p99: Nanos::from_millis(5),
+        };
+        let control = Control::default();
+        let advice = advise(&subject, &sweep, target, 2, &control).unwrap();
+        assert_eq!(advice.predictions.len(), 24);
+        assert!(advice.free_usage_permille.abs_diff(250) < 30, "{advice:?}");
+        for curve in advice.predictions.chunks(6) {
+            assert!(curve[0].throttled_ratio.mid > 0.3, "{curve:?}");
+            assert!(curve[5].throttled_ratio.mid <= curve[0].throttled_ratio.mid);
+        }
+        let best = &advice.predictions[advice.recommended.unwrap()];
+        assert!(best.is_harmless && best.throttled_ratio.high <= 0.05);
+        // The same on one thread: results do not depend on who computes them.
+        let again = super::advise(&subject, &sweep, target, 1, &control).unwrap();
+        assert_eq!(advice, again);
+    }
+
+    #[test]
+    fn a_batch_can_be_stopped() {
+        let control = Control::default();
+        control
+            .stop
+            .store(true, core::sync::atomic::Ordering::Relaxed);
+        let stopped = run_all(3, 2, &control, &|_| service(2, 1));
+        assert_eq!(stopped, Err(BatchError::Stopped));
+    }
+}
