@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most timers run by one call of [`GroupTree::refill`]: some 50 us of work, so that no CPU that does it in passing
+/// Most timers run by one call of [`GroupTree::refill`]: some tens of us of work, so that no CPU that does it in passing
 /// stalls.
-pub const REFILLS_MAX: usize = 256;
+pub const REFILLS_MAX: usize = 64;
 
 /// "No timer": later than any time.
 pub(super) const NEVER: u64 = u64::MAX;

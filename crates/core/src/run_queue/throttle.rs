@@ -10,14 +10,14 @@ use crate::units::{Nanos, to_service_lag};
 use std::sync::Arc;
 
 /// Most groups that one look into the mailbox handles: bounds the time for which the queue is held.
-const UNTHROTTLES_MAX: usize = 256;
+const UNTHROTTLES_MAX: usize = 64;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// Puts back the groups that got budget. To be called when [`crate::GroupTree::refill`] or
     /// [`Group::set_limit`] kicked this CPU; a choice that finds nothing to run does it, too. Returns whether the current
     /// task should give way, or whether there is something to run now and nothing was.
     ///
-    /// At most 256 groups at once; while there are more, [`crate::CpuLoad::has_unthrottles`] stays true. O(1) a group.
+    /// At most 64 groups at once; while there are more, [`crate::CpuLoad::has_unthrottles`] stays true. O(1) a group.
     pub fn unthrottle_pending(&mut self, now: Nanos) -> bool {
         let idle = self.current == NONE;
         self.empty_mailbox(now);
