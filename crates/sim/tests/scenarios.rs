@@ -158,13 +158,14 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each. A release build, or one with `QUOTIENT_SCENARIOS` set, runs
 /// all.
-const QUICK: [&str; 6] = [
+const QUICK: [&str; 7] = [
     "weights-underprovisioned",
     "weights-nested",
     "max",
     "golang-73193",
-    "seed-001-static-keys",
-    "wake-storm",
+    "stranded-slices",
+    "threads-over-quota",
+    "seed-003-process-clock",
 ];
 
 #[test]
