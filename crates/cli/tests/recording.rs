@@ -1,5 +1,7 @@
 //! What the runtime records is a schedule that keeps every rule, and says what the runtime's own figures say.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quotient::{Cpus, Scheduler};
@@ -113,47 +115,47 @@ fn a_recorded_program_keeps_every_rule() {
 fn throttles_and_refills_are_recorded() {
     runtime(2).block_on(async {
         let scheduler = Scheduler::builder().build().expect("inside a runtime");
-        let group = scheduler
-            .group("capped")
-            .unwrap()
-            .max(Cpus(0.2))
-            .create()
-            .unwrap();
+        let group = scheduler.group("capped").unwrap();
+        // So little that even a busy machine gives more.
+        let group = group.max(Cpus(0.02)).create().unwrap();
         let recording = scheduler.record(1 << 18).expect("nobody records yet");
+        let enough = Arc::new(AtomicBool::new(false));
         let hogs: Vec<_> = (0..3)
             .map(|_| {
-                group.spawn(async {
-                    let began = Instant::now();
-                    while began.elapsed() < Duration::from_millis(600) {
+                let enough = enough.clone();
+                group.spawn(async move {
+                    while !enough.load(Ordering::Relaxed) {
                         spin(Duration::from_micros(200));
                         tokio::task::yield_now().await;
                     }
                 })
             })
             .collect();
+        let began = Instant::now();
+        while group.stats().bandwidth.nr_throttled < 4 && began.elapsed() < Duration::from_secs(30)
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        enough.store(true, Ordering::Relaxed);
         for hog in hogs {
             hog.await.expect("it ends");
         }
+        let before = group.stats().bandwidth;
         let mut log = Ftrace::new(Vec::new());
         assert_eq!(recording.finish(&mut log).lost, 0);
+        let after = group.stats().bandwidth;
         let text = log.finish().expect("memory");
         let figures = judge(&text, patient());
-        let capped = figures
-            .groups
-            .iter()
-            .find(|figures| figures.group == "capped");
+        let mut groups = figures.groups.iter();
+        let capped = groups.find(|figures| figures.group == "capped");
         let capped = capped.expect("it ran");
-        let stats = group.stats();
-        let bandwidth = stats.bandwidth;
+        let periods = before.nr_periods..=after.nr_periods;
         assert!(
-            capped.nr_periods >= 3 && capped.nr_throttled >= 2,
-            "{capped:?}"
+            periods.contains(&capped.nr_periods),
+            "{capped:?} {periods:?}"
         );
-        assert!(
-            capped.nr_periods.abs_diff(bandwidth.nr_periods) <= 1,
-            "{capped:?} {bandwidth:?}"
-        );
-        assert!(capped.throttled_ns > 100_000_000, "{capped:?}");
+        assert!(capped.nr_throttled >= 3, "{capped:?}");
+        assert!(capped.throttled_ns > 0, "{capped:?}");
         scheduler.shutdown().await;
     });
 }

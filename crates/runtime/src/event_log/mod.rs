@@ -24,12 +24,12 @@ use crossbeam_utils::CachePadded;
 use quotient_core::event::{
     Amount, Definition, Event, GroupId, GroupInfo, Kind, Sink, TaskId, TaskInfo, TaskState,
 };
-use quotient_core::{Enqueue, Nanos};
+use quotient_core::{Enqueue, Gates, Nanos};
 use quotient_keys::{EnableGuard, FlipError};
 
 use self::limits::{Seen, limit_events, refill_events};
 use self::ring::Ring;
-use crate::gates::{self, RunQueue};
+use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::scheduler::Scheduler;
 use crate::shared::{Shared, cpu_id};
 use crate::task_context::Task;
@@ -116,11 +116,10 @@ impl EventLog {
     #[cold]
     pub(crate) fn begin(&self, index: usize, task: &mut Task, now: Nanos) {
         let id = number(task);
-        // A thief may have read its clock before the task that it took stopped elsewhere.
-        let now = now.max(task.owned_mut().since);
+        let since = task.owned_mut().since;
         let group = task.owned_mut().group.clone();
         let limited: Vec<_> = std::iter::successors(Some(&group.core), |group| group.parent())
-            .filter(|group| group.limit().is_some())
+            .filter(|group| RuntimeGates::bandwidth() && group.limit().is_some())
             .cloned()
             .collect();
         let mut ring = self.ring(index);
@@ -128,7 +127,11 @@ impl EventLog {
             return;
         }
         ring.name(index, now, id, task.context(), &group);
-        ring.switch(index, now, id);
+        if since > now {
+            // A thief read its clock before the task that it took stopped elsewhere: in between it runs nobody.
+            ring.switch(index, now, TaskId::IDLE);
+        }
+        ring.switch(index, now.max(since), id);
         ring.polled = None;
         for group in limited {
             let known = |(known, _): &(Arc<_>, bool)| Arc::ptr_eq(known, &group);
@@ -138,14 +141,15 @@ impl EventLog {
         }
     }
 
-    /// The poll in progress ended at `now`. Of it, `excluded` is not billed to the task, and `extra` is beside it.
+    /// The poll in progress ended at `now`, and its task is billed for `billed`.
     #[cold]
-    pub(crate) fn polled(&self, index: usize, excluded: Nanos, extra: Nanos, now: Nanos) {
+    pub(crate) fn polled(&self, index: usize, billed: Nanos, now: Nanos) {
         let mut ring = self.ring(index);
         ring.polled = Some(now);
         let task = ring.current;
-        if !task.is_idle() && excluded != extra {
-            let time = Amount::of_nanos(excluded).get() - Amount::of_nanos(extra).get();
+        let ran = now.saturating_sub(ring.since);
+        if !task.is_idle() && ran != billed {
+            let time = Amount::of_nanos(ran).get() - Amount::of_nanos(billed).get();
             let time = Amount::new(time);
             ring.push(index, now, Kind::Uncharged { task, time });
         }
@@ -178,7 +182,13 @@ impl EventLog {
     /// A switch may have throttled groups here, or let them go. A group counts as throttled while one above it is.
     #[cold]
     pub(crate) fn look_at_throttles(&self, index: usize, queue: &RunQueue<Task>, now: Nanos) {
-        let mut known = std::mem::take(&mut self.ring(index).throttled);
+        let mut known = {
+            let mut ring = self.ring(index);
+            if ring.throttled.is_empty() {
+                return;
+            }
+            std::mem::take(&mut ring.throttled)
+        };
         let mut changes = Vec::new();
         for (core, was_throttled) in &mut known {
             let is_throttled = queue.is_throttled(core);
@@ -259,6 +269,11 @@ impl EventLog {
     /// Limits may have been written, pools refilled: writes down what changed since the last look. O(groups).
     #[cold]
     pub(crate) fn look_at_limits(&self, shared: &Shared, now: Nanos) {
+        self.compare_limits(shared, now, false);
+    }
+
+    /// As `look_at_limits`; at the `start` of a recording the limits are news, and what their refills did before is not.
+    fn compare_limits(&self, shared: &Shared, now: Nanos, start: bool) {
         if self.ring(0).capacity == 0 {
             return;
         }
@@ -276,7 +291,10 @@ impl EventLog {
                 seen.limit = limit;
                 events.extend(limit_events(GroupId(core.id()), limit));
             }
-            events.extend(refill_events(core, seen));
+            let refills = refill_events(core, seen);
+            if !start {
+                events.extend(refills);
+            }
         }
         let mut ring = self.ring(0);
         for kind in events {
@@ -348,7 +366,7 @@ impl Scheduler {
         if !shared.log.start(capacity) {
             return Err(RecordError::AlreadyRecording);
         }
-        shared.log.look_at_limits(shared, shared.now());
+        shared.log.compare_limits(shared, shared.now(), true);
         Ok(Recording {
             shared: shared.clone(),
             _gate: gate,
@@ -365,6 +383,8 @@ impl Recording {
 
     /// Hands over the rest and ends the recording.
     pub fn finish<S: Sink>(self, sink: &mut S) -> Drained {
+        let shared = &self.shared;
+        shared.log.look_at_limits(shared, shared.now());
         self.take(sink, Nanos::MAX)
     }
 

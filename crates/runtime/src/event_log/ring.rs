@@ -22,6 +22,8 @@ pub(super) struct Ring {
     pub(super) lost: u64,
     /// Who runs here.
     pub(super) current: TaskId,
+    /// Since when.
+    pub(super) since: Nanos,
     /// What the current task does once somebody else runs; its last poll has ended.
     pub(super) state: Option<TaskState>,
     /// When the last poll ended, until the next one begins: what follows from it is stamped so, because the next one begins then.
@@ -88,6 +90,7 @@ impl Ring {
     pub(super) fn switch(&mut self, index: usize, time: Nanos, next: TaskId) {
         let state = self.state.take().unwrap_or(TaskState::Runnable);
         let prev = std::mem::replace(&mut self.current, next);
+        self.since = time;
         if prev.is_idle() && next.is_idle() {
             return;
         }

@@ -137,10 +137,10 @@ impl Vcpu {
             me.resched.store(false, Ordering::Relaxed);
         }
         let excluded = self.notes.excluded;
-        if RuntimeGates::events() {
-            shared.log.polled(self.index, excluded, notes.extra, now);
-        }
         let billed = wall.saturating_sub(excluded).saturating_add(notes.extra);
+        if RuntimeGates::events() {
+            shared.log.polled(self.index, billed, now);
+        }
         me.clock.show(billed);
         billed
     }
