@@ -4,6 +4,7 @@
 //! atomics and one small lock that only spawn, move and completion take. [`Owned`] belongs to whoever holds the run token
 //! (`task::Task`): a waker that has just queued the task, the queue, or the virtual CPU that polls it.
 
+use std::num::NonZeroU32;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -63,8 +64,11 @@ pub(crate) struct Owned {
     pub(crate) group: Arc<GroupShared>,
     /// When it was queued, for the run delay.
     pub(crate) since: Nanos,
-    /// What its virtual CPU's throttled clock said when it was queued there; kept for tasks of limited groups.
+    /// What the throttled clock of `queued_in` said when the task was queued in it last, on the virtual CPU of `calm`; kept for
+    /// tasks of limited groups.
     pub(crate) throttle_mark: Nanos,
+    /// The calm (the core's word) for which `throttle_mark` holds; `None` if it holds for this one wait.
+    pub(crate) calm: Option<NonZeroU32>,
     /// The group that it is queued in now, if another than its own lends it a place.
     pub(crate) seat: Option<Arc<GroupShared>>,
     /// Its deferral of throttles, from its first guard to its first poll without one.

@@ -79,6 +79,12 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     pub(crate) nr: u32,
     /// Runnable tasks that limits keep back.
     pub(crate) nr_throttled: u32,
+    /// Groups that are throttled here.
+    pub(crate) closed: u32,
+    /// See [`RunQueue::calm`]; 0 while a group is throttled.
+    pub(crate) calm: u32,
+    /// Throttles that have ended, to name calms.
+    pub(crate) calms: u32,
     /// A group on the chain has used up its budget.
     throttle_due: bool,
     /// A group on the chain runs in debt, for the sake of a deferring task.
@@ -95,6 +101,9 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     averaged_at: Nanos,
     gates: PhantomData<fn() -> G>,
 }
+
+/// Where the CPU's number stands in the name of a calm, so that tasks that move do not take one CPU's for another's. Unit: bits.
+pub(crate) const CALM_SHIFT: u32 = 20;
 
 /// The timeline of the root group.
 pub(crate) const ROOT: u32 = 0;
@@ -140,6 +149,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             repick: false,
             nr: 0,
             nr_throttled: 0,
+            closed: 0,
+            calm: cpu.0 << CALM_SHIFT | 1,
+            calms: 1,
             throttle_due: false,
             overdrawn: false,
             soft: VecDeque::new(),

@@ -1,12 +1,13 @@
 //! Throttling on one CPU: taking a dry group's entity out of its parent's timeline and putting it back, with all of its
 //! tasks left where they are. The protocol with pool and refill is in [`crate::bandwidth`].
 
-use super::{ROOT, RunQueue};
+use super::{CALM_SHIFT, ROOT, RunQueue};
 use crate::bandwidth::Opened;
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::{NONE, Place};
 use crate::units::{Nanos, to_service_lag};
+use core::num::NonZeroU32;
 use std::sync::Arc;
 
 /// Most groups that one look into the mailbox handles: bounds the time for which the queue is held.
@@ -56,6 +57,28 @@ impl<T, G: Gates> RunQueue<T, G> {
             own += (now - meter.since) - (above - meter.above);
         }
         above + own
+    }
+
+    /// Names the time since the last throttle on this CPU ended; `None` while a group is throttled. If the name is the same at
+    /// two moments, no [`RunQueue::throttled_clock`] of this CPU has moved between them. Names repeat after 2^20 throttles,
+    /// and on CPUs whose numbers differ by a multiple of 4096. O(1).
+    #[inline]
+    pub fn calm(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.calm)
+    }
+
+    fn note_closed(&mut self) {
+        self.closed += 1;
+        self.calm = 0;
+    }
+
+    fn note_opened(&mut self) {
+        self.closed -= 1;
+        self.calms = self.calms.wrapping_add(1);
+        if self.closed == 0 {
+            let name = self.cpu.0 << CALM_SHIFT | self.calms & ((1 << CALM_SHIFT) - 1);
+            self.calm = name.max(1);
+        }
     }
 
     fn known(&self, group: &Arc<Group>) -> Option<u32> {
@@ -169,6 +192,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if meter.bandwidth.is_soft() && !core::mem::replace(&mut meter.listed, true) {
             self.soft.push_back(level);
         }
+        self.note_closed();
         self.count_active(parent, -active);
         self.nr_throttled = self.nr_throttled.wrapping_add_signed(active);
         self.average_path(parent, now);
@@ -226,6 +250,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let active = meter.active.cast_signed();
         timeline.throttled_past = past;
         let runnable = timeline.nr > 0;
+        self.note_opened();
         self.nr_throttled = self.nr_throttled.wrapping_add_signed(-active);
         self.count_active(parent, active);
         self.average_path(parent, now);

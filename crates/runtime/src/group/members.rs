@@ -67,6 +67,7 @@ where
         group: group.clone(),
         since: Nanos::ZERO,
         throttle_mark: Nanos::ZERO,
+        calm: None,
         seat: None,
         deferral: None,
     };

@@ -146,6 +146,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
             .map(|member| member.group.clone());
         if let Some(group) = group {
             task.owned_mut().group = group;
+            task.owned_mut().calm = None;
         }
         enqueue(queue, task, Enqueue::Migrate, now);
         return None;
@@ -195,6 +196,7 @@ fn hand_over(
     }
     let sleeper = queue.hand_over(&owned.group.core, &owned.entity, now)?;
     owned.since = now;
+    mark_throttle(queue, owned, now);
     if let Previous::Pending(mut parking) = std::mem::replace(previous, Previous::Nothing) {
         parking.owned_mut().entity = sleeper;
         if let Parked::Woken(mut task) = parking.park() {
@@ -228,10 +230,12 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let owned = task.owned_mut();
-    owned.seat = owned
-        .deferral
-        .as_ref()
-        .and_then(|deferral| deferral.seat_on(queue.cpu().0));
+    if let Some(deferral) = &owned.deferral {
+        owned.seat = deferral.seat_on(queue.cpu().0);
+        owned.calm = None;
+    } else if owned.seat.take().is_some() {
+        owned.calm = None;
+    }
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
@@ -239,11 +243,24 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
 }
 
 /// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
+/// Nothing is to be done if no group was throttled on this virtual CPU since the last time.
 #[inline]
 fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    if RuntimeGates::bandwidth() && owned.queued_in().is_limited() {
-        owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
+    if RuntimeGates::bandwidth() && owned.queued_in().is_limited() && !is_calm(queue, owned) {
+        mark_anew(queue, owned, now);
     }
+}
+
+/// Whether no group was throttled on this virtual CPU since the task's mark.
+#[inline]
+fn is_calm(queue: &RunQueue<Task>, owned: &Owned) -> bool {
+    owned.calm.is_some() && owned.calm == queue.calm()
+}
+
+#[cold]
+fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+    owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
+    owned.calm = queue.calm();
 }
 
 /// Whether the task is, or is to be, queued in a group that lends it a place.
@@ -265,13 +282,14 @@ pub(super) fn note_throttle(shared: &Shared, queue: &RunQueue<Task>, task: &mut 
         shared.tick.look_by(due);
     }
     let owned = task.owned_mut();
-    if !owned.queued_in().is_limited() {
+    if is_calm(queue, owned) || !owned.queued_in().is_limited() {
         return;
     }
     let clock = queue.throttled_clock(&owned.queued_in().core, now);
     let throttled = clock.saturating_sub(owned.throttle_mark);
     // What follows on this virtual CPU without a new queuing (a conversation's next task) starts from here.
     owned.throttle_mark = clock;
+    owned.calm = queue.calm();
     if throttled != Nanos::ZERO {
         task.context().record_throttled(throttled);
     }
