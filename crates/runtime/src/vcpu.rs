@@ -229,7 +229,9 @@ impl Vcpu {
             let next = entered.take_next();
             let mut queue = held.take().unwrap_or_else(|| lock(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
-                yield_to_next(&mut queue, &mut previous, now)
+                let next = yield_to_next(&mut queue, &mut previous, now);
+                self.waiting = queue.nr_queued();
+                next
             } else {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };

@@ -95,7 +95,7 @@ impl Vcpu {
 
     fn detach(&mut self, shared: &Shared, request: &Pull, now: Nanos) {
         if let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock() {
-            victim.detach(request, now, &mut self.detached);
+            victim.detach_to(cpu_id(self.index), request, now, &mut self.detached);
         }
     }
 

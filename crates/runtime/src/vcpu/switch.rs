@@ -158,7 +158,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
     None
 }
 
-/// The short way of yielders among themselves.
+/// The short way of yielders among themselves. `None`: limits keep back everything.
 #[inline]
 pub(super) fn yield_to_next(
     queue: &mut RunQueue<Task>,
@@ -169,7 +169,7 @@ pub(super) fn yield_to_next(
         Previous::Again(mut task) => {
             task.owned_mut().since = now;
             mark_throttle(queue, task.owned_mut(), now);
-            Some(queue.switch_yield(task, now))
+            queue.switch(task, now)
         }
         other => {
             *previous = other;
