@@ -26,7 +26,12 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ),
     (
         "quotient-validation",
-        &["quotient-core", "quotient-trace", "quotient-sim", "quotient"],
+        &[
+            "quotient-core",
+            "quotient-trace",
+            "quotient-sim",
+            "quotient",
+        ],
     ),
     ("xtask", &[]),
 ];
