@@ -33,11 +33,11 @@ use crate::program::Program;
 use crate::random::Random;
 use core::fmt;
 use hdrhistogram::Histogram;
-use quotient_core::{
-    CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, RunQueue, TaskEntity, Topology,
-};
+use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, TaskEntity, Topology};
 use quotient_trace::{Discard, Sink};
-use state::{Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, Task};
+use state::{
+    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, RunQueue, Task,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tick::AverageState;
@@ -170,7 +170,7 @@ impl<S: Sink> Simulation<S> {
             groups.push(made);
         }
         let machines: Vec<Cpu> = (0..cpus)
-            .map(|cpu| Cpu::new(RunQueue::new(&tree, CpuId(cpu))))
+            .map(|cpu| Cpu::new(RunQueue::with_gates(&tree, CpuId(cpu))))
             .collect();
         let published = machines
             .iter()

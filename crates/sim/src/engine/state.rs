@@ -4,16 +4,45 @@ use crate::agenda::NEVER;
 use crate::costs::Line;
 use crate::program::COUNTERS;
 use crate::random::{Random, Span};
-use quotient_core::{RunQueue, TaskEntity};
+use quotient_core::{Gates, TaskEntity};
 use quotient_trace::TaskState;
 use std::collections::VecDeque;
+
+/// The run queue of a simulated CPU.
+pub(crate) type RunQueue = quotient_core::RunQueue<u32, SimulatorGates>;
+
+/// What the core does here: limits, always. Load averages are a modelled cost (`Settings`), events are told by the engine, which
+/// knows more, and checks are made by the fuzzer at its own times.
+pub(crate) struct SimulatorGates;
+
+impl Gates for SimulatorGates {
+    #[inline(always)]
+    fn bandwidth() -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn load_averages() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn events() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn checks() -> bool {
+        false
+    }
+}
 
 /// "No such task, CPU or request."
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// One CPU.
 pub(crate) struct Cpu {
-    pub(crate) queue: RunQueue<u32>,
+    pub(crate) queue: RunQueue,
     /// The task that the queue has as current.
     pub(crate) current: u32,
     /// The task that a trace shows here, and how it left if it is no longer current.
@@ -44,7 +73,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    pub(crate) fn new(queue: RunQueue<u32>) -> Cpu {
+    pub(crate) fn new(queue: RunQueue) -> Cpu {
         Cpu {
             queue,
             current: NONE,
