@@ -3,6 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`advice`] | what the simulator says of a limit, against what the limit does |
 //! | [`scenario`] | groups, limits and loads, written once for every host; what an ideal machine would give them |
 //! | [`load`] | what spinners and jobs publish about themselves |
 //! | [`observe`] | the observer: finds the phase of the periods, then reads all meters once a period |
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod cgroup;
 pub mod kernel;
 pub mod load;

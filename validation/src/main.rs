@@ -10,7 +10,7 @@ use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
-use quotient_validation::{Interrupt, Problem, kernel, simulator};
+use quotient_validation::{Interrupt, Problem, advice, kernel, simulator};
 use serde_json::json;
 
 /// Limited groups under the real kernel and under Quotient, side by side. Needs root and a cgroup cpu controller.
@@ -29,6 +29,9 @@ struct Arguments {
     /// Only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Instead: what the simulator says of limits, from a recording without one, against what they do. Needs no root
+    #[arg(long)]
+    advice: bool,
 }
 
 fn main() -> ExitCode {
@@ -61,13 +64,16 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
-    let controller = Controller::find()?;
     let seconds = if arguments.quick {
         1
     } else {
         arguments.seconds
     };
     let length = Duration::from_secs(seconds);
+    if arguments.advice {
+        return advised(length, arguments.json, interrupt);
+    }
+    let controller = Controller::find()?;
     let (mut rows, mut comparisons) = (Vec::new(), Vec::new());
     for scenario in scenario::all() {
         let wanted = arguments.only.as_ref();
@@ -160,4 +166,36 @@ fn print_comparison(outcomes: &[Outcome], compared: &[Comparison]) {
             others.join(", ")
         );
     }
+}
+
+fn advised(length: Duration, json: bool, interrupt: &Interrupt) -> Result<(), Problem> {
+    let rows = advice::compare(length, interrupt)?;
+    if json {
+        println!("{}", json!({ "seconds": length.as_secs(), "rows": rows }));
+        return Ok(());
+    }
+    println!(
+        "   limit, ms  arrivals  throttled periods: predicted (of seeds)  measured   points  added p99, ms: predicted  measured"
+    );
+    for row in rows {
+        let predicted = row.predicted_throttled;
+        println!(
+            "{:>5.0} / {:<3.0}  {:<9} {:>22.1} % ({:.1}..{:.1}) {:>8.1} % {:>+8.1} {:>25.1} {:>9.1}",
+            row.quota_ms,
+            row.period_ms,
+            if row.same_arrivals {
+                "recorded"
+            } else {
+                "others"
+            },
+            100.0 * predicted.mid,
+            100.0 * predicted.low,
+            100.0 * predicted.high,
+            100.0 * row.throttled,
+            row.error_points,
+            row.predicted_added_p99_ms,
+            row.added_p99_ms,
+        );
+    }
+    Ok(())
 }

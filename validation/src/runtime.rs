@@ -235,7 +235,7 @@ async fn work(
 }
 
 /// Gives way once: the task wakes itself and is polled again when it is its turn.
-async fn yield_once() {
+pub(crate) async fn yield_once() {
     let mut yielded = false;
     poll_fn(|context| {
         if yielded {

@@ -134,7 +134,8 @@ impl Observer for Collector {
         let demand = self.demand(replay, run.task, run.group);
         let opened = Collector::open(demand, run.from.0);
         if let (Some(last), Some(end)) = (demand.bursts.last_mut(), demand.ends.last_mut()) {
-            last.work += run.to.0 - run.from.0;
+            // Not the length: a host that runs something else meanwhile is nobody's demand.
+            last.work += run.charged.0;
             *end = run.to.0;
         }
         let goes_on = run.state.is_none_or(|state| state.is_runnable());
@@ -390,6 +391,30 @@ mod tests {
         let mut simulation = Simulation::new(&plan, Discard).unwrap();
         simulation.run().unwrap();
         simulation.outcome()
+    }
+
+    #[test]
+    fn what_the_host_took_is_no_demand() {
+        use quotient_core::CpuId;
+        use quotient_trace::{Amount, Event, Kind, Sink, TaskState};
+        let (task, idle) = (TaskId(7), TaskId::IDLE);
+        let mut log = JsonLines::new(Vec::new());
+        let steps = [
+            (0, idle, TaskState::Runnable, task),
+            (5, task, TaskState::Sleeping, idle),
+        ];
+        for (at, prev, state, next) in steps {
+            if prev == task {
+                let time = Amount::of_nanos(Nanos::from_millis(4));
+                let kind = Kind::Uncharged { task, time };
+                log.event(&Event::new(Nanos::from_millis(at), CpuId(0), kind));
+            }
+            let kind = Kind::Switch { prev, state, next };
+            log.event(&Event::new(Nanos::from_millis(at), CpuId(0), kind));
+        }
+        let text = log.finish().unwrap();
+        let recording = Recording::read(&mut text.as_slice()).unwrap();
+        assert_eq!(recording.recorded, Nanos::from_millis(1));
     }
 
     #[test]
