@@ -2,27 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, duration, svg};
+use quotient_trace::chart::{PAGE_END, decades, duration, escape, page_start};
+
+use super::{Report, svg};
 use crate::demo::mode::Mode;
 use crate::demo::results::{Row, Series};
-
-const STYLE: &str = "
-:root{color-scheme:light dark;--page:#fff;--text:#1c2330;--soft:#5d6778;--line:#dde2ea;--victim:#2563eb;--hogs:#f2a33a;--bad:#dc2626;--good:#0f9d58;--mild:#8a94a6}
-@media(prefers-color-scheme:dark){:root{--page:#12161d;--text:#e7ebf2;--soft:#9aa5b6;--line:#2c3442;--victim:#6b9bff;--hogs:#d88a1f;--bad:#f87171;--good:#34d399;--mild:#7d8798}}
-body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif}
-main{max-width:1020px;margin:0 auto;padding:28px 20px 60px}
-h1{font-size:26px;margin:0 0 6px}h2{font-size:18px;margin:36px 0 6px}h3{font-size:16px;margin:22px 0 2px}
-p{margin:6px 0;max-width:76ch}.soft,figcaption{color:var(--soft);font-size:14px}h3 .soft{font-weight:400;margin-left:8px}
-svg{width:100%;height:auto;display:block}figure{margin:0}
-.pair{display:grid;grid-template-columns:1fr 1fr;gap:14px}@media(max-width:760px){.pair{grid-template-columns:1fr}}
-.grid{stroke:var(--line);stroke-width:1}.round{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 4}
-.tick{fill:var(--soft);font-size:12px}.name{fill:var(--text);font-size:15px}.value{fill:var(--text);font-size:15px;font-weight:600}
-.victim{fill:var(--victim)}.hogs{fill:var(--hogs)}.latency{fill:none;stroke:var(--victim);stroke-width:2.2;stroke-linejoin:round}
-.bad{fill:var(--bad)}.good{fill:var(--good)}.mild{fill:var(--mild)}
-.key{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 5px 0 12px;vertical-align:-1px}
-.scroll{overflow-x:auto}.wide svg{min-width:640px}table{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:tabular-nums}
-th,td{padding:6px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
-";
 
 /// The whole page.
 pub fn page(report: &Report) -> String {
@@ -32,16 +16,12 @@ pub fn page(report: &Report) -> String {
         .series
         .iter()
         .flat_map(|series| series.p99.iter().flatten().map(|point| point.1));
-    let curve_scale = svg::decades(points);
-    let bar_scale = svg::decades(p99);
+    let curve_scale = decades(points);
+    let bar_scale = decades(p99);
     let cpus = cpu_scale(&report.series);
-    let mut text = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Quotient: a noisy neighbour, tamed</title><style>{STYLE}</style></head><body><main>\n\
-         <h1>A noisy neighbour on one HTTP server</h1>\n<p>{}</p>\n",
-        escape(&report.verdict)
-    );
+    let title = "Quotient: a noisy neighbour, tamed";
+    let mut text = page_start(title, "", "A noisy neighbour on one HTTP server");
+    let _ = writeln!(text, "<p>{}</p>", escape(&report.verdict));
     let bars: Vec<_> = rows
         .iter()
         .map(|row| (row.mode.name(), row.p99_us, bar_class(row.mode)))
@@ -65,7 +45,7 @@ pub fn page(report: &Report) -> String {
             svg::p99(series, curve_scale)
         );
     }
-    text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + "</main></body></html>\n"
+    text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + PAGE_END
 }
 
 /// The top of the CPU scale: the highest stack, rounded up to half a CPU.
@@ -129,12 +109,6 @@ fn conditions(report: &Report) -> String {
         facts.seed,
         escape(&facts.version)
     )
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]

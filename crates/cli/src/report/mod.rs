@@ -10,6 +10,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
+use quotient_trace::chart::duration;
 use serde::Serialize;
 
 use self::checks::Check;
@@ -167,29 +168,9 @@ fn wrapped(text: &str) -> String {
     lines
 }
 
-/// Microseconds for people: three digits and a unit.
-fn duration(micros: u64) -> String {
-    let value = micros as f64;
-    match micros {
-        0..1_000 => format!("{micros} µs"),
-        1_000..10_000 => format!("{:.2} ms", value / 1e3),
-        10_000..100_000 => format!("{:.1} ms", value / 1e3),
-        100_000..1_000_000 => format!("{:.0} ms", value / 1e3),
-        _ => format!("{:.2} s", value / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_read_well() {
-        assert_eq!(
-            [870, 1_234, 56_780, 812_400, 2_345_678].map(duration),
-            ["870 µs", "1.23 ms", "56.8 ms", "812 ms", "2.35 s"]
-        );
-    }
 
     #[test]
     fn lines_break_between_words_and_lose_none() {

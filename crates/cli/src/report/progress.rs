@@ -30,7 +30,7 @@ impl Progress {
 
     /// The open loop has come this far. Short enough for 80 columns: a line that wraps cannot be rewritten.
     pub fn open_loop(&mut self, completed: u64, p99_us: u64, hog_cpus: f64) {
-        let p99 = super::duration(p99_us);
+        let p99 = quotient_trace::chart::duration(p99_us);
         self.rewrite(&format!(
             "{completed} answered  p99 {p99}  hogs {hog_cpus:.2} CPU"
         ));

@@ -1,6 +1,8 @@
 //! The sentences that say what happened, from the figures alone: they claim nothing that the rows do not show.
 
-use super::{Facts, duration};
+use quotient_trace::chart::duration;
+
+use super::Facts;
 use crate::demo::mode::Mode;
 use crate::demo::results::Row;
 

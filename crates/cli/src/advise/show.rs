@@ -1,0 +1,192 @@
+//! A sweep as a table, and as a page with pictures.
+
+use quotient_sim::advise::{Advice, Prediction, Target};
+use quotient_trace::chart;
+
+use super::Report;
+
+/// The table on standard output.
+pub(super) fn print(report: &Report<'_>, target: Target) {
+    let advice = report.advice;
+    println!("{}", report.input);
+    for note in report.notes {
+        println!("  {note}");
+    }
+    println!(
+        "without a limit: {:.2} CPUs, p50 {:.2} ms, p99 {:.2} ms\n",
+        advice.free_usage_permille as f64 / 1000.0,
+        advice.free_p50_ns as f64 / 1e6,
+        advice.free_p99_ns as f64 / 1e6
+    );
+    println!(
+        "{:>7} {:>7} {:>8} {:>8} {:>18} {:>10} {:>20} {:>7}",
+        "cpus",
+        "threads",
+        "period",
+        "burst",
+        "throttled %",
+        "+p50 ms",
+        "+p99 ms (low..high)",
+        "done %"
+    );
+    for (index, row) in advice.predictions.iter().enumerate() {
+        let mark = match (advice.recommended == Some(index), row.is_harmless) {
+            (true, _) => " <- recommended",
+            (false, true) => " harmless",
+            _ => "",
+        };
+        println!("{}{mark}", line(row));
+    }
+    println!(
+        "\nharmless: at most {} % throttled periods and {:.1} ms added at p99, with every seed",
+        target.throttled_permille as f64 / 10.0,
+        target.added_p99.0 as f64 / 1e6
+    );
+    match advice.recommended.map(|index| &advice.predictions[index]) {
+        Some(row) => println!(
+            "recommended: cpu.max \"{} {}\"{}",
+            row.quota_ns / 1000,
+            row.period_ns / 1000,
+            if row.burst_ns > 0 {
+                format!(", cpu.max.burst {}", row.burst_ns / 1000)
+            } else {
+                String::new()
+            }
+        ),
+        None => println!("recommended: none of these; try more CPUs (--cpus)"),
+    }
+}
+
+fn line(row: &Prediction) -> String {
+    let threads = match row.threads {
+        0 => "-".to_owned(),
+        threads => threads.to_string(),
+    };
+    let percent = |part: f64| 100.0 * part;
+    let throttled = &row.throttled_ratio;
+    format!(
+        "{:>7.2} {threads:>7} {:>5} ms {:>5} ms {:>18} {:>10.2} {:>20} {:>7.1}",
+        row.quota_ns as f64 / row.period_ns as f64,
+        row.period_ns / 1_000_000,
+        row.burst_ns / 1_000_000,
+        format!(
+            "{:.1} ({:.1}..{:.1})",
+            percent(throttled.mid),
+            percent(throttled.low),
+            percent(throttled.high)
+        ),
+        row.added_p50_ns.mid / 1e6,
+        format!(
+            "{:.2} ({:.2}..{:.2})",
+            row.added_p99_ns.mid / 1e6,
+            row.added_p99_ns.low / 1e6,
+            row.added_p99_ns.high / 1e6
+        ),
+        percent(row.done_ratio.mid)
+    )
+}
+
+/// Colours that stay apart for most eyes (Okabe and Ito).
+const COLOURS: [&str; 7] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000",
+];
+
+/// One page with two pictures: throttled periods and what is added at p99, over CPUs, a line for each combination of
+/// period, burst and threads.
+pub(super) fn page(report: &Report<'_>) -> String {
+    let title = format!("What a limit would do: {}", report.input);
+    let mut page = chart::page_start(&title, "", &title);
+    for note in report.notes {
+        page += &format!("<p>{}</p>\n", chart::escape(note));
+    }
+    let throttled = |row: &Prediction| {
+        let ratio = row.throttled_ratio;
+        [ratio.low * 100.0, ratio.mid * 100.0, ratio.high * 100.0]
+    };
+    page += &picture(report.advice, "throttled periods, %", &throttled);
+    let added = |row: &Prediction| {
+        let added = row.added_p99_ns;
+        [added.low / 1e6, added.mid / 1e6, added.high / 1e6].map(|value| value.max(0.0))
+    };
+    page += &picture(report.advice, "added at p99, ms", &added);
+    page += "<pre>";
+    for row in &report.advice.predictions {
+        page += &chart::escape(&line(row));
+        page += "\n";
+    }
+    page += "</pre>";
+    page + chart::PAGE_END
+}
+
+fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 3]) -> String {
+    const WIDTH: f64 = 760.0;
+    const HEIGHT: f64 = 280.0;
+    const MARGIN: f64 = 50.0;
+    let share = |row: &Prediction| row.quota_ns as f64 / row.period_ns as f64;
+    let right = advice.predictions.iter().map(share).fold(0.1, f64::max);
+    let all = advice.predictions.iter().map(|row| figures(row)[2]);
+    let top = all.fold(1.0, f64::max);
+    let x = |value: f64| MARGIN + value / right * (WIDTH - 2.0 * MARGIN);
+    let y = |value: f64| HEIGHT - MARGIN - value / top * (HEIGHT - 2.0 * MARGIN);
+    let mut svg = format!(
+        "<h2>{label}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" role=\"img\" aria-label=\"{label}\">\n"
+    );
+    for part in 0..=4 {
+        let value = top * f64::from(part) / 4.0;
+        svg += &format!(
+            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/><text x=\"4\" y=\"{y:.1}\" font-size=\"11\">{value:.1}</text>\n",
+            WIDTH - MARGIN,
+            y = y(value)
+        );
+    }
+    let key = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);
+    let curves = advice
+        .predictions
+        .chunk_by(|one, other| key(one) == key(other));
+    for (number, curve) in curves.enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        let points: Vec<String> = curve
+            .iter()
+            .map(|row| format!("{:.1},{:.1}", x(share(row)), y(figures(row)[1])))
+            .collect();
+        svg += &format!(
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n",
+            points.join(" ")
+        );
+        for row in curve {
+            let [low, _, high] = figures(row);
+            svg += &format!(
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>\n",
+                y(low),
+                y(high),
+                x = x(share(row))
+            );
+        }
+        let row = &curve[0];
+        svg += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\" font-size=\"12\">period {} ms{}{}</text>\n",
+            WIDTH - 220.0,
+            20.0 + 15.0 * number as f64,
+            row.period_ns / 1_000_000,
+            if row.burst_ns > 0 { ", burst" } else { "" },
+            if row.threads > 0 {
+                format!(", {} threads", row.threads)
+            } else {
+                String::new()
+            }
+        );
+    }
+    for row in &advice.predictions {
+        svg += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\">{:.2}</text>\n",
+            x(share(row)),
+            HEIGHT - MARGIN + 16.0,
+            share(row)
+        );
+    }
+    svg + &format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12\">CPUs</text></svg>\n",
+        WIDTH / 2.0,
+        HEIGHT - 8.0
+    )
+}
