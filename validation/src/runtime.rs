@@ -181,7 +181,10 @@ impl Stage {
         let create = || {
             let mut builder = self.scheduler.group(plan.path)?.weight(plan.weight);
             if let Some(cap) = plan.cap {
-                builder = builder.max((cap.quota, cap.period)).burst(cap.burst);
+                builder = builder
+                    .max((cap.quota, cap.period))
+                    .burst(cap.burst)
+                    .smooth(cap.smooth);
             }
             builder.create()
         };

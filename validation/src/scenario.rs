@@ -11,6 +11,8 @@ pub struct Cap {
     pub period: Duration,
     /// Unused quota that may be carried over.
     pub burst: Duration,
+    /// Whether Quotient refills it in small parts. The kernel cannot.
+    pub smooth: bool,
 }
 
 impl Cap {
@@ -20,7 +22,14 @@ impl Cap {
             quota: Duration::from_millis(quota),
             period: Duration::from_millis(period),
             burst: Duration::ZERO,
+            smooth: false,
         }
+    }
+
+    /// The same, refilled in small parts.
+    pub const fn smoothly(mut self) -> Self {
+        self.smooth = true;
+        self
     }
 
     /// The same with a burst in milliseconds.
@@ -96,10 +105,11 @@ impl Scenario {
     pub fn spin(spinners: u32, cap: Cap) -> Self {
         Self {
             name: format!(
-                "spin {}x {}/{} ms",
+                "spin {}x {}/{} ms{}",
                 spinners,
                 cap.quota.as_millis(),
-                cap.period.as_millis()
+                cap.period.as_millis(),
+                if cap.smooth { " smooth" } else { "" }
             ),
             groups: vec![group("capped", 100, Some(cap), Load::Spinners(spinners))],
         }

@@ -53,6 +53,8 @@ pub fn plans(full: bool) -> Vec<Plan> {
             spin(8, Cap::ms(20, 100), POLL_LONG),
             spin(32, Cap::ms(20, 100), POLL_SHORT),
             spin(8, Cap::ms(2, 10), POLL_LONG),
+            spin(2, Cap::ms(20, 100).smoothly(), POLL_SHORT),
+            spin(2, Cap::ms(50, 100).smoothly(), POLL_SHORT),
         ];
         caps.map(|cap| spin(2, cap, POLL_SHORT))
             .chain(representative)
