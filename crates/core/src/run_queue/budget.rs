@@ -146,8 +146,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Brings the counts of all limited levels up to date. To be called before one of them is read, is throttled, or gets
-    /// another limit above it. O(depth).
+    /// Brings the counts of all limited levels up to date. To be called before one of them is throttled, or limited no more, or
+    /// counted anew. The count of a throttled level is always right: nothing is collected for it. O(depth).
     pub(super) fn settle_counts(&mut self) {
         let by = core::mem::take(&mut self.uncounted);
         let mut level = core::mem::replace(&mut self.counting, NONE);
@@ -219,7 +219,6 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn attach_meter(&mut self, level: u32, new: bool) {
         // What ran so far ran without a limit.
         self.flush();
-        self.settle_counts();
         let timeline = &mut self.timelines[level as usize];
         let Some(bandwidth) = timeline.group.bandwidth.get().cloned() else {
             return;

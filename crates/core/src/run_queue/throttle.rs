@@ -234,7 +234,6 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Lets a throttled group run again, or for the time being. Weights are brought up to date only here, as the
     /// hierarchy leaves its throttled state.
     pub(super) fn open(&mut self, level: u32, why: Opened, now: Nanos) {
-        self.settle_counts();
         let past = self.throttled_clock_at(level, now)
             - self.throttled_clock_at(self.timelines[level as usize].parent, now);
         let timeline = &mut self.timelines[level as usize];
