@@ -186,11 +186,13 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.nr, self.nr_throttled
             )
         })?;
-        for ((timeline, active), deferring) in self.timelines.iter().zip(active).zip(deferring) {
-            let counted = timeline
-                .meter
-                .as_deref()
-                .map(|meter| (meter.active, meter.deferring));
+        for (index, timeline) in self.timelines.iter().enumerate() {
+            let (active, deferring) = (active[index], deferring[index]);
+            let uncounted = self.uncounted(index as u32);
+            let counted = timeline.meter.as_deref().map(|meter| {
+                let counted = meter.active.wrapping_add_signed(uncounted);
+                (counted, meter.deferring)
+            });
             ensure(
                 counted.is_none_or(|counted| counted == (active, deferring)),
                 || {

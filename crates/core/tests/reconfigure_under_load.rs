@@ -3,7 +3,10 @@
 mod common;
 
 use common::{MILLI, Machine, SECOND, Work, close, usage};
-use quotient_core::{BandwidthRules, Config, Limit, LimitError, Nanos, RatioRule};
+use quotient_core::{
+    BandwidthRules, Config, CpuId, Enqueue, GroupTree, Limit, LimitError, Nanos, RatioRule,
+    RunQueue, TaskEntity,
+};
 
 fn limit(quota_ms: u64, period_ms: u64) -> Limit {
     Limit::new(Nanos::from_millis(quota_ms), Nanos::from_millis(period_ms))
@@ -36,6 +39,68 @@ fn usage_follows_every_change_of_the_limit() {
         assert!(close(used, expected_ms * MILLI, 3), "{limit:?}: {used}");
         assert!(which.bandwidth_account().is_balanced());
     }
+}
+
+/// What is counted below each limit is right whichever levels are throttled as limits come and go above and below them.
+#[test]
+fn counts_follow_limits_that_come_and_go_at_any_level() {
+    const NONE: Option<Limit> = None;
+    let tight = Some(limit(1, 100));
+    let wide = Some(limit(90, 100));
+    let states: Vec<[Option<Limit>; 3]> = [NONE, tight, wide]
+        .into_iter()
+        .flat_map(|a| [NONE, tight, wide].map(|b| [a, b]))
+        .flat_map(|[a, b]| [NONE, tight, wide].map(|c| [a, b, c]))
+        .collect();
+    let mut machine = Machine::new(Config::new(1));
+    machine.check_every = 1;
+    let groups = ["a", "a/b", "a/b/c"].map(|path| machine.group(path, 100));
+    for group in &groups {
+        machine.spawn(0, group, Work::Hog { chunk: 100_000 });
+        let (run, sleep) = (100_000, 300_000);
+        machine.spawn(0, group, Work::Periodic { run, sleep });
+    }
+    let mut throttled = 0;
+    for from in &states {
+        for to in &states {
+            for state in [from, to] {
+                for (group, limit) in groups.iter().zip(state) {
+                    machine.limit(group, *limit);
+                    machine.check();
+                }
+                machine.run_until(machine.now + 4 * MILLI);
+                throttled += machine.queues[0].nr_throttled();
+            }
+        }
+    }
+    assert!(throttled > 1_000, "limits bind: {throttled}");
+}
+
+/// A limit may be lifted whose throttled group the CPU has not been told of yet: it finds out when it looks for work.
+#[test]
+fn a_cpu_that_was_not_told_counts_right_after_a_limit_was_lifted() {
+    let tree = GroupTree::new(Config::new(1));
+    let [above, group, below] = ["a", "a/b", "a/b/c"].map(|path| tree.group(path).unwrap());
+    let mut nobody = |_| {};
+    above
+        .set_limit(Some(limit(90, 100)), Nanos(0), &mut nobody)
+        .unwrap();
+    group
+        .set_limit(Some(limit(1, 100)), Nanos(0), &mut nobody)
+        .unwrap();
+    let mut queue: RunQueue<u8> = RunQueue::new(&tree, CpuId(0));
+    for (handle, group) in [(1, &group), (2, &below), (3, &below)] {
+        queue.enqueue(group, TaskEntity::default(), handle, Enqueue::New, Nanos(0));
+    }
+    let first = queue.pick(Nanos(0)).expect("all may run");
+    let later = Nanos::from_millis(2);
+    queue.put_prev_yield(first, later);
+    assert_eq!((queue.pick(later), queue.nr_throttled()), (None, 3));
+    queue.check().unwrap();
+    group.set_limit(None, later, &mut nobody).unwrap();
+    assert!(queue.pick(later).is_some());
+    assert_eq!((queue.nr_running(), queue.nr_throttled()), (3, 0));
+    queue.check().unwrap();
 }
 
 /// A shorter period is in force at once; the group does not wait for the end of the old one.

@@ -243,14 +243,16 @@ impl Entered {
         LOCAL.with(|local| local.next.take())
     }
 
-    /// A task's poll starts. `group` is taken over only if it differs from the last one.
+    /// A task's poll starts. Its group is taken over only if it differs from the last one; how long it has been throttled in
+    /// all, always: that is cheaper than to ask whether there may be a limit.
     #[inline]
-    pub(crate) fn begin_task(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) {
+    pub(crate) fn begin_task(&self, shared: &Arc<Shared>, task: &mut Task) {
         LOCAL.with(|local| {
+            let group = &task.owned_mut().group;
             if local.group_at.get() != Arc::as_ptr(group).addr() {
                 drop(local.set_group(Some((shared.clone(), group.clone()))));
-                local.throttled.set(Nanos::ZERO);
             }
+            local.throttled.set(task.context().throttled());
             local.polling.set(true);
         });
     }
@@ -262,11 +264,6 @@ impl Entered {
             local.deferral.set(Some(deferral.clone()));
             local.noted.set(true);
         });
-    }
-
-    /// After `begin_task`, for every task of a limited group: how long it has been throttled in all.
-    pub(crate) fn begin_limited(&self, throttled: Nanos) {
-        LOCAL.with(|local| local.throttled.set(throttled));
     }
 
     /// The deferral that the task has at the end of its poll.

@@ -39,7 +39,7 @@ use quotient_core::{Detached, Gates, Nanos};
 
 use self::dispatch::Reference;
 use self::migrate::needs_stand_in;
-use self::switch::{Previous, admit_to_poll, note_throttle, yield_to_next};
+use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
@@ -229,7 +229,7 @@ impl Vcpu {
             let next = entered.take_next();
             let mut queue = held.take().unwrap_or_else(|| lock(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
-                let next = yield_to_next(&mut queue, &mut previous, now);
+                let next = yield_to_next(shared, &mut queue, &mut previous, now);
                 self.waiting = queue.nr_queued();
                 next
             } else {
@@ -252,9 +252,6 @@ impl Vcpu {
                 held = Some(queue);
                 continue;
             };
-            if RuntimeGates::bandwidth() {
-                note_throttle(shared, &queue, &mut task, now);
-            }
             // Rule 7: an empty queue has nothing to steal.
             held = (queue.nr_queued() == 0).then_some(queue);
             let poll_started = now;

@@ -183,6 +183,37 @@ fn a_task_is_told_how_long_it_was_throttled() {
     }));
 }
 
+/// Tasks that take turns are handed over to each other past the run queue: only the turn at which the budget ends is a wait.
+#[test]
+fn a_conversation_is_told_how_long_it_was_throttled() {
+    runtime(1).block_on(common::guarded(async {
+        let (scheduler, group) = scheduler(1);
+        group.set_max("5ms/100ms").unwrap();
+        let sides = [(); 2].map(|()| Arc::new(tokio::sync::Notify::new()));
+        let started = Instant::now();
+        let talk = |own: usize| {
+            let (own, other) = (sides[own].clone(), sides[1 - own].clone());
+            group.spawn(async move {
+                for _ in 0..100 {
+                    own.notified().await;
+                    spin(Duration::from_micros(100));
+                    other.notify_one();
+                }
+                quotient::throttled_time()
+            })
+        };
+        let (first, second) = (talk(0), talk(1));
+        sides[0].notify_one();
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        let elapsed = started.elapsed();
+        // 20 ms of work at 5 ms a period are three waits of some 90 ms, each of the one whose turn it was.
+        let throttled = first + second;
+        assert!(throttled > ms(150), "{first:?} + {second:?} of {elapsed:?}");
+        assert!(throttled < elapsed, "{first:?} + {second:?} of {elapsed:?}");
+        scheduler.shutdown().await;
+    }));
+}
+
 #[test]
 fn a_lock_holder_is_not_left_throttled() {
     runtime(2).block_on(common::guarded(async {

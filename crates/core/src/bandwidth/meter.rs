@@ -25,7 +25,8 @@ pub(crate) struct Meter {
     pub(crate) opened: Opened,
     /// In the queue's list of soft groups that wait.
     pub(crate) listed: bool,
-    /// Tasks in the group and below it that no throttled group below keeps back.
+    /// Tasks in the group and below it that no throttled group below keeps back, but for those that the queue has yet to add
+    /// (`RunQueue::settle_counts`).
     pub(crate) active: u32,
     /// Tasks in the group and below it that defer a throttle, and are runnable.
     pub(crate) deferring: u32,

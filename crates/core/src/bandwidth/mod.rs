@@ -50,7 +50,9 @@
 //! 2. At the choice, under the pool lock once more: try to take; if the pool is empty, join the waiting list **in the same
 //!    critical section**. So either the refill sees the CPU on the list, or the CPU sees the refill: no wake-up is lost.
 //! 3. Only then, under the run queue's borrow, the group's entity leaves its parent's timeline: O(1), whatever it holds.
-//!    Whatever is woken meanwhile is queued in place and found there later.
+//!    Whatever is woken meanwhile is queued in place and found there later. How many tasks that keeps back is known at once:
+//!    each level counts what may run below it. A task that comes or goes is added there later (`RunQueue::settle_counts`): as
+//!    long as all are below the same limits and none of those throttles, one number is kept for all their levels.
 //! 4. A refill pays debts plus 1 ns, oldest first. Who is paid leaves the list and is *posted*: its CPU's mailbox gets
 //!    the group's name (once), and the host is told to kick the CPU. Post before removal, so that a throttled balance is
 //!    always on the list, or posted, or about to be looked at.

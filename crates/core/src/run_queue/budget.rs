@@ -109,31 +109,63 @@ impl<T, G: Gates> RunQueue<T, G> {
             || meter.room() > 0
     }
 
-    /// Counts tasks that become runnable (or cease to be) in a timeline, as far up as nothing keeps them back.
+    /// Counts tasks that become runnable (or cease to be) in a timeline, as far up as nothing keeps them back. O(1) as long as
+    /// it is always below the same limits.
     #[inline]
     pub(super) fn count_active(&mut self, level: u32, by: i32) {
         let limited = self.timelines[level as usize].limited;
-        if limited == NONE {
-            self.nr = self.nr.wrapping_add_signed(by);
-        } else {
-            self.count_limited(limited, by);
+        if limited == self.counting {
+            // Without a limit this goes nowhere, which is cheaper than to ask.
+            self.uncounted = self.uncounted.wrapping_add(by);
+        } else if limited != NONE {
+            return self.count_elsewhere(limited, by);
         }
+        self.nr = self.nr.wrapping_add_signed(by);
     }
 
+    /// Counts tasks below other limits than the last ones, which become those that are collected for if nothing is throttled
+    /// among them.
     #[inline(never)]
-    fn count_limited(&mut self, limited: u32, by: i32) {
+    fn count_elsewhere(&mut self, limited: u32, by: i32) {
+        if !self.is_kept_back(limited) {
+            self.settle_counts();
+            (self.counting, self.uncounted) = (limited, by);
+            self.nr = self.nr.wrapping_add_signed(by);
+            return;
+        }
+        self.nr_throttled = self.nr_throttled.wrapping_add_signed(by);
         let mut level = limited;
         while level != NONE {
             if let Some(meter) = self.timelines[level as usize].meter.as_deref_mut() {
                 meter.active = meter.active.wrapping_add_signed(by);
                 if meter.throttled {
-                    self.nr_throttled = self.nr_throttled.wrapping_add_signed(by);
                     return;
                 }
             }
             level = self.limited_above(level);
         }
-        self.nr = self.nr.wrapping_add_signed(by);
+    }
+
+    /// Brings the counts of all limited levels up to date. To be called before one of them is throttled, or limited no more, or
+    /// counted anew. The count of a throttled level is always right: nothing is collected for it. O(depth).
+    pub(super) fn settle_counts(&mut self) {
+        let by = core::mem::take(&mut self.uncounted);
+        let mut level = core::mem::replace(&mut self.counting, NONE);
+        while level != NONE {
+            if let Some(meter) = self.timelines[level as usize].meter.as_deref_mut() {
+                meter.active = meter.active.wrapping_add_signed(by);
+            }
+            level = self.limited_above(level);
+        }
+    }
+
+    /// What is yet to be added to the count of a limited level.
+    pub(crate) fn uncounted(&self, level: u32) -> i32 {
+        let mut at = self.counting;
+        while at != NONE && at != level {
+            at = self.limited_above(at);
+        }
+        if at == NONE { 0 } else { self.uncounted }
     }
 
     /// Counts a runnable task that defers throttles, at all limited levels.
@@ -212,6 +244,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[cold]
     pub(super) fn detach_meter(&mut self, level: u32) {
         self.flush();
+        self.settle_counts();
         self.unthrottle(level, self.last);
         let timeline = &mut self.timelines[level as usize];
         timeline.meter = None;
@@ -228,6 +261,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Finds every timeline's nearest limited one anew, and all counts that go by it.
     fn recount(&mut self) {
+        self.settle_counts();
         for index in 0..self.timelines.len() as u32 {
             let limited = self.nearest_limited(index);
             let timeline = &mut self.timelines[index as usize];

@@ -24,7 +24,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// without slices of their own, nothing else of the group waits, and the group's turn is not over.
     ///
     /// Returns what the sleeper keeps; the host runs the new task, whose handle never enters the queue. `None` if the
-    /// long way is to be gone: nothing has changed then but that the current task is charged up to `now`. O(1).
+    /// long way is to be gone: nothing has changed then but that the current task is charged up to `now`. Groups are not
+    /// charged either way, so that no limit's timer starts here. O(1).
     pub fn hand_over(
         &mut self,
         group: &Arc<Group>,

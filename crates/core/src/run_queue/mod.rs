@@ -79,6 +79,10 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     pub(crate) nr: u32,
     /// Runnable tasks that limits keep back.
     pub(crate) nr_throttled: u32,
+    /// The nearest limited timeline above those whose tasks were counted last, or `NONE`. Nothing is throttled from it up.
+    counting: u32,
+    /// Tasks that came there since, which its count and those above it do not have yet. Means nothing while `counting` is `NONE`.
+    uncounted: i32,
     /// Groups that are throttled here.
     pub(crate) closed: u32,
     /// See [`RunQueue::calm`]; 0 while a group is throttled.
@@ -149,6 +153,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             repick: false,
             nr: 0,
             nr_throttled: 0,
+            counting: NONE,
+            uncounted: 0,
             closed: 0,
             calm: cpu.0 << CALM_SHIFT | 1,
             calms: 1,

@@ -179,6 +179,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Takes a group out of what may run, whatever it holds. O(1) but for groups above that become empty.
     pub(super) fn close(&mut self, level: u32, now: Nanos) {
         let above = self.throttled_clock_at(self.timelines[level as usize].parent, now);
+        self.settle_counts();
         let timeline = &mut self.timelines[level as usize];
         timeline.buddies = crate::buddy::Buddies::default();
         let (node, parent) = (timeline.node, timeline.parent);

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use quotient_core::{Gates, Nanos};
 
-use super::switch::Previous;
+use super::switch::{Previous, look_at_refill};
 use super::{Vcpu, lock};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::OwnTime;
@@ -80,6 +80,7 @@ impl Vcpu {
                 self.forget_deferral(entered);
                 finishing.context().record_poll(billed, wall, delay);
                 self.charge_last_poll(me, held, now);
+                look_at_refill(shared);
                 finishing.complete();
                 Previous::Done
             }
@@ -107,12 +108,9 @@ impl Vcpu {
         let delay = started.saturating_sub(owned.since);
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
-        entered.begin_task(shared, &owned.group);
-        if let Some(deferral) = &owned.deferral {
+        entered.begin_task(shared, task);
+        if let Some(deferral) = &task.owned_mut().deferral {
             entered.begin_deferring(deferral);
-        }
-        if RuntimeGates::bandwidth() && owned.group.is_limited() {
-            entered.begin_limited(task.context().throttled());
         }
         delay
     }
@@ -134,6 +132,7 @@ impl Vcpu {
             let open = wall.saturating_sub(me.clock.shown());
             let steal = self.steal(now, open.saturating_sub(notes.excluded));
             self.notes.excluded = notes.excluded.saturating_add(steal);
+            self.notes.noted = true;
             me.resched.store(false, Ordering::Relaxed);
         }
         let excluded = self.notes.excluded;

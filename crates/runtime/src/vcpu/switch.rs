@@ -52,24 +52,16 @@ impl Vcpu {
         returning: &mut bool,
         now: Nanos,
     ) -> Option<Task> {
-        if let Some(deferring) = self.deferring.take() {
-            queue.defer_current(deferring);
-        }
-        if !matches!(previous, Previous::Nothing) {
-            // Putting the task back charges the time up to `now`; only what differs from that is said here.
-            if self.notes.excluded != Nanos::ZERO {
-                queue.charge_except(now, self.notes.excluded);
-            }
-            if self.notes.extra != Nanos::ZERO {
-                queue.charge_extra(self.notes.extra);
-            }
+        if self.notes.noted {
+            self.follow_notes(queue, &previous, now);
+            look_at_refill(shared);
         }
         // Arrivals first: a group whose running task is about to sleep does not become empty in between, which would take it out
         // of every level above and put it back.
         let home = self.index as u32;
         if self.arrivals.is_empty()
             && !*returning
-            && let Some(task) = hand_over(queue, &mut previous, &mut next, now)
+            && let Some(task) = hand_over(shared, queue, &mut previous, &mut next, now)
         {
             task.context().home.store(home, Ordering::Relaxed);
             return Some(task);
@@ -111,7 +103,30 @@ impl Vcpu {
             && queue.nr_queued() > 1
             && shared.idle.load(Ordering::Relaxed) != 0;
         self.waiting = queue.nr_queued();
-        if *returning { None } else { queue.pick(now) }
+        if *returning {
+            return None;
+        }
+        let mut picked = queue.pick(now);
+        if RuntimeGates::bandwidth() {
+            note_choice(shared, queue, picked.as_mut(), now);
+        }
+        picked
+    }
+
+    /// Tells the queue what the last poll's charge must know.
+    fn follow_notes(&mut self, queue: &mut RunQueue<Task>, previous: &Previous, now: Nanos) {
+        if let Some(deferring) = self.deferring.take() {
+            queue.defer_current(deferring);
+        }
+        if !matches!(previous, Previous::Nothing) {
+            // Putting the task back charges the time up to `now`; only what differs from that is said here.
+            if self.notes.excluded != Nanos::ZERO {
+                queue.charge_except(now, self.notes.excluded);
+            }
+            if self.notes.extra != Nanos::ZERO {
+                queue.charge_extra(self.notes.extra);
+            }
+        }
     }
 }
 
@@ -161,6 +176,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
 /// The short way of yielders among themselves. `None`: limits keep back everything.
 #[inline]
 pub(super) fn yield_to_next(
+    shared: &Shared,
     queue: &mut RunQueue<Task>,
     previous: &mut Previous,
     now: Nanos,
@@ -169,7 +185,11 @@ pub(super) fn yield_to_next(
         Previous::Again(mut task) => {
             task.owned_mut().since = now;
             mark_throttle(queue, task.owned_mut(), now);
-            queue.switch(task, now)
+            let mut next = queue.switch(task, now);
+            if RuntimeGates::bandwidth() {
+                note_choice(shared, queue, next.as_mut(), now);
+            }
+            next
         }
         other => {
             *previous = other;
@@ -182,6 +202,7 @@ pub(super) fn yield_to_next(
 /// arguments alone if the long way is to be gone.
 #[inline]
 fn hand_over(
+    shared: &Shared,
     queue: &mut RunQueue<Task>,
     previous: &mut Previous,
     next: &mut Option<Arrival>,
@@ -194,15 +215,17 @@ fn hand_over(
     if owned.deferral.is_some() {
         return None;
     }
+    // It is queued and polled at the same moment, so that no throttle lies in between; and no group is charged, so that no
+    // refill becomes due earlier.
     let sleeper = queue.hand_over(&owned.group.core, &owned.entity, now)?;
     owned.since = now;
-    mark_throttle(queue, owned, now);
     if let Previous::Pending(mut parking) = std::mem::replace(previous, Previous::Nothing) {
         parking.owned_mut().entity = sleeper;
         if let Parked::Woken(mut task) = parking.park() {
             note_late_wake(&mut task, now);
             task.owned_mut().since = now;
             enqueue(queue, task, Enqueue::Wake, now);
+            look_at_refill(shared);
         }
     }
     next.take().map(|arrival| arrival.task)
@@ -246,7 +269,7 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
 /// Nothing is to be done if no group was throttled on this virtual CPU since the last time.
 #[inline]
 fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    if RuntimeGates::bandwidth() && owned.queued_in().is_limited() && !is_calm(queue, owned) {
+    if RuntimeGates::bandwidth() && !is_calm(queue, owned) {
         mark_anew(queue, owned, now);
     }
 }
@@ -257,10 +280,13 @@ fn is_calm(queue: &RunQueue<Task>, owned: &Owned) -> bool {
     owned.calm.is_some() && owned.calm == queue.calm()
 }
 
-#[cold]
+#[inline(never)]
 fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
-    owned.calm = queue.calm();
+    let calm = queue.calm();
+    if calm.is_some() || owned.queued_in().is_limited() {
+        owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
+    }
+    owned.calm = calm;
 }
 
 /// Whether the task is, or is to be, queued in a group that lends it a place.
@@ -275,19 +301,38 @@ pub(super) fn changes_seat(owned: &Owned) -> bool {
     owned.seat.is_some() || lent(owned)
 }
 
-/// A task is about to be polled with limits in force: how long it was throttled is noted, and the tick thread learns of the next
-/// refill, which the last charge may have brought about.
-pub(super) fn note_throttle(shared: &Shared, queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
-    if let Some(due) = shared.tree.next_refill() {
+/// The run queue has chosen, with limits in force: what that took from pools may have started timers, and the task may have waited
+/// for a throttle's end.
+#[inline(never)]
+fn note_choice(shared: &Shared, queue: &RunQueue<Task>, chosen: Option<&mut Task>, now: Nanos) {
+    look_at_refill(shared);
+    if let Some(task) = chosen
+        && !is_calm(queue, task.owned_mut())
+    {
+        note_throttle(queue, task, now);
+    }
+}
+
+/// The tick thread learns of the next refill, which a charge may have brought about.
+#[inline]
+pub(super) fn look_at_refill(shared: &Shared) {
+    if RuntimeGates::bandwidth()
+        && let Some(due) = shared.tree.next_refill()
+    {
         shared.tick.look_by(due);
     }
+}
+
+/// Notes how long a task was throttled that is about to be polled.
+#[cold]
+fn note_throttle(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
     let owned = task.owned_mut();
-    if is_calm(queue, owned) || !owned.queued_in().is_limited() {
+    if !owned.queued_in().is_limited() {
         return;
     }
     let clock = queue.throttled_clock(&owned.queued_in().core, now);
     let throttled = clock.saturating_sub(owned.throttle_mark);
-    // What follows on this virtual CPU without a new queuing (a conversation's next task) starts from here.
+    // What follows on this virtual CPU without a new queuing starts from here.
     owned.throttle_mark = clock;
     owned.calm = queue.calm();
     if throttled != Nanos::ZERO {
