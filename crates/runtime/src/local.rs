@@ -5,6 +5,8 @@
 //! every switch and before the poll returns to the host, so a task waits in it for at most one poll.
 //! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
 
+mod show;
+
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,13 +14,15 @@ use std::sync::Arc;
 use quotient_core::{Enqueue, Gates, Nanos};
 
 use crate::bandwidth::Deferral;
-use crate::cpu_clock::{OwnTime, Stolen, poll_time};
+use crate::cpu_clock::{OwnTime, Stolen};
 use crate::gates::RuntimeGates;
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::meter::{self, Meter};
 use crate::shared::Shared;
-use crate::task_context::{Task, TaskContext};
+use crate::task_context::Task;
+
+pub(crate) use self::show::{show_own_task_time, show_own_time};
 
 /// A scheduler and the group that is charged.
 pub(crate) type Charged = (Arc<Shared>, Arc<GroupShared>);
@@ -436,72 +440,6 @@ pub(crate) fn restore_group(saved: Saved, elapsed: Nanos) -> Nanos {
 /// Runs `act` on the thread's meter; `None` when the thread's locals are gone.
 pub(crate) fn with_meter<R>(act: impl FnOnce(&meter::Slot) -> R) -> Option<R> {
     LOCAL.try_with(|local| act(&local.meter)).ok()
-}
-
-/// Brings the clocks of what this thread runs up to date, if that is `reading` or below it.
-#[inline]
-pub(crate) fn show_own_time(reading: &quotient_core::Group) {
-    let _ = LOCAL.try_with(|local| {
-        if let Some(mut meter) = local.meter.take() {
-            meter.look_for(reading);
-            local.meter.set(Some(meter));
-        } else if local.group_at.get() != 0 {
-            local.show_charged_group(reading);
-        }
-    });
-}
-
-/// As [`show_own_time`], from inside a poll of `task`, for its own clock.
-pub(crate) fn show_own_task_time(task: &TaskContext) {
-    let _ = LOCAL.try_with(|local| {
-        // Inside a blocking function or an `in_group` the time is not the task's.
-        let blocking = local.meter.take();
-        let own = blocking.is_none() && local.wrap.get().is_none() && local.polling.get();
-        local.meter.set(blocking);
-        if own && Arc::as_ptr(&task.shared) as usize == local.scheduler.get() {
-            local.show_poll(&task.shared);
-            task.show(task.shared.vcpus[local.vcpu.get()].clock.shown());
-        }
-    });
-}
-
-impl Local {
-    /// The innermost of `in_group` and task on this thread.
-    fn show_charged_group(&self, reading: &quotient_core::Group) {
-        let Ok(group) = self.group.try_borrow() else {
-            return;
-        };
-        let Some((shared, group)) = &*group else {
-            return;
-        };
-        if !group.core.is_within(reading) {
-            return;
-        }
-        if let Some(mut wrap) = self.wrap.get() {
-            let elapsed = shared.now().saturating_sub(wrap.started);
-            let own = elapsed
-                .saturating_sub(self.excluded.get())
-                .saturating_sub(wrap.shown);
-            group.core.add_foreign_cpu_time(own);
-            wrap.shown = wrap.shown.saturating_add(own);
-            self.wrap.set(Some(wrap));
-        } else if self.polling.get() {
-            self.show_poll(shared);
-        }
-    }
-
-    /// The poll in progress, on the hand of its virtual CPU.
-    fn show_poll(&self, shared: &Shared) {
-        let me = &shared.vcpus[self.vcpu.get()];
-        let time = poll_time(
-            me,
-            shared.now(),
-            self.excluded.get(),
-            self.reference.get(),
-            &self.stolen,
-        );
-        me.clock.show(time);
-    }
 }
 
 /// Time of the current poll that somebody else was charged for.
