@@ -17,33 +17,29 @@ mod clocks;
 mod emit;
 mod interpret;
 mod limits;
+mod prepare;
 mod requests;
 pub(crate) mod state;
 mod switch;
 mod tick;
 mod wake;
 
-use crate::agenda::{INDEX_MAX, Moments, NEVER, Timer, Timers};
+use crate::agenda::{Moments, NEVER, Timer, Timers};
 use crate::costs::{Costs, Line};
 use crate::machine::{Machine, Ticks};
-use crate::meters::{Meter, histogram};
+use crate::meters::Meter;
 use crate::outcome::Mechanisms;
-use crate::plan::{Action, Change, Plan, PlanError, Settings};
+use crate::plan::{Action, Change, Settings};
 use crate::program::Program;
 use crate::random::Random;
 use core::fmt;
 use hdrhistogram::Histogram;
-use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, TaskEntity, Topology};
+use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, Topology};
 use quotient_trace::{Discard, Sink};
-use state::{
-    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, RunQueue, Task,
-};
+use state::{Arrivals, Barrier, Channel, Cpu, IdleCpus, NONE, RequestQueue, Requests, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tick::AverageState;
-
-/// Steps without any time passing, beyond a thousand for each task, that mean that none ever will.
-const STANDSTILL_MIN: u64 = 1_000_000;
 
 /// A run that cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,176 +148,6 @@ pub struct Simulation<S: Sink = Discard> {
 }
 
 impl<S: Sink> Simulation<S> {
-    /// Prepares a run. Nothing has happened yet at time zero.
-    ///
-    /// # Errors
-    /// [`PlanError`] says what is wrong with the plan.
-    pub fn new(plan: &Plan, sink: S) -> Result<Simulation<S>, PlanError> {
-        plan.validate()?;
-        let cpus = plan.machine.cpus();
-        let mut config = plan.settings.config;
-        config.cpus = cpus;
-        let tree = GroupTree::new(config);
-        let mut groups = vec![tree.root()];
-        for group in &plan.groups {
-            let made = tree.group(&group.path).map_err(PlanError::Group)?;
-            made.set_weight(group.weight);
-            made.set_idle(group.idle);
-            groups.push(made);
-        }
-        let machines: Vec<Cpu> = (0..cpus)
-            .map(|cpu| Cpu::new(RunQueue::with_gates(&tree, CpuId(cpu))))
-            .collect();
-        let published = machines
-            .iter()
-            .map(|cpu| Arc::clone(cpu.queue.load()))
-            .collect();
-        let every = plan.settings.balance_every.map_or_else(
-            || 500_000 * u64::from(cpus).div_ceil(8),
-            |interval| interval.0.max(1),
-        );
-        let averages = tick::states(plan, groups.len());
-        let parents = groups
-            .iter()
-            .map(|group| parent_index(&groups, group))
-            .collect();
-        let mut simulation = Simulation {
-            now: 0,
-            end: plan.duration.0,
-            machine: plan.machine.clone(),
-            costs: plan.costs,
-            settings: plan.settings,
-            tree,
-            group_system: vec![0; groups.len()],
-            group_lines: vec![Line::default(); groups.len()],
-            parents,
-            groups,
-            averages,
-            programs: plan.programs.clone(),
-            tasks: Vec::new(),
-            loads: Vec::new(),
-            channels: plan.channels.iter().map(channel).collect(),
-            barriers: plan.barriers.iter().map(barrier).collect(),
-            queues: (0..plan.queues).map(|_| RequestQueue::default()).collect(),
-            requests: Requests::new(),
-            meters: plan.meters.iter().map(|name| Meter::new(name)).collect(),
-            arrivals: Vec::new(),
-            changes: plan.changes.clone(),
-            cpus: machines,
-            published,
-            topology: plan.machine.topology(),
-            moments: Moments::new(cpus),
-            timers: Timers::default(),
-            listed: VecDeque::with_capacity(cpus as usize),
-            idle: IdleCpus::all(cpus),
-            interpreting: NONE,
-            waiting: 0,
-            sweeping: false,
-            tick_length: plan.machine.tick_length(),
-            balance_every: every,
-            moved: Vec::new(),
-            woken: Vec::new(),
-            random: Random::new(plan.seed, u64::MAX),
-            limited: Vec::new(),
-            throttled: Vec::new(),
-            periods: Vec::new(),
-            kicked: Vec::new(),
-            alive: 0,
-            steps_now: 0,
-            standstill: 0,
-            handled: 0,
-            mechanisms: Mechanisms::default(),
-            sink,
-        };
-        simulation.take_tasks(plan)?;
-        simulation.take_sources(plan);
-        simulation.define_all();
-        for (index, group) in (1u32..).zip(&plan.groups) {
-            if group.limit.is_some() {
-                simulation
-                    .set_limit(index, group.limit)
-                    .map_err(|error| PlanError::Limit(group.path.clone(), Box::new(error)))?;
-            }
-        }
-        Ok(simulation)
-    }
-
-    fn take_tasks(&mut self, plan: &Plan) -> Result<(), PlanError> {
-        for (index, workload) in plan.workloads.iter().enumerate() {
-            let first = self.tasks.len() as u32;
-            for task in &workload.tasks {
-                let number = self.tasks.len() as u32;
-                self.timers.set(task.begin.0, Timer::Begin(number));
-                self.tasks.push(Task {
-                    entity: TaskEntity::new(task.weight, task.slice),
-                    group: task.group.map_or(0, |group| group + 1),
-                    program: task.program,
-                    step: 0,
-                    workload: index as u32,
-                    cpu: task.cpu.unwrap_or(NONE),
-                    remaining: 0,
-                    ran: 0,
-                    counters: [0; crate::program::COUNTERS],
-                    began: 0,
-                    stamp: 0,
-                    request: NONE,
-                    ready_at: 0,
-                    life: Life::Unborn,
-                    woken: false,
-                    in_kernel: false,
-                    random: Random::new(plan.seed, u64::from(number)),
-                });
-            }
-            self.loads.push(Load {
-                name: workload.name.clone(),
-                tasks: first..self.tasks.len() as u32,
-                ended: 0,
-                latency: histogram(),
-                run_delay: 0,
-                finished_at: None,
-            });
-        }
-        self.alive = self.tasks.len() as u32;
-        self.standstill = STANDSTILL_MIN + 1_000 * self.tasks.len() as u64;
-        let indices = [
-            self.tasks.len(),
-            plan.sources.len(),
-            plan.changes.len(),
-            self.groups.len(),
-        ];
-        if indices.iter().any(|&count| count > INDEX_MAX as usize) {
-            return Err(PlanError::Structure(format!(
-                "more than {INDEX_MAX} tasks, sources, changes or groups"
-            )));
-        }
-        Ok(())
-    }
-
-    fn take_sources(&mut self, plan: &Plan) {
-        for (index, source) in (0u32..).zip(&plan.sources) {
-            let first = source.times.first().map_or(source.begin.0, |first| first.0);
-            self.timers.set(first, Timer::Arrive(index));
-            self.arrivals.push(Arrivals {
-                queue: source.queue,
-                gap: source.gap,
-                parts: source.parts,
-                times: source.times.iter().map(|time| time.0).collect(),
-                works: source.works.iter().map(|work| work.0).collect(),
-                next: 0,
-                random: Random::new(plan.seed, (1 << 40) + u64::from(index)),
-            });
-        }
-        for (index, change) in (0u32..).zip(&plan.changes) {
-            self.timers.set(change.at.0, Timer::Change(index));
-        }
-        if self.costs.noise_every > Nanos::ZERO {
-            for cpu in 0..self.machine.cpus() {
-                let first = self.random.exponential(self.costs.noise_every.0);
-                self.timers.set(first, Timer::Noise(cpu));
-            }
-        }
-    }
-
     /// What has passed of the run.
     pub fn now(&self) -> Nanos {
         Nanos(self.now)
@@ -538,32 +364,6 @@ impl<S: Sink> Simulation<S> {
             }
         }
         self.note_change(index);
-    }
-}
-
-/// The nearest group above that is among those given; the root, which is the first, if there is none.
-fn parent_index(groups: &[Arc<Group>], group: &Arc<Group>) -> u32 {
-    let mut above = group.parent();
-    while let Some(parent) = above {
-        if let Some(index) = groups.iter().position(|known| Arc::ptr_eq(known, parent)) {
-            return u32::try_from(index).unwrap_or(0);
-        }
-        above = parent.parent();
-    }
-    0
-}
-
-fn channel(tokens: &u32) -> Channel {
-    Channel {
-        tokens: u64::from(*tokens),
-        waiting: VecDeque::new(),
-    }
-}
-
-fn barrier(parties: &u32) -> Barrier {
-    Barrier {
-        parties: *parties,
-        waiting: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ mod build;
 mod document;
 mod expression;
 mod values;
+mod workload;
 
 use crate::machine::Machine;
 use crate::outcome::Outcome;
