@@ -33,13 +33,8 @@ impl<S: Sink> Simulation<S> {
                 return;
             }
             let task = self.cpus[cpu as usize].current;
-            let entry = &self.tasks[task as usize];
-            let steps = &self.programs[entry.program as usize].steps;
-            let step = steps
-                .get(entry.step as usize)
-                .copied()
-                .unwrap_or(Step::Exit);
-            if self.owes_first(cpu, step) {
+            let step = self.steps[self.tasks[task as usize].step as usize];
+            if self.cpus[cpu as usize].unpaid > 0 && self.owes_first(cpu, step) {
                 break;
             }
             self.tasks[task as usize].step += 1;
@@ -64,13 +59,12 @@ impl<S: Sink> Simulation<S> {
     /// Costs come before what the task does next, unless that is work to which they can be added.
     fn owes_first(&mut self, cpu: u32, step: Step) -> bool {
         let state = &mut self.cpus[cpu as usize];
-        if state.unpaid == 0 || matches!(step, Step::Run(_) | Step::Kernel(_) | Step::Serve) {
+        if matches!(step, Step::Run(_) | Step::Kernel(_) | Step::Serve) {
             return false;
         }
         let unpaid = core::mem::take(&mut state.unpaid);
         state.work_end = self.now.saturating_add(state.to_wall(unpaid));
-        self.want_tick(cpu);
-        self.arm(cpu);
+        self.rearm(cpu);
         true
     }
 
@@ -153,8 +147,7 @@ impl<S: Sink> Simulation<S> {
             return Next::Step;
         }
         state.work_end = self.now.saturating_add(state.to_wall(work));
-        self.want_tick(cpu);
-        self.arm(cpu);
+        self.rearm(cpu);
         Next::Done
     }
 

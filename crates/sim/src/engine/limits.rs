@@ -52,8 +52,7 @@ impl<S: Sink> Simulation<S> {
         // Whoever runs alone may have to be watched from now on.
         for cpu in 0..self.cpus.len() as u32 {
             if self.cpus[cpu as usize].current != NONE {
-                self.want_tick(cpu);
-                self.arm(cpu);
+                self.rearm(cpu);
             }
         }
         Ok(())
@@ -89,8 +88,7 @@ impl<S: Sink> Simulation<S> {
                 self.cpus[cpu as usize].need_resched = true;
                 self.list(cpu);
             } else {
-                self.want_tick(cpu);
-                self.arm(cpu);
+                self.rearm(cpu);
             }
         }
         kicked.clear();

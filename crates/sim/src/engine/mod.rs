@@ -30,7 +30,7 @@ use crate::machine::{Machine, Ticks};
 use crate::meters::Meter;
 use crate::outcome::Mechanisms;
 use crate::plan::{Action, Change, Settings};
-use crate::program::Program;
+use crate::program::Step;
 use crate::random::Random;
 use core::fmt;
 use hdrhistogram::Histogram;
@@ -106,7 +106,8 @@ pub struct Simulation<S: Sink = Discard> {
     /// Index of the nearest planned group above each; 0 is the root.
     parents: Vec<u32>,
     averages: Vec<AverageState>,
-    programs: Vec<Program>,
+    /// The steps of all programs, one after another, each ended by [`Step::Exit`].
+    steps: Vec<Step>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) loads: Vec<Load>,
     channels: Vec<Channel>,
@@ -226,7 +227,10 @@ impl<S: Sink> Simulation<S> {
                     break;
                 }
             }
-            self.stand_still()?;
+            self.steps_now += 1;
+            if self.steps_now > self.standstill {
+                return Err(self.stand_still());
+            }
             if self.settings.check {
                 self.check()?;
             }
@@ -240,20 +244,17 @@ impl<S: Sink> Simulation<S> {
         Ok(())
     }
 
-    fn stand_still(&mut self) -> Result<(), RunError> {
-        self.steps_now += 1;
-        if self.steps_now <= self.standstill {
-            return Ok(());
-        }
+    #[cold]
+    fn stand_still(&self) -> RunError {
         let running = self.cpus.iter().find(|cpu| cpu.current != NONE);
         let workload = running.map_or(String::new(), |cpu| {
             let load = self.tasks[cpu.current as usize].workload;
             self.loads[load as usize].name.clone()
         });
-        Err(RunError::Standstill {
+        RunError::Standstill {
             at: Nanos(self.now),
             workload,
-        })
+        }
     }
 
     /// Verifies every run queue. O(runnable tasks).

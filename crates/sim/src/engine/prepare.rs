@@ -10,6 +10,7 @@ use crate::costs::Line;
 use crate::meters::{Meter, histogram};
 use crate::outcome::Mechanisms;
 use crate::plan::{Plan, PlanError};
+use crate::program::Step;
 use crate::random::Random;
 use quotient_core::{CpuId, Group, GroupTree, Nanos, TaskEntity};
 use quotient_trace::Sink;
@@ -50,7 +51,7 @@ impl<S: Sink> Simulation<S> {
             parents: parents_of(&groups),
             averages: tick::states(plan, groups.len()),
             groups,
-            programs: plan.programs.clone(),
+            steps: Vec::new(),
             tasks: Vec::new(),
             loads: Vec::new(),
             channels: plan.channels.iter().map(channel).collect(),
@@ -103,7 +104,29 @@ impl<S: Sink> Simulation<S> {
         Ok(())
     }
 
+    /// Puts the programs' steps into one list. Returns where each program begins.
+    fn take_programs(&mut self, plan: &Plan) -> Result<Vec<u32>, PlanError> {
+        let mut begins = Vec::with_capacity(plan.programs.len());
+        for program in &plan.programs {
+            let begin = u32::try_from(self.steps.len())
+                .map_err(|_| PlanError::Structure("more than 2^32 steps".into()))?;
+            begins.push(begin);
+            self.steps.extend(program.steps.iter().map(|&step| match step {
+                Step::Jump(to) => Step::Jump(begin.saturating_add(to)),
+                Step::Repeat { counter, times, to } => Step::Repeat {
+                    counter,
+                    times,
+                    to: begin.saturating_add(to),
+                },
+                other => other,
+            }));
+            self.steps.push(Step::Exit);
+        }
+        Ok(begins)
+    }
+
     fn take_tasks(&mut self, plan: &Plan) -> Result<(), PlanError> {
+        let begins = self.take_programs(plan)?;
         for (index, workload) in plan.workloads.iter().enumerate() {
             let first = self.tasks.len() as u32;
             for task in &workload.tasks {
@@ -112,8 +135,7 @@ impl<S: Sink> Simulation<S> {
                 self.tasks.push(Task {
                     entity: TaskEntity::new(task.weight, task.slice),
                     group: task.group.map_or(0, |group| group + 1),
-                    program: task.program,
-                    step: 0,
+                    step: begins[task.program as usize],
                     workload: index as u32,
                     cpu: task.cpu.unwrap_or(NONE),
                     remaining: 0,

@@ -133,7 +133,7 @@ pub(crate) struct Task {
     pub(crate) entity: TaskEntity,
     /// Index of its group; 0 is the root.
     pub(crate) group: u32,
-    pub(crate) program: u32,
+    /// Its next step, among those of all programs.
     pub(crate) step: u32,
     pub(crate) workload: u32,
     /// Where it runs, waits or ran last.

@@ -8,6 +8,9 @@ use crate::program::Step;
 use quotient_core::{Nanos, Reason};
 use quotient_trace::{Sink, TaskState};
 
+/// Steps that a task that starts may do before it computes without being listed: a jump back, a stamp, to compute.
+const STRAIGHT_MAX: usize = 3;
+
 impl<S: Sink> Simulation<S> {
     /// Chooses what a CPU without a current task runs, pulling if there is nothing.
     pub(super) fn dispatch(&mut self, cpu: u32) {
@@ -66,27 +69,45 @@ impl<S: Sink> Simulation<S> {
     /// Lets a task that has the CPU work on after paying `cost`: at what it has left, or at its next step.
     #[inline]
     pub(super) fn go_on(&mut self, cpu: u32, task: u32, cost: u64) {
-        let entry = &mut self.tasks[task as usize];
-        let mut work = cost + core::mem::take(&mut entry.remaining);
+        let mut work = cost + core::mem::take(&mut self.tasks[task as usize].remaining);
         if work == cost {
-            // The common case, without a detour: what comes next is to compute.
-            let steps = &self.programs[entry.program as usize].steps;
-            if let Some(Step::Run(span)) = steps.get(entry.step as usize) {
-                entry.step += 1;
-                work += span.draw(&mut entry.random);
-                self.cross(cpu, task, false);
-            }
+            work += self.straight_to_work(cpu, task, cost == 0 && self.listed.is_empty());
         }
         let state = &mut self.cpus[cpu as usize];
         if work == 0 {
+            // Armed when the program has been interpreted.
             state.work_end = NEVER;
             state.ready = true;
             self.list(cpu);
+            self.want_tick(cpu);
         } else {
             state.work_end = self.now.saturating_add(state.to_wall(work));
+            self.rearm(cpu);
         }
-        self.want_tick(cpu);
-        self.arm(cpu);
+    }
+
+    /// The common case without a detour: what a task does next is to compute. Returns for how long, zero if it does
+    /// something else. On the way it does what concerns nobody else, if that would be done at once anyway.
+    #[inline]
+    fn straight_to_work(&mut self, cpu: u32, task: u32, at_once: bool) -> u64 {
+        let entry = &mut self.tasks[task as usize];
+        for _ in 0..STRAIGHT_MAX {
+            match self.steps[entry.step as usize] {
+                Step::Run(span) => {
+                    entry.step += 1;
+                    let length = span.draw(&mut entry.random);
+                    self.cross(cpu, task, false);
+                    return length;
+                }
+                Step::Jump(to) if at_once => entry.step = to,
+                Step::Stamp if at_once => {
+                    entry.step += 1;
+                    entry.stamp = self.now;
+                }
+                _ => return 0,
+            }
+        }
+        0
     }
 
     /// Takes the CPU away from its current task and gives it to whoever is due, perhaps the same one.

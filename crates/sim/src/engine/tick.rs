@@ -63,7 +63,16 @@ impl<S: Sink> Simulation<S> {
             let next = self.next_tick_of(cpu);
             self.cpus[cpu as usize].next_tick = next;
         }
-        self.cpus[cpu as usize].budget_end = self.budget_end(cpu);
+        if !self.limited.is_empty() {
+            self.cpus[cpu as usize].budget_end = self.budget_end(cpu);
+        }
+    }
+
+    /// What runs on a CPU, or beside what, has changed: when it has to be looked at next follows.
+    #[inline]
+    pub(super) fn rearm(&mut self, cpu: u32) {
+        self.want_tick(cpu);
+        self.arm(cpu);
     }
 
     #[inline]
@@ -108,8 +117,7 @@ impl<S: Sink> Simulation<S> {
             self.call_idle(cpu);
         }
         let due = self.cpus[cpu as usize].queue.should_resched(now);
-        self.want_tick(cpu);
-        self.arm(cpu);
+        self.rearm(cpu);
         if due || self.cpus[cpu as usize].need_resched {
             self.preempt(cpu);
         }
@@ -229,8 +237,7 @@ impl<S: Sink> Simulation<S> {
         self.cpus[cpu as usize].next_balance = self.now + self.balance_every;
         let elsewhere = self.waiting > self.cpus[cpu as usize].waiting;
         if elsewhere && self.pull(cpu, Reason::Periodic) {
-            self.want_tick(cpu);
-            self.arm(cpu);
+            self.rearm(cpu);
         }
     }
 

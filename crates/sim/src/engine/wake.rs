@@ -2,6 +2,7 @@
 
 use super::Simulation;
 use super::state::{Life, NONE};
+use crate::agenda::NEVER;
 use crate::outcome::Mechanism;
 use quotient_core::{Enqueue, Nanos};
 use quotient_trace::Sink;
@@ -74,9 +75,9 @@ impl<S: Sink> Simulation<S> {
             state.need_resched = true;
             self.interrupt(target, by);
             self.list(target);
-        } else {
-            self.want_tick(target);
-            self.arm(target);
+        } else if state.next_tick == NEVER || !self.limited.is_empty() {
+            // Else it ticks already, and nothing else of it changes.
+            self.rearm(target);
         }
     }
 
