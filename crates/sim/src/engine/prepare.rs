@@ -111,15 +111,16 @@ impl<S: Sink> Simulation<S> {
             let begin = u32::try_from(self.steps.len())
                 .map_err(|_| PlanError::Structure("more than 2^32 steps".into()))?;
             begins.push(begin);
-            self.steps.extend(program.steps.iter().map(|&step| match step {
-                Step::Jump(to) => Step::Jump(begin.saturating_add(to)),
-                Step::Repeat { counter, times, to } => Step::Repeat {
-                    counter,
-                    times,
-                    to: begin.saturating_add(to),
-                },
-                other => other,
-            }));
+            self.steps
+                .extend(program.steps.iter().map(|&step| match step {
+                    Step::Jump(to) => Step::Jump(begin.saturating_add(to)),
+                    Step::Repeat { counter, times, to } => Step::Repeat {
+                        counter,
+                        times,
+                        to: begin.saturating_add(to),
+                    },
+                    other => other,
+                }));
             self.steps.push(Step::Exit);
         }
         Ok(begins)
