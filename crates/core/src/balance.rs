@@ -187,6 +187,7 @@ fn plan_level(
     } else {
         2 * group.config().base_slice.0
     };
+    let my_gain = mine.gained(my_load.settled_at());
     let mut best: Option<(Merit, CpuId, &CpuCell)> = None;
     for (cpu, cell) in group.cells.iter() {
         let Some(load) = loads.get(cpu.index()) else {
@@ -195,12 +196,19 @@ fn plan_level(
         if cpu == me || cell.spare() == 0 || load.nr_queued() == 0 {
             continue;
         }
-        let ahead = service_ahead((mine, my_load), (cell, load));
+        let their_gain = cell.gained(load.settled_at());
+        // Half of the CPUs are no slower than this one, which takes no division to see.
+        if !is_faster(my_gain, their_gain) {
+            continue;
+        }
+        let ahead = service_ahead(my_gain, their_gain, mine.load());
         // What one side has charged and the other has not yet is noise, too.
         let noise = burst + 2 * (my_load.grain().0 + load.grain().0);
+        if ahead < PULL_THRESHOLD.0 + noise {
+            continue;
+        }
         let merit = (Reverse(topology.distance(me, cpu)), ahead);
-        let enough = ahead >= PULL_THRESHOLD.0 + noise;
-        if enough && best.as_ref().is_none_or(|(found, _, _)| *found < merit) {
+        if best.as_ref().is_none_or(|(found, _, _)| *found < merit) {
             best = Some((merit, cpu, cell));
         }
     }
@@ -221,21 +229,32 @@ fn plan_level(
     })
 }
 
-/// By how much service what is here is ahead of what is there, over the window that both have seen, ns.
-fn service_ahead(mine: (&CpuCell, &CpuLoad), theirs: (&CpuCell, &CpuLoad)) -> u64 {
-    let (my_gain, my_window) = mine.0.gained(mine.1.settled_at());
-    let (their_gain, their_window) = theirs.0.gained(theirs.1.settled_at());
-    let window = Nanos(my_window.0.min(their_window.0));
-    if window < WINDOW_MIN {
+/// Virtual time gained, and over which window.
+type Gain = (u64, Nanos);
+
+/// Whether virtual time goes faster with the first than with the second.
+#[inline]
+fn is_faster(mine: Gain, theirs: Gain) -> bool {
+    u128::from(mine.0) * u128::from(theirs.1.0) > u128::from(theirs.0) * u128::from(mine.1.0)
+}
+
+/// By how much service what is here, competing with that load, is ahead of what is there, over the window that both
+/// have seen, ns.
+#[inline]
+fn service_ahead(mine: Gain, theirs: Gain, load: u64) -> u64 {
+    let window = mine.1.0.min(theirs.1.0);
+    if window < WINDOW_MIN.0 {
         return 0;
     }
-    let over_window = |gain: u64, of: Nanos| {
-        let scaled = u128::from(gain) * u128::from(window.0) / u128::from(of.0.max(1));
-        u64::try_from(scaled).unwrap_or(u64::MAX)
+    let over_window = |(gain, of): Gain| {
+        if of.0 == window {
+            return gain;
+        }
+        match gain.checked_mul(window) {
+            Some(product) => product / of.0,
+            // Less than the gain, since the window is shorter: truncates nothing.
+            None => (u128::from(gain) * u128::from(window) / u128::from(of.0)) as u64,
+        }
     };
-    let (my_gain, their_gain) = (
-        over_window(my_gain, my_window),
-        over_window(their_gain, their_window),
-    );
-    to_service(my_gain.saturating_sub(their_gain), mine.0.load())
+    to_service(over_window(mine).saturating_sub(over_window(theirs)), load)
 }
