@@ -70,11 +70,24 @@ impl Average {
         }
         let sum = self.sum + extra;
         let offset = match i64::try_from(sum) {
+            // Right after the zero point was moved.
+            Ok(sum) if sum.cast_unsigned() < self.load => 0,
             // 64-bit division is several times faster; the load fits since it is a sum of few large shares.
             Ok(sum) => sum.div_euclid(self.load.cast_signed()),
             Err(_) => sum.div_euclid(i128::from(self.load)) as i64,
         };
         self.zero.offset(offset)
+    }
+
+    /// Whether `point` lies beyond V as it would be after `extra`: `V < point`, without a division.
+    #[inline]
+    pub(crate) fn mean_is_before(&self, point: VirtualTime, extra: i128) -> bool {
+        let distance = i128::from(point.since(self.zero));
+        if self.load == 0 {
+            return distance > 0;
+        }
+        // floor(S / W) < d  <=>  S < d W, for integers and W > 0.
+        self.sum + extra < distance * i128::from(self.load)
     }
 
     /// Moves the zero point to V when it has fallen far behind, so that distances stay small. O(1).
@@ -104,11 +117,19 @@ mod tests {
         average.add(origin.plus(400), 3);
         assert_eq!(average.mean(), origin.plus(300));
         assert!(average.is_eligible(origin.plus(300)) && !average.is_eligible(origin.plus(301)));
+        // Rounded down: 300 up to an extra of 3, then 301.
+        for (extra, mean) in [(0, 300), (3, 300), (4, 301), (-1, 299), (-1_201, -1)] {
+            assert_eq!(average.mean_after(extra), origin.offset(mean), "{extra}");
+            assert!(!average.mean_is_before(origin.offset(mean), extra));
+            assert!(average.mean_is_before(origin.offset(mean + 1), extra));
+        }
         average.recentre();
         assert_eq!(average.mean(), origin.plus(300));
         average.remove(origin, 1);
         assert_eq!(average.mean(), origin.plus(400));
         average.remove(origin.plus(400), 3);
         assert_eq!((average.mean(), average.load()), (origin.plus(400), 0));
+        assert!(average.mean_is_before(origin.plus(401), 0));
+        assert!(!average.mean_is_before(origin.plus(400), 0));
     }
 }
