@@ -126,6 +126,8 @@ pub struct Simulation<S: Sink = Discard> {
     idle: IdleCpus,
     /// The CPU whose task's program is being interpreted.
     interpreting: u32,
+    /// Runnable tasks of each node.
+    node_running: Vec<usize>,
     /// Tasks that wait for a CPU, over all.
     waiting: usize,
     sweeping: bool,
@@ -335,15 +337,26 @@ impl<S: Sink> Simulation<S> {
         self.moments.set(cpu, next);
     }
 
-    /// Counts the waiting tasks of a CPU anew.
+    /// Counts the waiting and the runnable tasks of a CPU anew.
     #[inline]
     pub(crate) fn count_waiting(&mut self, cpu: u32) {
         let state = &mut self.cpus[cpu as usize];
         let waiting = state.queue.nr_queued();
+        let running = state.queue.nr_running();
+        let on_node = &mut self.node_running[state.node as usize];
+        *on_node = *on_node + running - state.running;
+        state.running = running;
         self.waiting = self.waiting + waiting - state.waiting;
         state.waiting = waiting;
-        let wanted = self.waiting > 0 && !self.sweeping && self.machine.ticks == Ticks::Needed;
-        if wanted && self.cpus.len() > 1 {
+        if self.waiting > 0 && !self.sweeping {
+            self.begin_sweeping();
+        }
+    }
+
+    /// Tasks wait, from now on: CPUs that do not tick have to look whether to pull.
+    #[cold]
+    fn begin_sweeping(&mut self) {
+        if self.machine.ticks == Ticks::Needed && self.cpus.len() > 1 {
             self.sweeping = true;
             let next = (self.now / self.tick_length + 1) * self.tick_length;
             self.timers.set(next, Timer::Sweep);

@@ -33,7 +33,10 @@ impl<S: Sink> Simulation<S> {
         let tree = GroupTree::new(config);
         let groups = planned_groups(plan, &tree)?;
         let machines: Vec<Cpu> = (0..cpus)
-            .map(|cpu| Cpu::new(RunQueue::with_gates(&tree, CpuId(cpu))))
+            .map(|cpu| {
+                let queue = RunQueue::with_gates(&tree, CpuId(cpu));
+                Cpu::new(queue, plan.machine.node_of(cpu))
+            })
             .collect();
         let published = machines
             .iter()
@@ -69,6 +72,7 @@ impl<S: Sink> Simulation<S> {
             listed: VecDeque::with_capacity(cpus as usize),
             idle: IdleCpus::all(cpus),
             interpreting: NONE,
+            node_running: vec![0; plan.machine.nodes as usize],
             waiting: 0,
             sweeping: false,
             tick_length: plan.machine.tick_length(),

@@ -64,8 +64,10 @@ pub(crate) struct Cpu {
     pub(crate) ready: bool,
     /// Already in the list of CPUs to look at.
     pub(crate) listed: bool,
-    /// Waiting tasks as last counted.
+    /// Waiting and runnable tasks as last counted.
     pub(crate) waiting: usize,
+    pub(crate) running: usize,
+    pub(crate) node: u32,
     /// Speed in thousandths of a core of its own.
     pub(crate) speed: u64,
     /// The line of its lock.
@@ -73,7 +75,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    pub(crate) fn new(queue: RunQueue) -> Cpu {
+    pub(crate) fn new(queue: RunQueue, node: u32) -> Cpu {
         Cpu {
             queue,
             current: NONE,
@@ -89,6 +91,8 @@ impl Cpu {
             ready: false,
             listed: false,
             waiting: 0,
+            running: 0,
+            node,
             speed: 1000,
             lock: Line::default(),
         }

@@ -146,7 +146,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Where a new task goes: the emptiest CPU of the emptiest node, searched from a place that depends on the task
-    /// so that equal ones take turns. O(CPUs).
+    /// so that equal ones take turns. O(nodes + CPUs of a node).
     fn emptiest(&self, task: u32) -> u32 {
         let cpus = self.machine.cpus();
         if self.idle.count() == cpus {
@@ -155,22 +155,25 @@ impl<S: Sink> Simulation<S> {
             return node * self.machine.node_cpus();
         }
         let nodes = self.machine.nodes;
-        let load = |node: u32| -> usize {
-            let width = self.machine.node_cpus();
-            (node * width..(node + 1) * width)
-                .map(|cpu| self.cpus[cpu as usize].queue.nr_running())
-                .sum()
-        };
+        let width = self.machine.node_cpus();
         let node = (0..nodes)
             .map(|step| (task + step) % nodes)
-            .min_by_key(|&node| load(node))
+            .min_by_key(|&node| {
+                let running = self.node_running[node as usize];
+                debug_assert_eq!(
+                    running,
+                    (node * width..(node + 1) * width)
+                        .map(|cpu| self.cpus[cpu as usize].queue.nr_running())
+                        .sum::<usize>()
+                );
+                running
+            })
             .unwrap_or(0);
         if let Some(idle) = self.idle_in_node(node)
             && self.cpus[idle as usize].queue.nr_running() == 0
         {
             return idle;
         }
-        let width = self.machine.node_cpus();
         (0..width)
             .map(|step| node * width + (task + step) % width)
             .min_by_key(|&cpu| self.cpus[cpu as usize].queue.nr_running())
