@@ -127,12 +127,13 @@ impl KeyQueue {
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         self.sequence = self.sequence.wrapping_add(1);
         nodes[index as usize].place = self.side.heap();
-        self.heap.push(Item {
+        let item = Item {
             key,
             sequence: self.sequence,
             node: index,
-        });
-        self.sift_up(nodes, self.heap.len() - 1);
+        };
+        self.heap.push(item);
+        self.sift_up(nodes, self.heap.len() - 1, item);
     }
 
     /// The first node and its key, rounded down to the quantum. O(1).
@@ -186,52 +187,60 @@ impl KeyQueue {
         nodes[index as usize].place = Place::Off;
     }
 
+    #[inline]
     fn remove_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32) {
         let position = nodes[index as usize].prev as usize;
         debug_assert!(self.heap[position].node == index);
-        let last = self.heap.len() - 1;
-        self.heap.swap_remove(position);
-        if position < last {
-            nodes[self.heap[position].node as usize].prev = position as u32;
-            self.sift_up(nodes, position);
-            self.sift_down(nodes, position);
+        let Some(last) = self.heap.pop() else {
+            return;
+        };
+        if position == self.heap.len() {
+            return;
+        }
+        // The last one fills the gap; taken from another branch, it may belong higher up.
+        if position > 0 && last.goes_before(&self.heap[(position - 1) / ARITY]) {
+            self.sift_up(nodes, position, last);
+        } else {
+            self.sift_down(nodes, position, last);
         }
     }
 
-    fn sift_up<T>(&mut self, nodes: &mut [Node<T>], start: usize) {
+    /// Puts an item at a free position, or above it where it belongs.
+    fn sift_up<T>(&mut self, nodes: &mut [Node<T>], start: usize, item: Item) {
         let mut position = start;
-        let item = self.heap[position];
         while position > 0 {
             let parent = (position - 1) / ARITY;
-            if !item.goes_before(&self.heap[parent]) {
+            let above = self.heap[parent];
+            if !item.goes_before(&above) {
                 break;
             }
-            self.put(nodes, position, self.heap[parent]);
+            self.put(nodes, position, above);
             position = parent;
         }
         self.put(nodes, position, item);
     }
 
-    fn sift_down<T>(&mut self, nodes: &mut [Node<T>], start: usize) {
+    /// Puts an item at a free position, or below it where it belongs.
+    fn sift_down<T>(&mut self, nodes: &mut [Node<T>], start: usize, item: Item) {
         let mut position = start;
-        let item = self.heap[position];
         loop {
             let first = position * ARITY + 1;
-            let children = first..(first + ARITY).min(self.heap.len());
-            let Some(least) = children.reduce(|least, child| {
-                if self.heap[child].goes_before(&self.heap[least]) {
-                    child
-                } else {
-                    least
-                }
-            }) else {
+            let end = (first + ARITY).min(self.heap.len());
+            let children = self.heap.get(first..end).unwrap_or_default();
+            let Some((&(mut least), others)) = children.split_first() else {
                 break;
             };
-            if !self.heap[least].goes_before(&item) {
+            let mut child = first;
+            for (other, sibling) in (first + 1..).zip(others) {
+                if sibling.goes_before(&least) {
+                    (least, child) = (*sibling, other);
+                }
+            }
+            if !least.goes_before(&item) {
                 break;
             }
-            self.put(nodes, position, self.heap[least]);
-            position = least;
+            self.put(nodes, position, least);
+            position = child;
         }
         self.put(nodes, position, item);
     }
