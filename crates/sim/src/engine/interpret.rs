@@ -125,12 +125,12 @@ impl<S: Sink> Simulation<S> {
     }
 
     fn repeat(&mut self, task: u32, counter: usize, times: u32, to: u32) {
-        let entry = &mut self.tasks[task as usize];
-        if entry.counters[counter] < times {
-            entry.counters[counter] += 1;
-            entry.step = to;
+        let count = &mut self.counters[task as usize][counter];
+        if *count < times {
+            *count += 1;
+            self.tasks[task as usize].step = to;
         } else {
-            entry.counters[counter] = 0;
+            *count = 0;
         }
     }
 

@@ -30,7 +30,7 @@ use crate::machine::{Machine, Ticks};
 use crate::meters::Meter;
 use crate::outcome::Mechanisms;
 use crate::plan::{Action, Change, Settings};
-use crate::program::Step;
+use crate::program::{COUNTERS, Step};
 use crate::random::Random;
 use core::fmt;
 use hdrhistogram::Histogram;
@@ -109,6 +109,8 @@ pub struct Simulation<S: Sink = Discard> {
     /// The steps of all programs, one after another, each ended by [`Step::Exit`].
     steps: Vec<Step>,
     pub(crate) tasks: Vec<Task>,
+    /// Loop counters of each.
+    counters: Vec<[u32; COUNTERS]>,
     pub(crate) loads: Vec<Load>,
     channels: Vec<Channel>,
     barriers: Vec<Barrier>,

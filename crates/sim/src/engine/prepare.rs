@@ -10,7 +10,7 @@ use crate::costs::Line;
 use crate::meters::{Meter, histogram};
 use crate::outcome::Mechanisms;
 use crate::plan::{Plan, PlanError};
-use crate::program::Step;
+use crate::program::{COUNTERS, Step};
 use crate::random::Random;
 use quotient_core::{CpuId, Group, GroupTree, Nanos, TaskEntity};
 use quotient_trace::Sink;
@@ -56,6 +56,7 @@ impl<S: Sink> Simulation<S> {
             groups,
             steps: Vec::new(),
             tasks: Vec::new(),
+            counters: Vec::new(),
             loads: Vec::new(),
             channels: plan.channels.iter().map(channel).collect(),
             barriers: plan.barriers.iter().map(barrier).collect(),
@@ -145,7 +146,6 @@ impl<S: Sink> Simulation<S> {
                     cpu: task.cpu.unwrap_or(NONE),
                     remaining: 0,
                     ran: 0,
-                    counters: [0; crate::program::COUNTERS],
                     began: 0,
                     stamp: 0,
                     request: NONE,
@@ -165,6 +165,7 @@ impl<S: Sink> Simulation<S> {
                 finished_at: None,
             });
         }
+        self.counters = vec![[0; COUNTERS]; self.tasks.len()];
         self.alive = self.tasks.len() as u32;
         self.standstill = STANDSTILL_MIN + 1_000 * self.tasks.len() as u64;
         let indices = [

@@ -206,11 +206,15 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Notes that a CPU became idle or busy; its siblings get faster or slower.
+    #[inline]
     pub(super) fn set_idle(&mut self, cpu: u32, is_idle: bool) {
-        let changed = self.idle.set(cpu, is_idle);
-        if self.machine.threads == 1 || !changed {
-            return;
+        if self.idle.set(cpu, is_idle) && self.machine.threads > 1 {
+            self.share_core(cpu);
         }
+    }
+
+    /// Gives the hyperthreads of a core the speed that follows from how many of them are busy.
+    fn share_core(&mut self, cpu: u32) {
         let first = self.machine.first_sibling(cpu);
         let siblings = first..first + self.machine.threads;
         let busy = siblings
