@@ -46,25 +46,19 @@ impl Moments {
     /// Moves the moment of a CPU. O(log CPUs), less if it changes little.
     #[inline]
     pub(crate) fn set(&mut self, cpu: u32, time: u64) {
-        let mut node = self.leaves + cpu as usize;
-        if self.times[node] == time {
-            return;
-        }
-        self.times[node] = time;
-        while node > 1 {
-            let (left, right) = (node & !1, node | 1);
-            let chosen = if self.times[right] < self.times[left] {
-                right
-            } else {
-                left
-            };
-            let (time, winner) = (self.times[chosen], self.winners[chosen]);
-            node /= 2;
-            if self.times[node] == time && self.winners[node] == winner {
-                return;
-            }
+        let (mut node, mut time, mut winner) = (self.leaves + cpu as usize, time, cpu);
+        while self.times[node] != time || self.winners[node] != winner {
             self.times[node] = time;
             self.winners[node] = winner;
+            if node == 1 {
+                return;
+            }
+            // Of two of one moment the left one wins.
+            let sibling = self.times[node ^ 1];
+            if sibling < time || sibling == time && node % 2 == 1 {
+                (time, winner) = (sibling, self.winners[node ^ 1]);
+            }
+            node /= 2;
         }
     }
 }
