@@ -115,6 +115,7 @@ impl Timeline {
 
     /// The point that lags are measured from: V, or under CFS the minimum. `extra` is service (times shares) of the
     /// current entity that is not charged yet.
+    #[inline]
     pub(crate) fn reference(&self, policy: Policy, extra: i128) -> VirtualTime {
         match policy {
             Policy::Eevdf => self.average.mean_after(extra),

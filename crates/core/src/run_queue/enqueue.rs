@@ -170,6 +170,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Places a node in a timeline and queues it there.
+    #[inline]
     fn admit(&mut self, level: u32, index: u32, lag: i64, fresh: bool, now: Nanos) {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
         let owned = self.slab.get(index).owned;
@@ -207,6 +208,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Service of a timeline's current entity that is not charged there yet: its virtual time with it, and the
     /// share-weighted amount.
+    #[inline]
     fn uncharged(&self, level: u32, now: Nanos) -> Option<(VirtualTime, i128)> {
         let current = self.timelines[level as usize].current;
         if current == NONE {
@@ -227,6 +229,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Decides between the entity that just came to a timeline and the one that is current there.
+    #[inline]
     pub(super) fn contest(&mut self, level: u32, woken: u32, now: Nanos) -> bool {
         let Some((current_v, extra)) = self.uncharged(level, now) else {
             // Either nothing runs at all, or what runs is elsewhere and not concerned.
@@ -266,6 +269,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Counts a task in or out of its timeline and, where the weight depends on it, of all above.
+    #[inline]
     pub(super) fn count_task(&mut self, leaf: u32, joins: bool) {
         let step = |count: u32| if joins { count + 1 } else { count - 1 };
         let timeline = &mut self.timelines[leaf as usize];
@@ -276,6 +280,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Counts tasks in or out of a timeline and of all above, up to one that is throttled, where weights or load averages
     /// depend on it.
+    #[inline]
     pub(super) fn count_below(&mut self, level: u32, by: i32) {
         if self.service_clock.mode == GroupClock::Foreign && !G::load_averages() {
             return;

@@ -219,12 +219,14 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Bytes of scheduler state for one queued or running task.
     pub const TASK_BYTES: usize = size_of::<Node<T>>();
 
+    #[inline]
     fn publish_counts(&self) {
         self.load.publish_counts(self.nr_queued() as u32, self.nr);
     }
 
     /// The timeline for a group, created when this CPU meets the group first. Tasks of removed groups go to the
     /// nearest live ancestor. O(1) but for the first time.
+    #[inline]
     fn timeline_of(&mut self, group: &Arc<Group>) -> u32 {
         let mut live = group;
         while live.is_removed() {
@@ -462,6 +464,7 @@ impl<T, G: Gates> fmt::Debug for RunQueue<T, G> {
 impl Rules {
     /// What an entity may keep of its lag when it leaves: owed at most its own request and a tick more, owing at
     /// most the configured debt.
+    #[inline]
     pub(crate) fn clamp_lag(&self, lag: i64, slice: u32, shares: u32) -> i64 {
         let owed =
             crate::units::to_virtual(u64::from(slice) + self.lag_limit, shares).cast_signed();
