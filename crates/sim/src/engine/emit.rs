@@ -40,6 +40,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// A CPU goes over from the task that it was shown with to another.
+    #[inline]
     pub(super) fn show(&mut self, cpu: u32, next: u32) {
         let state = &mut self.cpus[cpu as usize];
         let prev = core::mem::replace(&mut state.shown, next);
@@ -56,6 +57,7 @@ impl<S: Sink> Simulation<S> {
         self.emit(cpu, kind);
     }
 
+    #[inline]
     pub(super) fn show_wakeup(&mut self, cpu: u32, task: u32, target: u32, waker: u32) {
         self.mechanisms.wakeups += 1;
         let kind = Kind::Wakeup {

@@ -134,6 +134,7 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
+    #[inline]
     fn work(&mut self, cpu: u32, task: u32, span: crate::random::Span, in_kernel: bool) -> Next {
         let entry = &mut self.tasks[task as usize];
         let length = span.draw(&mut entry.random);
@@ -151,6 +152,7 @@ impl<S: Sink> Simulation<S> {
         Next::Done
     }
 
+    #[inline]
     fn sleep_until(&mut self, cpu: u32, task: u32, moment: u64) -> Next {
         self.call(task);
         self.timers.set(moment, Timer::Wake(task));

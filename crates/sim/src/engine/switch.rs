@@ -28,6 +28,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Runs `task`, which was just picked.
+    #[inline]
     fn start(&mut self, cpu: u32, task: u32) {
         let index = cpu as usize;
         let state = &mut self.cpus[index];
@@ -121,6 +122,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// The current task is no longer running: what it has left to do is kept with it. Returns it.
+    #[inline]
     pub(super) fn stop_work(&mut self, cpu: u32) -> u32 {
         let state = &mut self.cpus[cpu as usize];
         let task = core::mem::replace(&mut state.current, NONE);
@@ -148,6 +150,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// The current task waits for something; somebody else runs.
+    #[inline]
     pub(super) fn sleep(&mut self, cpu: u32) {
         let task = self.stop_work(cpu);
         let state = &mut self.cpus[cpu as usize];

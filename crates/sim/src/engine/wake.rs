@@ -9,6 +9,7 @@ use quotient_trace::Sink;
 
 impl<S: Sink> Simulation<S> {
     /// A waiting task becomes runnable, woken by what runs on CPU `by` ([`NONE`]: by a timer).
+    #[inline]
     pub(super) fn wake(&mut self, task: u32, by: u32) {
         if self.tasks[task as usize].life != Life::Waiting {
             return;
@@ -51,6 +52,7 @@ impl<S: Sink> Simulation<S> {
         self.enqueue(task, target, Enqueue::New, NONE);
     }
 
+    #[inline]
     fn enqueue(&mut self, task: u32, target: u32, kind: Enqueue, by: u32) {
         let now = Nanos(self.now);
         let entry = &mut self.tasks[task as usize];
@@ -64,6 +66,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Something was queued on `target`: makes it look, interrupting it if need be.
+    #[inline]
     pub(super) fn reschedule(&mut self, target: u32, preempts: bool, by: u32) {
         let state = &mut self.cpus[target as usize];
         if state.current == NONE {
@@ -100,6 +103,7 @@ impl<S: Sink> Simulation<S> {
 
     /// Where a woken task goes: its last CPU if that is idle, else the nearest idle one to it, else one near the
     /// waker, else any; if none is idle, the emptier of its last CPU and the waker's. O(CPUs / 64).
+    #[inline]
     fn choose(&self, last: u32, by: u32) -> u32 {
         let last = if last == NONE { 0 } else { last };
         if self.idle.count() == 0 {
