@@ -64,6 +64,8 @@ pub(crate) struct Timeline {
     pub(crate) left_at: u64,
     /// Published service of the group up to which foreign service was charged here, ns.
     pub(crate) seen: u64,
+    /// The most that a child group got elsewhere between two looks lately, ns.
+    pub(crate) burst: u64,
     /// Service received here and not published yet, ns.
     pub(crate) unpublished: u64,
     /// The nearest timeline with a limit, this one or one above it, or `NONE`.
@@ -102,6 +104,7 @@ impl Timeline {
             lag: 0,
             left_at: 0,
             seen: 0,
+            burst: 0,
             unpublished: 0,
             limited: NONE,
             meter: None,
