@@ -52,6 +52,8 @@ pub(crate) struct Timeline {
     pub(crate) average: Average,
     /// CFS: the monotonic minimum of the virtual times.
     pub(crate) min_v: VirtualTime,
+    /// CFS: when the minimum last moved.
+    pub(crate) min_moved_at: Nanos,
     /// EEVDF: eligible, by deadline. CFS: everything, by virtual time.
     pub(crate) ready: KeyQueue,
     /// EEVDF: not yet eligible when last looked at, by virtual time.
@@ -97,6 +99,7 @@ impl Timeline {
             protect: VirtualTime::default(),
             average: Average::default(),
             min_v: VirtualTime::default(),
+            min_moved_at: Nanos::ZERO,
             ready: KeyQueue::new(Side::Ready, shift),
             later: KeyQueue::new(Side::Later, shift),
             buddies: Buddies::default(),
@@ -190,7 +193,7 @@ impl Timeline {
     }
 
     /// CFS: lets the minimum follow the entities. Monotonic.
-    pub(crate) fn update_min<T>(&mut self, nodes: &[Node<T>]) {
+    pub(crate) fn update_min<T>(&mut self, nodes: &[Node<T>], now: Nanos) {
         let current = (self.current != NONE).then(|| nodes[self.current as usize].v);
         let queued = self.ready.peek().map(|(index, _)| nodes[index as usize].v);
         let least = match (current, queued) {
@@ -198,7 +201,10 @@ impl Timeline {
             (Some(only), None) | (None, Some(only)) => only,
             (None, None) => return,
         };
-        self.min_v = self.min_v.max(least);
+        let min_v = self.min_v.max(least);
+        if min_v != self.min_v {
+            (self.min_v, self.min_moved_at) = (min_v, now);
+        }
     }
 
     /// Bytes held for the (group, CPU) pair.

@@ -91,7 +91,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
             }
             if self.rules.policy == Policy::Cfs {
-                parent_timeline.update_min(&self.slab.nodes);
+                parent_timeline.update_min(&self.slab.nodes, self.last);
             }
             self.timelines[level as usize].average.recentre();
             level = parent;
