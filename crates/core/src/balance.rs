@@ -51,9 +51,12 @@ use std::sync::Arc;
 /// small imbalances last).
 pub const PULL_THRESHOLD: Nanos = Nanos::from_micros(500);
 
-/// Windows over which virtual times are compared are halved when they get longer than this, so that what happened
-/// long ago does not hide what happens now: 100 ms resolve an imbalance of 0.5 %.
+/// Windows over which virtual times are compared are halved when they get longer than this and hold as much service, so
+/// that what happened long ago does not hide what happens now: 100 ms resolve an imbalance of 0.5 %.
 const WINDOW_MAX: Nanos = Nanos::from_millis(100);
+
+/// Windows are halved from here on however little service they hold: 10 s, in which a group of one percent gets 100 ms.
+const WINDOW_LAST: Nanos = Nanos::from_secs(10);
 
 /// The shortest window that says anything: a few publications.
 const WINDOW_MIN: Nanos = Nanos::from_micros(200);
@@ -203,7 +206,10 @@ fn plan_level(
     }
     let settled = my_load.settled_at();
     let Some((_, from, theirs, their_load)) = best else {
-        if mine.gained(settled).1 > WINDOW_MAX {
+        // What runs seldom has little to show for the same time, while noise comes in the same lumps.
+        let (gain, window) = mine.gained(settled);
+        let told_enough = to_service(gain, mine.load()) > WINDOW_MAX.0 || window > WINDOW_LAST;
+        if window > WINDOW_MAX && told_enough {
             mine.halve_window(settled);
         }
         return None;
