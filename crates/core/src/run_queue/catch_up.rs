@@ -53,13 +53,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.load.publish_settled(self.last);
     }
 
-    /// Publishes where a timeline stands, if anything competes there, and keeps distances from its zero point small.
+    /// Publishes where a timeline stands, if anything competes there.
     fn publish_virtual(&mut self, level: u32) {
         let timeline = &mut self.timelines[level as usize];
         if timeline.nr == 0 {
             return;
         }
-        timeline.average.recentre();
         timeline.cell.publish_virtual(timeline.average.mean());
         timeline.cell.publish_burst(timeline.burst);
     }
