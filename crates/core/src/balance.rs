@@ -13,9 +13,14 @@
 //! excess = (gain_mine / window - gain_yours / window) * common window * W_mine      (in ns of my service)
 //! ```
 //!
-//! and once that exceeds [`PULL_THRESHOLD`] I take a waiting task of g from you, and both windows start anew. The
+//! and once that exceeds [`PULL_THRESHOLD`] and what may be noise I take a waiting task of g from you, and both windows start anew. The
 //! balancer looks at the groups on the path that its CPU is running, the root first. At the root this keeps groups to
 //! their weights over all CPUs; inside a group, its children; inside a group of tasks, the tasks.
+//!
+//! Where child groups run on many CPUs, V moves with what they get on all of them, so that on 16 CPUs the same unfairness
+//! makes for an excess 16 times as large, and so does the same noise. The threshold grows with that rate, and with the
+//! bursts in which service elsewhere was seen. A needless pull is not harmless: what was spread evenly is so no more, and
+//! then the CPUs that a group happens to be on decide what it gets, next to its weight.
 //!
 //! With 3 equal groups of one hog each on 2 CPUs, this makes the pairs rotate, and each gets 2/3:
 //!
@@ -41,13 +46,17 @@ use crate::units::{CpuId, Nanos, to_service};
 use core::cmp::Reverse;
 use std::sync::Arc;
 
-/// Service by which a CPU must be ahead of another before it pulls: 500 us, measured best in the prototypes (less
-/// moves tasks for noise, more lets small imbalances last).
+/// Service by which a CPU must be ahead of another before it pulls, for each CPU's worth of service by which its virtual
+/// time moves, beyond what may be noise: 500 us, measured best in the prototypes (less moves tasks for noise, more lets
+/// small imbalances last).
 pub const PULL_THRESHOLD: Nanos = Nanos::from_micros(500);
 
-/// Windows over which virtual times are compared are halved when they get longer than this, so that what happened
-/// long ago does not hide what happens now: 100 ms resolve an imbalance of 0.5 %.
+/// Windows over which virtual times are compared are halved when they get longer than this and hold as much service, so
+/// that what happened long ago does not hide what happens now: 100 ms resolve an imbalance of 0.5 %.
 const WINDOW_MAX: Nanos = Nanos::from_millis(100);
+
+/// Windows are halved from here on however little service they hold: 10 s, in which a group of one percent gets 100 ms.
+const WINDOW_LAST: Nanos = Nanos::from_secs(10);
 
 /// The shortest window that says anything: a few publications.
 const WINDOW_MIN: Nanos = Nanos::from_micros(200);
@@ -99,7 +108,7 @@ pub fn plan(
         }
         Reason::Periodic => {
             let mut levels = mine.chain().into_iter();
-            levels.find_map(|group| plan_level(topology, me, loads, &group, now))
+            levels.find_map(|group| plan_level(topology, me, loads, &group))
         }
     }
 }
@@ -177,23 +186,16 @@ fn plan_level(
     me: CpuId,
     loads: &[Arc<CpuLoad>],
     group: &Group,
-    now: Nanos,
 ) -> Option<Pull> {
     let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
     let my_load = loads.get(me.index())?;
-    // Inside a group virtual time comes in bursts of a slice, on either side: that much is noise.
-    let burst = if group.depth() == 0 {
-        0
-    } else {
-        2 * group.config().base_slice.0
-    };
     let my_gain = mine.gained(my_load.settled_at());
-    let mut best: Option<(Merit, CpuId, &CpuCell)> = None;
+    let mut best: Option<(Merit, CpuId, &CpuCell, &CpuLoad)> = None;
     for (cpu, cell) in group.cells.iter() {
         let Some(load) = loads.get(cpu.index()) else {
             continue;
         };
-        if cpu == me || cell.spare() == 0 || load.nr_queued() == 0 {
+        if cpu == me || load.nr_queued() == 0 || !has_spare(cell, load) {
             continue;
         }
         let their_gain = cell.gained(load.settled_at());
@@ -202,31 +204,65 @@ fn plan_level(
             continue;
         }
         let ahead = service_ahead(my_gain, their_gain, mine.load());
-        // What one side has charged and the other has not yet is noise, too.
-        let noise = burst + 2 * (my_load.grain().0 + load.grain().0);
-        if ahead < PULL_THRESHOLD.0 + noise {
+        if ahead < threshold(group, my_gain, (mine, my_load), (cell, load)) {
             continue;
         }
         let merit = (Reverse(topology.distance(me, cpu)), ahead);
-        if best.as_ref().is_none_or(|(found, _, _)| *found < merit) {
-            best = Some((merit, cpu, cell));
+        if best.as_ref().is_none_or(|(found, ..)| *found < merit) {
+            best = Some((merit, cpu, cell, load));
         }
     }
-    let Some((_, from, theirs)) = best else {
-        if mine.gained(now).1 > WINDOW_MAX {
-            mine.halve_window(now);
+    let settled = my_load.settled_at();
+    let Some((_, from, theirs, their_load)) = best else {
+        // What runs seldom has little to show for the same time, while noise comes in the same lumps.
+        let (gain, window) = mine.gained(settled);
+        let told_enough = to_service(gain, mine.load()) > WINDOW_MAX.0 || window > WINDOW_LAST;
+        if window > WINDOW_MAX && told_enough {
+            mine.halve_window(settled);
         }
         return None;
     };
-    // A pull changes what both sides hold: old gains say nothing about the new mix.
-    mine.mark(now);
-    theirs.mark(now);
+    // A pull changes what both sides hold: old gains say nothing about the new mix. A window begins at the time for which
+    // its side's virtual time is right: begun now, it would lack time in which that side gained.
+    mine.mark(settled);
+    theirs.mark(their_load.settled_at());
     let surplus = theirs.entities().saturating_sub(mine.entities()) as usize;
     Some(Pull {
         from,
         max: (surplus / 2).clamp(1, PULL_MAX),
         group: group.id(),
     })
+}
+
+/// Whether something in the group can be had there. The only task of a group is as good as running when the group is, but
+/// where the group is kept waiting for what it gets elsewhere, that task would wait for ever.
+fn has_spare(cell: &CpuCell, load: &CpuLoad) -> bool {
+    cell.spare() > 0 || cell.entities() > 0 && cell.gained(load.settled_at()).0 == 0
+}
+
+/// By how much service what is here must be ahead of what is there to be worth a pull, ns.
+fn threshold(
+    group: &Group,
+    (gain, window): Gain,
+    mine: (&CpuCell, &CpuLoad),
+    theirs: (&CpuCell, &CpuLoad),
+) -> u64 {
+    // How many CPUs' service virtual time moves with here.
+    let rate = (to_service(gain, mine.0.load()) / window.0.max(1)).max(1);
+    // Inside a group virtual time comes in turns of a slice, on either side: that much is noise.
+    let turns = if group.depth() == 0 {
+        0
+    } else {
+        2 * group.config().base_slice.0
+    };
+    // What one side has charged and the other has not yet is noise, too, be it its own or from elsewhere.
+    let uncharged = 2 * (mine.1.grain().0 + theirs.1.grain().0);
+    let bursts = mine.0.burst().saturating_add(theirs.0.burst());
+    PULL_THRESHOLD
+        .0
+        .saturating_mul(rate)
+        .saturating_add(turns + uncharged)
+        .saturating_add(bursts)
 }
 
 /// Virtual time gained, and over which window.

@@ -6,7 +6,7 @@
 use crate::eevdf::Contest;
 use crate::node::Node;
 use crate::timeline::{Rules, Timeline};
-use crate::units::{VirtualTime, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_virtual};
 
 impl Timeline {
     /// The node with the least virtual time, still queued, with its key.
@@ -53,9 +53,22 @@ impl Timeline {
     }
 }
 
-/// Lag that a sleeper has built up: what it had, plus the credit for the time that it slept.
-pub(crate) fn lag_after_sleep(lag: i64, slept: u64, shares: u32) -> i64 {
-    lag.saturating_add_unsigned(to_virtual(slept, shares))
+/// Lag that an entity which left a timeline at `since` has built up: what it had, plus the credit for the time that it
+/// slept.
+///
+/// No credit if the minimum stood still meanwhile. The entity would go back in virtual time: one that runs for less than the
+/// credit and sleeps again would do so for ever, and the others, who wait at the minimum, would not run at all.
+pub(crate) fn lag_after_sleep(
+    timeline: &Timeline,
+    lag: i64,
+    since: u64,
+    now: Nanos,
+    shares: u32,
+) -> i64 {
+    if timeline.min_moved_at.0 <= since {
+        return lag;
+    }
+    lag.saturating_add_unsigned(to_virtual(now.0.saturating_sub(since), shares))
 }
 
 /// How far the current CFS entity may get before it is preempted.

@@ -26,6 +26,8 @@ pub(crate) struct CpuCell {
     spare: AtomicU32,
     /// Virtual time V of the group's timeline on this CPU.
     virtual_time: AtomicU64,
+    /// The most that a child got elsewhere between two looks lately, ns.
+    burst: AtomicU64,
     /// V and the clock at the start of the window over which CPUs are compared.
     mark_virtual: AtomicU64,
     mark_at: AtomicU64,
@@ -41,6 +43,7 @@ impl CpuCell {
             entities: AtomicU32::new(0),
             spare: AtomicU32::new(0),
             virtual_time: AtomicU64::new(0),
+            burst: AtomicU64::new(0),
             mark_virtual: AtomicU64::new(0),
             mark_at: AtomicU64::new(0),
         }
@@ -54,6 +57,14 @@ impl CpuCell {
     #[inline]
     pub(crate) fn publish_virtual(&self, now: VirtualTime) {
         self.virtual_time.store(now.0, Relaxed);
+    }
+
+    pub(crate) fn publish_burst(&self, burst: u64) {
+        self.burst.store(burst, Relaxed);
+    }
+
+    pub(crate) fn burst(&self) -> u64 {
+        self.burst.load(Relaxed)
     }
 
     #[inline]

@@ -53,8 +53,9 @@ pub struct Config {
     pub cpus: u32,
     /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250).
     pub lag_limit: Nanos,
-    /// What an entity may owe at most, from overrunning or from foreign service. Default 100 ms: beyond it, long
-    /// polls and infeasible weights would build debts that starve an entity later.
+    /// What an entity may owe at most, from overrunning or from foreign service. Default 100 ms for every 32 CPUs that
+    /// are begun, at most 10 s: beyond it, long polls and infeasible weights would build debts that starve an entity
+    /// later; below it, a small group whose turn comes on all CPUs at once would be let off a part of what it got.
     pub debt_limit: Nanos,
     /// CFS only: how far before its peers a sleeper is placed at most. Default 3 ms (half the old latency).
     pub sleeper_credit: Nanos,
@@ -87,7 +88,7 @@ impl Config {
             run_to_parity: true,
             cpus,
             lag_limit: Nanos::from_millis(4),
-            debt_limit: Nanos::from_millis(100),
+            debt_limit: Nanos::from_millis(100 * u64::from(cpus.div_ceil(32).clamp(1, 100))),
             sleeper_credit: Nanos::from_millis(3),
             min_granularity: Nanos(750_000 * factor),
             latency: Nanos::from_millis(6 * factor),
@@ -155,6 +156,11 @@ mod tests {
             slices,
             [700_000, 1_400_000, 2_100_000, 2_800_000, 2_800_000]
         );
+        let debts: Vec<u64> = [1, 32, 33, 4096]
+            .iter()
+            .map(|&cpus| Config::new(cpus).debt_limit.0 / 1_000_000)
+            .collect();
+        assert_eq!(debts, [100, 100, 200, 10_000]);
         assert!(
             [1, 2, 64, 4096]
                 .iter()

@@ -16,7 +16,8 @@
 //! - **Batches.** A CPU publishes into the group's one shared counter once it has collected
 //!   [`crate::Config::publish_interval`], and looks at the counter when the group is about to be chosen or put back.
 //!   A late look is exact enough: foreign service only moves v forward, so a stale candidate is corrected when it
-//!   gets to the head, before it is chosen.
+//!   gets to the head, before it is chosen. For the balancers, which compare virtual times, all that wait are looked at
+//!   now and then (`run_queue::catch_up`).
 //! - **Forgetting.** While a group has nothing to run on a CPU it competes for nothing there: what it gets elsewhere
 //!   meanwhile is not charged when it comes back.
 //! - **One lag.** All local lags of a group measure the same thing, how far it is from its share machine-wide. So when
@@ -146,6 +147,7 @@ impl Timeline {
         let distance = to_virtual(foreign, node.shares).min(room);
         node.v = node.v.plus(distance);
         self.average.advance(distance, node.shares);
+        self.burst = self.burst.max(foreign);
         if !node.v.is_before(node.deadline) {
             // The request was fulfilled elsewhere.
             node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));

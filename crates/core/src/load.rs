@@ -54,10 +54,14 @@ impl CpuLoad {
         self.leaf.store(leaf, Relaxed);
     }
 
-    /// Notes that everything is charged up to `now`, `delta` of it just now.
-    #[inline]
-    pub(crate) fn publish_settled(&self, now: Nanos, delta: u64) {
+    /// Notes that the published virtual times are right up to `now`.
+    pub(crate) fn publish_settled(&self, now: Nanos) {
         self.settled_at.store(now.0, Relaxed);
+    }
+
+    /// Notes that `delta` was charged at once.
+    #[inline]
+    pub(crate) fn publish_grain(&self, delta: u64) {
         let grain = self.grain.load(Relaxed);
         // Forgets a long poll within some tens of charges.
         self.grain.store(delta.max(grain - grain / 32), Relaxed);

@@ -52,6 +52,8 @@ pub(crate) struct Timeline {
     pub(crate) average: Average,
     /// CFS: the monotonic minimum of the virtual times.
     pub(crate) min_v: VirtualTime,
+    /// CFS: when the minimum last moved.
+    pub(crate) min_moved_at: Nanos,
     /// EEVDF: eligible, by deadline. CFS: everything, by virtual time.
     pub(crate) ready: KeyQueue,
     /// EEVDF: not yet eligible when last looked at, by virtual time.
@@ -64,6 +66,8 @@ pub(crate) struct Timeline {
     pub(crate) left_at: u64,
     /// Published service of the group up to which foreign service was charged here, ns.
     pub(crate) seen: u64,
+    /// The most that a child group got elsewhere between two looks lately, ns.
+    pub(crate) burst: u64,
     /// Service received here and not published yet, ns.
     pub(crate) unpublished: u64,
     /// The nearest timeline with a limit, this one or one above it, or `NONE`.
@@ -95,6 +99,7 @@ impl Timeline {
             protect: VirtualTime::default(),
             average: Average::default(),
             min_v: VirtualTime::default(),
+            min_moved_at: Nanos::ZERO,
             ready: KeyQueue::new(Side::Ready, shift),
             later: KeyQueue::new(Side::Later, shift),
             buddies: Buddies::default(),
@@ -102,6 +107,7 @@ impl Timeline {
             lag: 0,
             left_at: 0,
             seen: 0,
+            burst: 0,
             unpublished: 0,
             limited: NONE,
             meter: None,
@@ -188,7 +194,7 @@ impl Timeline {
     }
 
     /// CFS: lets the minimum follow the entities. Monotonic.
-    pub(crate) fn update_min<T>(&mut self, nodes: &[Node<T>]) {
+    pub(crate) fn update_min<T>(&mut self, nodes: &[Node<T>], now: Nanos) {
         let current = (self.current != NONE).then(|| nodes[self.current as usize].v);
         let queued = self.ready.peek().map(|(index, _)| nodes[index as usize].v);
         let least = match (current, queued) {
@@ -196,7 +202,10 @@ impl Timeline {
             (Some(only), None) | (None, Some(only)) => only,
             (None, None) => return,
         };
-        self.min_v = self.min_v.max(least);
+        let min_v = self.min_v.max(least);
+        if min_v != self.min_v {
+            (self.min_v, self.min_moved_at) = (min_v, now);
+        }
     }
 
     /// Bytes held for the (group, CPU) pair.

@@ -243,3 +243,36 @@ fn debts_are_bounded() {
     assert!(got > 90 * MILLI, "the victim got {got}");
     assert!(machine.tasks[victim - 1].runs >= 1);
 }
+
+/// CFS: a task that runs for less than its sleeper credit before it sleeps again must not get the credit anew while
+/// nobody else was served: its virtual time would go back each time, and the minimum that the others wait at would never
+/// pass.
+#[test]
+fn a_cfs_sleeper_that_runs_less_than_its_credit_starves_nobody() {
+    let mut machine = Machine::new(config(Policy::Cfs));
+    // The group waits most of the time, so that its sleeper is back whenever its turn comes.
+    let (busy, group) = (machine.group("busy", 900), machine.group("group", 100));
+    machine.spawn(0, &busy, Work::Hog { chunk: MILLI });
+    let sleeper = machine.spawn_as(
+        0,
+        &group,
+        Work::Periodic {
+            run: MILLI,
+            sleep: 4 * MILLI,
+        },
+        TaskEntity::new(Weight::new(500).expect("a valid weight"), None),
+    );
+    let steady = machine.spawn_as(
+        0,
+        &group,
+        Work::Hog { chunk: MILLI },
+        TaskEntity::new(Weight::new(100).expect("a valid weight"), None),
+    );
+    machine.run_until(5 * SECOND);
+    let (slept, steady) = (machine.tasks[sleeper].ran, machine.tasks[steady].ran);
+    // Its weight entitles the steady one to a sixth; the credit for true sleep may take some of that.
+    assert!(
+        steady > (slept + steady) / 12,
+        "the steady task got {steady} ns next to {slept} ns"
+    );
+}

@@ -1,5 +1,6 @@
 //! Charging: the task at once, the groups above it in batches.
 
+use super::catch_up::CATCH_UP_INTERVAL;
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::gates::Gates;
@@ -90,25 +91,19 @@ impl<T, G: Gates> RunQueue<T, G> {
                 node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
             }
             if self.rules.policy == Policy::Cfs {
-                parent_timeline.update_min(&self.slab.nodes);
+                parent_timeline.update_min(&self.slab.nodes, self.last);
             }
-            self.tidy(level);
+            self.timelines[level as usize].average.recentre();
             level = parent;
         }
-        self.tidy(ROOT);
+        self.timelines[ROOT as usize].average.recentre();
         if self.service_clock.cpus > 1 {
-            self.load.publish_settled(self.last, delta);
+            self.load.publish_grain(delta);
+            if self.last - self.caught_up_at >= CATCH_UP_INTERVAL {
+                self.catch_up();
+            }
         }
         self.average_chain();
-    }
-
-    /// Keeps distances from a timeline's zero point small, and publishes how far it is.
-    fn tidy(&mut self, level: u32) {
-        let timeline = &mut self.timelines[level as usize];
-        timeline.average.recentre();
-        if self.service_clock.cpus > 1 {
-            timeline.cell.publish_virtual(timeline.average.mean());
-        }
     }
 
     /// Computes how long the chain may go on. Call with nothing pending.

@@ -97,11 +97,12 @@ impl<T, G: Gates> RunQueue<T, G> {
                 lag = to_virtual_lag(timeline.group.presence.enter(moves), shares);
             }
             if self.rules.policy == Policy::Cfs {
-                let slept = now.0.saturating_sub(timeline.left_at);
-                lag = lag_after_sleep(lag, slept, self.slab.get(timeline.node).shares);
+                let (since, above) = (timeline.left_at, timeline.parent);
+                let shares = self.slab.get(timeline.node).shares;
+                lag = lag_after_sleep(&self.timelines[above as usize], lag, since, now, shares);
             }
-            node = timeline.node;
-            level = timeline.parent;
+            let timeline = &self.timelines[level as usize];
+            (node, level) = (timeline.node, timeline.parent);
             self.average_one(level, now);
             self.admit(level, node, lag, false, now);
             if self.timelines[level as usize].nr > 1 {
@@ -145,9 +146,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.rules.base_slice
         };
         let mut lag = entity.lag;
-        if self.rules.policy == Policy::Cfs && kind != Enqueue::Migrate {
-            let slept = now.0.saturating_sub(entity.slept_at);
-            lag = lag_after_sleep(lag, if entity.placed { slept } else { 0 }, entity.shares);
+        if self.rules.policy == Policy::Cfs && kind != Enqueue::Migrate && entity.placed {
+            let home = &self.timelines[timeline as usize];
+            lag = lag_after_sleep(home, lag, entity.slept_at, now, entity.shares);
         }
         let index = self.slab.insert(Node {
             v: VirtualTime::default(),

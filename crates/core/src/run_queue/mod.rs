@@ -17,6 +17,7 @@
 
 mod averages;
 mod budget;
+mod catch_up;
 mod charge;
 mod detach;
 mod enqueue;
@@ -103,6 +104,9 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     task_loads: Vec<TaskLoad>,
     /// When the chain was last averaged.
     averaged_at: Nanos,
+    /// When waiting groups were last charged for foreign service, and which timeline came last.
+    caught_up_at: Nanos,
+    cursor: u32,
     gates: PhantomData<fn() -> G>,
 }
 
@@ -166,6 +170,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             clock,
             task_loads: Vec::new(),
             averaged_at: Nanos::ZERO,
+            caught_up_at: Nanos::ZERO,
+            cursor: ROOT,
             gates: PhantomData,
         }
     }

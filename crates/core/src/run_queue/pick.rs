@@ -107,7 +107,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.buddies.skip = NONE;
         timeline.protect(&nodes[chosen as usize], &self.rules);
         if self.rules.policy == Policy::Cfs {
-            timeline.update_min(nodes);
+            timeline.update_min(nodes, self.last);
         }
     }
 

@@ -128,7 +128,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.slab.nodes[index as usize].place = Place::Off;
         timeline.queue(&mut self.slab.nodes, index, &self.rules);
         if self.rules.policy == Policy::Cfs {
-            timeline.update_min(&self.slab.nodes);
+            timeline.update_min(&self.slab.nodes, self.last);
         }
     }
 
@@ -183,7 +183,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.buddies.forget(index);
         if self.rules.policy == Policy::Cfs {
-            timeline.update_min(nodes);
+            timeline.update_min(nodes, self.last);
         }
         self.publish_entities(level);
         lag

@@ -1,0 +1,65 @@
+//! Bringing what the balancers compare up to date.
+//!
+//! A group that waits is charged for what it got elsewhere when it comes to the head of its queue, which is early enough to
+//! choose well. It is too late for balancing: until then the virtual time of the timeline above stands back by all that the
+//! group got elsewhere in one go, up to a turn on every other CPU, and other CPUs would take that for a shortage and pull
+//! tasks out of a fair distribution. So every now and then all waiting groups are charged, and only then virtual times are
+//! published, with the time for which they are right.
+
+use super::{ROOT, RunQueue};
+use crate::gates::Gates;
+use crate::node::NONE;
+use crate::units::Nanos;
+
+/// How often waiting groups are charged for foreign service: 250 us, twice in a balancing period.
+pub(super) const CATCH_UP_INTERVAL: Nanos = Nanos::from_micros(250);
+
+/// Most groups looked at each time, in turns: 64 bound it to some 2 us, and with up to so many groups nothing is late.
+const VISITS_MAX: u32 = 64;
+
+/// What part of a burst is forgotten each time: one in 128, so half of it within some 20 ms.
+const BURST_FADE: u64 = 128;
+
+impl<T, G: Gates> RunQueue<T, G> {
+    /// Charges waiting groups for what they got elsewhere and publishes the virtual times. Call with nothing pending.
+    /// O(depth) and a bounded number of groups, each O(log n), O(1) with a quantum.
+    #[inline(never)]
+    pub(super) fn catch_up(&mut self) {
+        self.caught_up_at = self.last;
+        let levels = self.timelines.len() as u32;
+        for _ in 0..levels.min(VISITS_MAX) {
+            self.cursor = if self.cursor + 1 < levels {
+                self.cursor + 1
+            } else {
+                ROOT
+            };
+            let timeline = &mut self.timelines[self.cursor as usize];
+            timeline.burst -= timeline.burst / BURST_FADE;
+            let (node, parent) = (timeline.node, timeline.parent);
+            if node != NONE && self.slab.get(node).place.is_queued() {
+                self.correct(parent, node);
+            }
+        }
+        // Only now is every one of them right.
+        for back in 0..levels.min(VISITS_MAX) {
+            let level = (self.cursor + levels - back) % levels;
+            self.publish_virtual(level);
+        }
+        let mut level = self.leaf;
+        while level != NONE {
+            self.publish_virtual(level);
+            level = self.timelines[level as usize].parent;
+        }
+        self.load.publish_settled(self.last);
+    }
+
+    /// Publishes where a timeline stands, if anything competes there.
+    fn publish_virtual(&mut self, level: u32) {
+        let timeline = &mut self.timelines[level as usize];
+        if timeline.nr == 0 {
+            return;
+        }
+        timeline.cell.publish_virtual(timeline.average.mean());
+        timeline.cell.publish_burst(timeline.burst);
+    }
+}
