@@ -123,47 +123,61 @@ impl CpuCell {
     }
 }
 
-/// The cells of one group, one for each CPU that has ever queued it: a list that only grows, so that readers need no
-/// lock.
+/// The cells of one group, one for each CPU that has ever queued it: segments that are only added, each twice as long as
+/// the one before, so that readers need no lock, two CPUs need little room, and the balancer of a machine with hundreds
+/// finds the next cell without waiting for the one before.
 #[derive(Debug, Default)]
 pub(crate) struct CpuCells {
-    first: OnceLock<Box<Link>>,
+    first: OnceLock<Box<Segment>>,
 }
 
+/// Cells in the first segment of a group.
+const FIRST_SEGMENT: usize = 2;
+
 #[derive(Debug)]
-struct Link {
-    cpu: CpuId,
-    cell: Arc<CpuCell>,
-    next: OnceLock<Box<Link>>,
+struct Segment {
+    /// Filled from the front.
+    slots: Box<[OnceLock<(CpuId, Arc<CpuCell>)>]>,
+    next: OnceLock<Box<Segment>>,
+}
+
+impl Segment {
+    fn boxed(slots: usize) -> Box<Segment> {
+        Box::new(Segment {
+            slots: (0..slots).map(|_| OnceLock::new()).collect(),
+            next: OnceLock::new(),
+        })
+    }
 }
 
 impl CpuCells {
     /// The cell of `cpu`, created at the first call. `clock` is asked only then. O(CPUs that met the group).
     pub(crate) fn of(&self, cpu: CpuId, clock: impl FnOnce() -> Arc<CpuClock>) -> Arc<CpuCell> {
-        let mut place = &self.first;
         let mut clock = Some(clock);
+        let mut segment = self.first.get_or_init(|| Segment::boxed(FIRST_SEGMENT));
         loop {
-            // Of several CPUs that meet the group at once one appends here and the others walk on.
-            let link = place.get_or_init(|| {
-                let clock = clock.take().map_or_else(Arc::default, |clock| clock());
-                Box::new(Link {
-                    cpu,
-                    cell: Arc::new(CpuCell::new(clock)),
-                    next: OnceLock::new(),
-                })
-            });
-            if link.cpu == cpu {
-                return Arc::clone(&link.cell);
+            for slot in &segment.slots {
+                // Of several CPUs that meet the group at once one takes the slot and the others go on to the next.
+                let (owner, cell) = slot.get_or_init(|| {
+                    let clock = clock.take().map_or_else(Arc::default, |clock| clock());
+                    (cpu, Arc::new(CpuCell::new(clock)))
+                });
+                if *owner == cpu {
+                    return Arc::clone(cell);
+                }
             }
-            place = &link.next;
+            let double = 2 * segment.slots.len();
+            segment = segment.next.get_or_init(|| Segment::boxed(double));
         }
     }
 
     /// Every cell with its CPU, without a lock.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CpuId, &CpuCell)> {
-        let first = self.first.get();
-        core::iter::successors(first, |link| link.next.get()).map(|link| (link.cpu, &*link.cell))
+        let segments = core::iter::successors(self.first.get(), |segment| segment.next.get());
+        segments
+            .flat_map(|segment| segment.slots.iter().map_while(OnceLock::get))
+            .map(|(cpu, cell)| (*cpu, &**cell))
     }
 
     #[inline]

@@ -14,7 +14,8 @@ const GROUPS: u32 = 8;
 
 /// A machine of nodes of up to 16 cores, shared by eight groups of different weights. Nine tasks in ten serve requests
 /// in a closed loop (50 us of work, exponential), one in ten computes all the time; the machine is a little
-/// overloaded, so that every wake-up has to compete. `scale` stretches the simulated time, one second on 64 CPUs.
+/// overloaded, so that every wake-up has to compete. `scale` stretches the simulated time: one second, longer on less than
+/// 64 CPUs for as many events. Shorter on more, it would show how tasks start.
 pub fn plan(cpus: u32, tasks: u32, scale: f64) -> Plan {
     let nodes = cpus.div_ceil(16);
     let mut plan = Plan::new(Machine {
@@ -40,7 +41,7 @@ pub fn plan(cpus: u32, tasks: u32, scale: f64) -> Plan {
         synthetic::closed_loop(&mut plan, &name, group, share - hogs, work, think);
         synthetic::spinners(&mut plan, &format!("{name}.batch"), group, hogs);
     }
-    let seconds = scale * 64.0 / f64::from(cpus);
+    let seconds = scale * (64.0 / f64::from(cpus)).max(1.0);
     plan.duration = Nanos((seconds * 1e9) as u64);
     plan
 }
