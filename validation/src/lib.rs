@@ -16,7 +16,8 @@
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
-//! What is measured is *work*: the thread CPU time that spinners read themselves. The counters beside it are the host's.
+//! What is measured is *work*: the thread CPU time that spinners read themselves, switches from one to the next included.
+//! The counters beside it are the host's.
 
 #![forbid(unsafe_code)]
 

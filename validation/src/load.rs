@@ -1,5 +1,6 @@
 //! What spinners and jobs publish about themselves, and the computing they do.
 
+use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +10,15 @@ use crate::window::RunLog;
 
 /// Jobs that one group can note. Bound: a job a millisecond for ten minutes; later ones are not noted.
 const JOBS_MAX: usize = 600_000;
+
+/// Time between two polls of a thread up to which it did nothing but switch. A switch takes about 1 us; parking a thread and
+/// waking it takes more than this.
+const SWITCH_MAX: Duration = Duration::from_micros(10);
+
+thread_local! {
+    /// Where the last poll on this thread ended.
+    static LAST_POLL: Cell<Option<Mark>> = const { Cell::new(None) };
+}
 
 /// CPU time that one task has used, on a line pair of its own: spinners on two CPUs must not slow each other down.
 #[derive(Debug, Default)]
@@ -73,6 +83,20 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// As [`Worker::burn`] from now, in a poll. If the thread's last poll ended just now, what lies in between is counted as
+    /// well: an operating system counts its switches between threads as theirs, too.
+    pub fn burn_in_poll(&self, wall: Duration) {
+        let last = LAST_POLL.take();
+        let now = Mark::now();
+        let from = last
+            .filter(|last| now.at.saturating_duration_since(last.at) < SWITCH_MAX)
+            .map_or(now, |last| Mark {
+                at: now.at,
+                cpu: last.cpu,
+            });
+        LAST_POLL.set(Some(self.burn(wall, from)));
+    }
+
     /// Computes for about `wall` on this thread and publishes what it took since `from`. Returns where it ended: a thread
     /// that does nothing else goes on from there, so that reading the clocks is counted as well.
     pub fn burn(&self, wall: Duration, from: Mark) -> Mark {

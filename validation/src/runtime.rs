@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quotient::{BandwidthRules, Group, Scheduler};
 
 use crate::cgroup::Counters;
-use crate::load::{JobLog, Mark, Meter, Worker};
+use crate::load::{JobLog, Meter, Worker};
 use crate::observe::{self, Watched};
 use crate::outcome::{Host, Outcome};
 use crate::scenario::{GroupPlan, Load, Scenario};
@@ -217,7 +217,7 @@ async fn work(
         Load::None => {}
         Load::Spinners(_) => {
             while !stop.load(Ordering::Relaxed) {
-                worker.burn(poll, Mark::now());
+                worker.burn_in_poll(poll);
                 yield_once().await;
             }
         }
@@ -227,7 +227,7 @@ async fn work(
                 tokio::time::sleep_until(start.into()).await;
                 let target = worker.meter.seconds() + work.as_secs_f64();
                 while worker.meter.seconds() < target && !stop.load(Ordering::Relaxed) {
-                    worker.burn(poll, Mark::now());
+                    worker.burn_in_poll(poll);
                     yield_once().await;
                 }
                 jobs.note(start.elapsed());

@@ -131,13 +131,16 @@ pub(crate) struct CpuCells {
     first: OnceLock<Box<Segment>>,
 }
 
+/// A cell and whose it is.
+type Owned = (CpuId, Arc<CpuCell>);
+
 /// Cells in the first segment of a group.
 const FIRST_SEGMENT: usize = 2;
 
 #[derive(Debug)]
 struct Segment {
     /// Filled from the front.
-    slots: Box<[OnceLock<(CpuId, Arc<CpuCell>)>]>,
+    slots: Box<[OnceLock<Owned>]>,
     next: OnceLock<Box<Segment>>,
 }
 

@@ -12,6 +12,17 @@ use crate::task_context::TaskRef;
 /// Number of lists of a group. Unit: lists. A power of two; four keep two to sixteen workers apart at 160 bytes a group.
 const SHARDS: usize = 4;
 
+/// Where a task is listed: the list, and the key in it, in one word of every task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(usize);
+
+impl Place {
+    /// Which list: a hint for another group's.
+    pub(crate) fn shard(self) -> usize {
+        self.0 % SHARDS
+    }
+}
+
 /// All live tasks of one group.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedTasks {
@@ -19,16 +30,17 @@ pub(crate) struct OwnedTasks {
 }
 
 impl OwnedTasks {
-    /// Lists a task; `hint` spreads the callers. Returns (shard, key) for [`OwnedTasks::remove`].
-    pub(crate) fn insert(&self, task: TaskRef, hint: usize) -> (usize, usize) {
+    /// Lists a task; `hint` spreads the callers.
+    pub(crate) fn insert(&self, task: TaskRef, hint: usize) -> Place {
         let shard = hint % SHARDS;
         let key = self.shard(shard).insert(task);
-        (shard, key)
+        // An entry takes 16 bytes: there are no keys with their top bits set.
+        Place(key * SHARDS + shard)
     }
 
     /// Takes a task off the list.
-    pub(crate) fn remove(&self, shard: usize, key: usize) -> Option<TaskRef> {
-        self.shard(shard).try_remove(key)
+    pub(crate) fn remove(&self, place: Place) -> Option<TaskRef> {
+        self.shard(place.shard()).try_remove(place.0 / SHARDS)
     }
 
     /// References to all tasks listed now. O(tasks).

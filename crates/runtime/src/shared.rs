@@ -427,14 +427,13 @@ impl Shared {
         let context: &TaskContext = task.context();
         self.task_began();
         group.joined();
-        let (shard, key) = group.owned.insert(task.clone(), hint);
+        let place = group.owned.insert(task.clone(), hint);
         *context
             .membership
             .lock()
             .unwrap_or_else(|poison| poison.into_inner()) = Some(crate::task_context::Membership {
             group: group.clone(),
-            key,
-            shard,
+            place,
         });
     }
 

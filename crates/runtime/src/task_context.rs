@@ -14,6 +14,7 @@ use quotient_core::{Enqueue, Nanos, TaskEntity};
 
 use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
+use crate::owned::Place;
 use crate::shared::Shared;
 use crate::stats::{LongPoll, TaskStats, bump};
 use crate::task;
@@ -27,8 +28,7 @@ pub(crate) type TaskRef = task::TaskRef<TaskContext>;
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) group: Arc<GroupShared>,
-    pub(crate) key: usize,
-    pub(crate) shard: usize,
+    pub(crate) place: Place,
 }
 
 /// The shared part.
@@ -64,10 +64,16 @@ pub(crate) struct Owned {
     pub(crate) group: Arc<GroupShared>,
     /// When it was queued, for the run delay.
     pub(crate) since: Nanos,
-    /// What the throttled clock of `queued_in` said when the task was queued in it last, on the virtual CPU of `calm`; kept for
-    /// tasks of limited groups.
-    pub(crate) throttle_mark: Nanos,
-    /// The calm (the core's word) for which `throttle_mark` holds; `None` if it holds for this one wait.
+    /// What throttles and their deferrals have to do with the task: nothing, until they have.
+    pub(crate) throttling: Option<Box<Throttling>>,
+}
+
+/// What a task knows of throttles once its group is limited or it defers them. Apart, since most tasks never do.
+#[derive(Debug, Default)]
+pub(crate) struct Throttling {
+    /// What the throttled clock of [`Owned::queued_in`] said when the task was queued in it last, on the virtual CPU of `calm`.
+    pub(crate) mark: Nanos,
+    /// The calm (the core's word) for which `mark` holds; `None` if it holds for this one wait.
     pub(crate) calm: Option<NonZeroU32>,
     /// The group that it is queued in now, if another than its own lends it a place.
     pub(crate) seat: Option<Arc<GroupShared>>,
@@ -79,7 +85,19 @@ impl Owned {
     /// The group that the task is queued in and billed to: its own, unless another lends it a place.
     #[inline]
     pub(crate) fn queued_in(&self) -> &Arc<GroupShared> {
-        self.seat.as_ref().unwrap_or(&self.group)
+        let seat = self
+            .throttling
+            .as_ref()
+            .and_then(|known| known.seat.as_ref());
+        seat.unwrap_or(&self.group)
+    }
+
+    /// The task's deferral of throttles, if it has one.
+    #[inline]
+    pub(crate) fn deferral(&self) -> Option<&Arc<Deferral>> {
+        self.throttling
+            .as_ref()
+            .and_then(|known| known.deferral.as_ref())
     }
 }
 
@@ -180,8 +198,8 @@ impl task::Context for TaskContext {
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
             .take();
-        if let Some(Membership { group, key, shard }) = membership {
-            group.owned.remove(shard, key);
+        if let Some(Membership { group, place }) = membership {
+            group.owned.remove(place);
             group.left(&task.context().shared);
         }
         if task.context().alarm.load(Ordering::SeqCst) != u64::MAX {

@@ -183,6 +183,9 @@ fn tasks<S: Spawner>(
     })
 }
 
+/// Groups that run before memory is looked at.
+const WARM_UP_GROUPS: u64 = 64;
+
 /// Spawns each task in the next of many groups.
 #[derive(Clone)]
 struct RoundRobin {
@@ -214,6 +217,17 @@ fn groups(
         group: group(scheduler, "home")?,
     };
     block_on(runtime, &home, self_wake())?;
+    // What the first groups make the program load and the allocator set aside is no group's memory.
+    let mut first = Vec::with_capacity(WARM_UP_GROUPS as usize);
+    for number in 0..WARM_UP_GROUPS {
+        first.push(group(scheduler, &format!("first/{number}"))?);
+    }
+    let spawner = RoundRobin {
+        groups: Arc::new(first),
+        next: Arc::new(AtomicU64::new(0)),
+    };
+    let warm_up = Shape::Wake(WARM_UP_GROUPS).run(spawner, GROUP_WAKES);
+    block_on(runtime, &home, warm_up)?.map_err(Failure::Run)?;
     let before = resident_bytes()?;
     let start = Instant::now();
     let mut created = Vec::with_capacity(count as usize);

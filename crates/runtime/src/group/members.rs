@@ -32,10 +32,10 @@ pub(super) fn move_task(
         return;
     }
     target.joined();
-    let (shard, key) = target.owned.insert(task.clone(), member.shard);
+    let place = target.owned.insert(task.clone(), member.place.shard());
     let old = std::mem::replace(&mut member.group, target.clone());
-    old.owned.remove(member.shard, member.key);
-    (member.shard, member.key) = (shard, key);
+    old.owned.remove(member.place);
+    member.place = place;
     context.moved.store(true, Ordering::Release);
     drop(membership);
     old.left(shared);
@@ -66,10 +66,7 @@ where
         entity: TaskEntity::new(Weight::DEFAULT, None),
         group: group.clone(),
         since: Nanos::ZERO,
-        throttle_mark: Nanos::ZERO,
-        calm: None,
-        seat: None,
-        deferral: None,
+        throttling: None,
     };
     let (token, reference, handle) = task::spawn(future, context, owned);
     shared.list(group, &reference, home);

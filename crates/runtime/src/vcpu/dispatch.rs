@@ -109,7 +109,7 @@ impl Vcpu {
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
         entered.begin_task(shared, task);
-        if let Some(deferral) = &task.owned_mut().deferral {
+        if let Some(deferral) = task.owned_mut().deferral() {
             entered.begin_deferring(deferral);
         }
         delay
@@ -176,7 +176,7 @@ impl Vcpu {
             return;
         };
         let active = deferral.is_active();
-        owned.deferral = active.then_some(deferral);
+        owned.throttling.get_or_insert_default().deferral = active.then_some(deferral);
         self.deferring = Some(active);
     }
 

@@ -1,16 +1,18 @@
 //! Between two polls: who goes back, who comes in, who is next. Everything here runs under the own run queue's lock.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos};
 
 use super::{SHORT_POLLS, Vcpu};
+use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::Arrival;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
-use crate::task_context::{Owned, Task, TaskContext};
+use crate::task_context::{Owned, Task, TaskContext, Throttling};
 
 /// What became of the task that was polled last.
 pub(super) enum Previous {
@@ -160,8 +162,11 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
             .as_ref()
             .map(|member| member.group.clone());
         if let Some(group) = group {
-            task.owned_mut().group = group;
-            task.owned_mut().calm = None;
+            let owned = task.owned_mut();
+            owned.group = group;
+            if let Some(known) = &mut owned.throttling {
+                known.calm = None;
+            }
         }
         enqueue(queue, task, Enqueue::Migrate, now);
         return None;
@@ -212,7 +217,7 @@ fn hand_over(
         return None;
     }
     let owned = next.as_mut()?.task.owned_mut();
-    if owned.deferral.is_some() {
+    if owned.deferral().is_some() {
         return None;
     }
     // It is queued and polled at the same moment, so that no throttle lies in between; and no group is charged, so that no
@@ -253,16 +258,24 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let owned = task.owned_mut();
-    if let Some(deferral) = &owned.deferral {
-        owned.seat = deferral.seat_on(queue.cpu().0);
-        owned.calm = None;
-    } else if owned.seat.take().is_some() {
-        owned.calm = None;
+    if let Some(known) = &mut owned.throttling {
+        take_seat(queue, known);
     }
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
     queue.enqueue_in(slot, entity, task, kind, now);
+}
+
+/// The task is about to be queued: in the place that another group lends it, if one does.
+#[inline]
+fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
+    if let Some(deferral) = &known.deferral {
+        known.seat = deferral.seat_on(queue.cpu().0);
+        known.calm = None;
+    } else if known.seat.take().is_some() {
+        known.calm = None;
+    }
 }
 
 /// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
@@ -277,28 +290,29 @@ fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 /// Whether no group was throttled on this virtual CPU since the task's mark.
 #[inline]
 fn is_calm(queue: &RunQueue<Task>, owned: &Owned) -> bool {
-    owned.calm.is_some() && owned.calm == queue.calm()
+    let calm = owned.throttling.as_ref().and_then(|known| known.calm);
+    calm.is_some() && calm == queue.calm()
 }
 
 #[inline(never)]
 fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
     let calm = queue.calm();
     if calm.is_some() || owned.queued_in().is_limited() {
-        owned.throttle_mark = queue.throttled_clock(&owned.queued_in().core, now);
+        let mark = queue.throttled_clock(&owned.queued_in().core, now);
+        owned.throttling.get_or_insert_default().mark = mark;
     }
-    owned.calm = calm;
+    if let Some(known) = &mut owned.throttling {
+        known.calm = calm;
+    }
 }
 
 /// Whether the task is, or is to be, queued in a group that lends it a place.
 #[inline]
 pub(super) fn changes_seat(owned: &Owned) -> bool {
-    let lent = |owned: &Owned| {
-        owned
-            .deferral
-            .as_ref()
-            .is_some_and(|deferral| deferral.seat().is_some())
-    };
-    owned.seat.is_some() || lent(owned)
+    owned.throttling.as_ref().is_some_and(|known| {
+        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
+        known.seat.is_some() || known.deferral.as_ref().is_some_and(lent)
+    })
 }
 
 /// The run queue has chosen, with limits in force: what that took from pools may have started timers, and the task may have waited
@@ -331,10 +345,11 @@ fn note_throttle(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
         return;
     }
     let clock = queue.throttled_clock(&owned.queued_in().core, now);
-    let throttled = clock.saturating_sub(owned.throttle_mark);
+    let known = owned.throttling.get_or_insert_default();
+    let throttled = clock.saturating_sub(known.mark);
     // What follows on this virtual CPU without a new queuing starts from here.
-    owned.throttle_mark = clock;
-    owned.calm = queue.calm();
+    known.mark = clock;
+    known.calm = queue.calm();
     if throttled != Nanos::ZERO {
         task.context().record_throttled(throttled);
     }
