@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ pub(crate) struct Membership {
     pub(crate) place: Place,
 }
 
+/// Unit of [`TaskContext`]'s longest poll, nanoseconds.
+const LONGEST_UNIT: u64 = 1024;
+
 /// The shared part.
 #[derive(Debug)]
 pub(crate) struct TaskContext {
@@ -38,7 +41,7 @@ pub(crate) struct TaskContext {
     /// Where the task was spawned.
     pub(crate) location: &'static Location<'static>,
     /// The virtual CPU that ran it last: wake-ups go there first.
-    pub(crate) home: AtomicU32,
+    pub(crate) home: AtomicU16,
     /// Set when `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
     pub(crate) moved: AtomicBool,
     /// `None` before the task is listed and after it ended.
@@ -51,7 +54,8 @@ pub(crate) struct TaskContext {
     pub(crate) alarm: AtomicU64,
     polls: AtomicU64,
     delay: AtomicU64,
-    longest: AtomicU64,
+    /// The longest poll, rounded up. Unit: 1,024 nanoseconds, so that 32 bits hold more than an hour; longer ones count as that.
+    longest: AtomicU32,
     throttled: AtomicU64,
 }
 
@@ -105,12 +109,12 @@ impl TaskContext {
     pub(crate) fn new(
         shared: Arc<Shared>,
         location: &'static Location<'static>,
-        home: u32,
+        home: u16,
     ) -> Self {
         Self {
             shared,
             location,
-            home: AtomicU32::new(home),
+            home: AtomicU16::new(home),
             moved: AtomicBool::new(false),
             membership: Mutex::new(None),
             cpu: AtomicU64::new(0),
@@ -118,7 +122,7 @@ impl TaskContext {
             alarm: AtomicU64::new(u64::MAX),
             polls: AtomicU64::new(0),
             delay: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
+            longest: AtomicU32::new(0),
             throttled: AtomicU64::new(0),
         }
     }
@@ -142,8 +146,10 @@ impl TaskContext {
             .store(cpu.wrapping_add(billed.as_nanos()), Ordering::Release);
         bump(&self.polls, 1);
         bump(&self.delay, delay.as_nanos());
-        if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
-            self.longest.store(wall.as_nanos(), Ordering::Relaxed);
+        let units = wall.as_nanos().div_ceil(LONGEST_UNIT);
+        if units > u64::from(self.longest.load(Ordering::Relaxed)) {
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            self.longest.store(units, Ordering::Relaxed);
         }
     }
 
@@ -171,13 +177,14 @@ impl TaskContext {
 
     /// The figures so far.
     pub(crate) fn stats(&self) -> TaskStats {
+        let longest = u64::from(self.longest.load(Ordering::Relaxed));
         TaskStats {
             cpu: Duration::from_nanos(self.cpu_time().as_nanos()),
             polls: self.polls.load(Ordering::Relaxed),
             run_delay: Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
             throttled: Duration::from_nanos(self.throttled.load(Ordering::Relaxed)),
             longest_poll: LongPoll {
-                duration: Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
+                duration: Duration::from_nanos(longest * LONGEST_UNIT),
                 location: self.location,
             },
         }

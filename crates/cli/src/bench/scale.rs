@@ -9,6 +9,8 @@ use super::probe::{Kind, Probe};
 use super::{ScaleArguments, arena, print_json};
 use crate::failure::Failure;
 
+/// Groups from which on their memory is judged: the system hands out pages by megabytes, kilobytes a group with fewer.
+const GROUPS_JUDGED: u64 = 10_000;
 /// How many groups; a tenth with `--quick`.
 const GROUP_COUNTS: [u64; 3] = [1_000, 10_000, 100_000];
 /// How many sleeping tasks; a tenth with `--quick`.
@@ -65,7 +67,8 @@ pub fn measure(quick: bool) -> Result<Results, Failure> {
 }
 
 /// Tasks: the figures of the highest count and the most workers, which come last of their kind. Groups: the most a group
-/// took with the most workers, since the more groups there are, the fewer have run on every vCPU.
+/// took with the most workers, since the more groups there are, the fewer have run on every vCPU; not of few groups, see
+/// [`GROUPS_JUDGED`].
 fn summarise(probes: Vec<Probe>) -> Results {
     let last = |kind| {
         probes
@@ -77,7 +80,7 @@ fn summarise(probes: Vec<Probe>) -> Results {
     let workers = last(Kind::Groups).map(|probe| probe.workers);
     let group = probes
         .iter()
-        .filter(|probe| Some(probe.workers) == workers)
+        .filter(|probe| Some(probe.workers) == workers && probe.count >= GROUPS_JUDGED)
         .filter_map(|probe| probe.bytes_used)
         .reduce(f64::max)
         .zip(task);
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     fn probe(kind: Kind, workers: u32, bytes: f64, bytes_used: Option<f64>) -> Probe {
-        let (count, create_ns, pingpong_ns, wake_ns) = (1, 1.0, None, None);
+        let (count, create_ns, pingpong_ns, wake_ns) = (GROUPS_JUDGED, 1.0, None, None);
         Probe {
             kind,
             count,

@@ -61,7 +61,7 @@ where
     }
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
-    let context = TaskContext::new(shared.clone(), location, u32::try_from(home).unwrap_or(0));
+    let context = TaskContext::new(shared.clone(), location, u16::try_from(home).unwrap_or(0));
     let owned = Owned {
         entity: TaskEntity::new(Weight::DEFAULT, None),
         group: group.clone(),

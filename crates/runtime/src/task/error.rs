@@ -7,12 +7,12 @@ use std::{fmt, io};
 /// Why awaiting a [`JoinHandle`](super::JoinHandle) gave no output: the task was cancelled, it panicked, or it was
 /// never spawned.
 pub struct JoinError {
-    cause: Cause,
+    /// `None`: cancelled. Boxed, since every task has room for its error beside its output.
+    cause: Option<Box<Cause>>,
     id: Id,
 }
 
 enum Cause {
-    Cancelled,
     Panic(Payload),
     NotSpawned(Box<str>),
 }
@@ -37,41 +37,38 @@ impl Payload {
 
 impl JoinError {
     pub(super) fn cancelled(id: Id) -> Self {
-        Self {
-            cause: Cause::Cancelled,
-            id,
-        }
+        Self { cause: None, id }
     }
 
     pub(super) fn panic(id: Id, payload: Box<dyn Any + Send + 'static>) -> Self {
         Self {
-            cause: Cause::Panic(Payload(payload)),
+            cause: Some(Box::new(Cause::Panic(Payload(payload)))),
             id,
         }
     }
 
     pub(super) fn not_spawned(id: Id, reason: &str) -> Self {
         Self {
-            cause: Cause::NotSpawned(reason.into()),
+            cause: Some(Box::new(Cause::NotSpawned(reason.into()))),
             id,
         }
     }
 
     /// Whether the task was aborted, or dropped by the shutdown of its scheduler, before it completed.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self.cause, Cause::Cancelled)
+        self.cause.is_none()
     }
 
     /// Whether the task panicked, while it was polled or while its future was dropped.
     pub fn is_panic(&self) -> bool {
-        matches!(self.cause, Cause::Panic(_))
+        matches!(self.cause.as_deref(), Some(Cause::Panic(_)))
     }
 
     /// Whether there never was a task: the scheduler refused the future, for instance because it had shut down.
     ///
     /// `Display` gives the reason.
     pub fn is_not_spawned(&self) -> bool {
-        matches!(self.cause, Cause::NotSpawned(_))
+        matches!(self.cause.as_deref(), Some(Cause::NotSpawned(_)))
     }
 
     /// The payload with which the task panicked, for [`std::panic::resume_unwind`].
@@ -88,9 +85,15 @@ impl JoinError {
     /// # Errors
     /// The error itself, unchanged, if its cause is not a panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send + 'static>, Self> {
-        match self.cause {
-            Cause::Panic(payload) => Ok(payload.0),
-            cause => Err(Self { cause, id: self.id }),
+        if !self.is_panic() {
+            return Err(self);
+        }
+        match self.cause.map(|cause| *cause) {
+            Some(Cause::Panic(payload)) => Ok(payload.0),
+            cause => Err(Self {
+                cause: cause.map(Box::new),
+                id: self.id,
+            }),
         }
     }
 
@@ -103,10 +106,12 @@ impl JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id;
-        match &self.cause {
-            Cause::Cancelled => write!(formatter, "task {id} was cancelled"),
-            Cause::NotSpawned(reason) => write!(formatter, "task {id} was not spawned: {reason}"),
-            Cause::Panic(payload) => match payload.message() {
+        match self.cause.as_deref() {
+            None => write!(formatter, "task {id} was cancelled"),
+            Some(Cause::NotSpawned(reason)) => {
+                write!(formatter, "task {id} was not spawned: {reason}")
+            }
+            Some(Cause::Panic(payload)) => match payload.message() {
                 Some(message) => write!(formatter, "task {id} panicked with message {message:?}"),
                 None => write!(formatter, "task {id} panicked"),
             },
@@ -117,12 +122,12 @@ impl fmt::Display for JoinError {
 impl fmt::Debug for JoinError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id;
-        match &self.cause {
-            Cause::Cancelled => write!(formatter, "JoinError::Cancelled({id:?})"),
-            Cause::NotSpawned(reason) => {
+        match self.cause.as_deref() {
+            None => write!(formatter, "JoinError::Cancelled({id:?})"),
+            Some(Cause::NotSpawned(reason)) => {
                 write!(formatter, "JoinError::NotSpawned({id:?}, {reason:?})")
             }
-            Cause::Panic(payload) => match payload.message() {
+            Some(Cause::Panic(payload)) => match payload.message() {
                 Some(message) => write!(formatter, "JoinError::Panic({id:?}, {message:?}, ...)"),
                 None => write!(formatter, "JoinError::Panic({id:?}, ...)"),
             },
@@ -134,10 +139,10 @@ impl std::error::Error for JoinError {}
 
 impl From<JoinError> for io::Error {
     fn from(error: JoinError) -> Self {
-        Self::other(match error.cause {
-            Cause::Cancelled => "task was cancelled",
-            Cause::Panic(_) => "task panicked",
-            Cause::NotSpawned(_) => "task was not spawned",
+        Self::other(match error.cause.as_deref() {
+            None => "task was cancelled",
+            Some(Cause::Panic(_)) => "task panicked",
+            Some(Cause::NotSpawned(_)) => "task was not spawned",
         })
     }
 }

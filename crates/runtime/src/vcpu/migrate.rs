@@ -40,7 +40,7 @@ impl Vcpu {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
             let home = &task.context().home;
-            let from = home.swap(self.index as u32, Ordering::Relaxed);
+            let from = home.swap(self.index as u16, Ordering::Relaxed);
             if RuntimeGates::events() {
                 shared.log.migrate(&task, from as usize, self.index, now);
             }
@@ -107,7 +107,7 @@ impl Vcpu {
         let mut target = 0;
         let mut forward = |task: Task, kind: Enqueue| {
             task.context().home.store(target, Ordering::Relaxed);
-            target = (target + 1) % shared.regular as u32;
+            target = (target + 1) % shared.regular as u16;
             shared.submit_remote(task, kind);
         };
         for arrival in arrivals {

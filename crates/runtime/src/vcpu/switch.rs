@@ -60,7 +60,7 @@ impl Vcpu {
         }
         // Arrivals first: a group whose running task is about to sleep does not become empty in between, which would take it out
         // of every level above and put it back.
-        let home = self.index as u32;
+        let home = self.index as u16;
         if self.arrivals.is_empty()
             && !*returning
             && let Some(task) = hand_over(shared, queue, &mut previous, &mut next, now)
