@@ -19,7 +19,8 @@ use quotient_trace::JsonLines;
 use serde::Serialize;
 
 use crate::load::{JobLog, Mark, Worker};
-use crate::runtime::yield_once;
+use crate::outcome::quantile;
+use crate::runtime::{Settings, yield_once};
 use crate::{Interrupt, Problem};
 
 /// Mean time between two requests. With [`WORK`], half a CPU.
@@ -192,17 +193,7 @@ fn run(
     recorded: bool,
     interrupt: &Interrupt,
 ) -> Result<Run, Problem> {
-    let vcpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(vcpus)
-        .enable_all()
-        .build()
-        .map_err(Problem::during("cannot build a tokio runtime"))?;
-    let scheduler = Scheduler::builder()
-        .vcpus(vcpus)
-        .handle(runtime.handle().clone())
-        .build()
-        .map_err(Problem::during("cannot build a scheduler"))?;
+    let (runtime, scheduler) = Settings::like_this_machine().build()?;
     let create = || {
         let mut builder = scheduler.group("service")?;
         if let Some(limit) = limit {
@@ -255,16 +246,11 @@ async fn serve(
             return Err(Problem::Broken(format!("{lost} events were lost")));
         }
     }
-    let mut seconds = jobs.seconds();
-    seconds.sort_by(f64::total_cmp);
     let stats = group.stats().bandwidth;
     Ok(Run {
         nr_periods: stats.nr_periods,
         nr_throttled: stats.nr_throttled,
-        p99: seconds
-            .get(seconds.len() * 99 / 100)
-            .copied()
-            .unwrap_or(0.0),
+        p99: quantile(&jobs.seconds(), 0.99).unwrap_or(0.0),
         log: log.finish().map_err(Problem::during("memory"))?,
     })
 }

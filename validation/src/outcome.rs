@@ -234,32 +234,11 @@ pub fn compare(kernel: &[Outcome; 2], others: &[Outcome]) -> Vec<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Problem;
     use crate::cgroup::Counters;
-    use crate::load::{JobLog, Meter};
     use crate::observe::Sample;
     use crate::scenario::{self, Cap};
-    use crate::window::RunLog;
-    use std::sync::Arc;
+    use crate::simulator::Silent;
     use std::time::{Duration, Instant};
-
-    #[derive(Default)]
-    struct Silent(JobLog);
-
-    impl Watched for Silent {
-        fn meters(&self) -> &[Arc<Meter>] {
-            &[]
-        }
-        fn logs(&self) -> &[Arc<RunLog>] {
-            &[]
-        }
-        fn jobs(&self) -> &JobLog {
-            &self.0
-        }
-        fn counters(&self) -> Result<Counters, Problem> {
-            Ok(Counters::default())
-        }
-    }
 
     fn silent(count: usize) -> Vec<Silent> {
         (0..count).map(|_| Silent::default()).collect()

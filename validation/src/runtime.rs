@@ -44,6 +44,25 @@ impl Settings {
             ..self
         }
     }
+
+    /// A tokio runtime with a scheduler on it. The scheduler does not shut down by itself.
+    ///
+    /// # Errors
+    /// When one of them cannot be made.
+    pub fn build(self) -> Result<(tokio::runtime::Runtime, Scheduler), Problem> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(self.vcpus)
+            .enable_all()
+            .build()
+            .map_err(Problem::during("cannot build a tokio runtime"))?;
+        let scheduler = Scheduler::builder()
+            .vcpus(self.vcpus)
+            .bandwidth_rules(self.rules)
+            .handle(runtime.handle().clone())
+            .build()
+            .map_err(Problem::during("cannot build a scheduler"))?;
+        Ok((runtime, scheduler))
+    }
 }
 
 /// Runs `scenario` for `length` in Quotient.
@@ -111,17 +130,7 @@ impl Stage {
     /// # Errors
     /// When a runtime, a scheduler or a group cannot be made.
     pub fn start(settings: Settings, scenario: &Scenario) -> Result<Self, Problem> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(settings.vcpus)
-            .enable_all()
-            .build()
-            .map_err(Problem::during("cannot build a tokio runtime"))?;
-        let scheduler = Scheduler::builder()
-            .vcpus(settings.vcpus)
-            .bandwidth_rules(settings.rules)
-            .handle(runtime.handle().clone())
-            .build()
-            .map_err(Problem::during("cannot build a scheduler"))?;
+        let (runtime, scheduler) = settings.build()?;
         let mut stage = Self {
             settings,
             groups: Vec::new(),

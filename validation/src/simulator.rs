@@ -160,7 +160,7 @@ fn counters(scenario: &Scenario, simulation: &Simulation<Discard>) -> Vec<Counte
 
 /// A group that publishes nothing by itself.
 #[derive(Default)]
-struct Silent(JobLog);
+pub(crate) struct Silent(JobLog);
 
 impl Watched for Silent {
     fn meters(&self) -> &[Arc<Meter>] {

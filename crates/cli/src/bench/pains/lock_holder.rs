@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quotient::Scheduler;
 use quotient_validation::cgroup::Controller;
 use quotient_validation::load::{JobLog, Mark, Meter, Worker};
 use quotient_validation::observe::sleep_until;
@@ -82,17 +81,7 @@ fn on_quotient(
     length: Duration,
     interrupt: &Interrupt,
 ) -> Result<Vec<f64>, Problem> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(settings.vcpus)
-        .enable_all()
-        .build()
-        .map_err(Problem::during("cannot build a tokio runtime"))?;
-    let scheduler = Scheduler::builder()
-        .vcpus(settings.vcpus)
-        .bandwidth_rules(settings.rules)
-        .handle(runtime.handle().clone())
-        .build()
-        .map_err(Problem::during("cannot build a scheduler"))?;
+    let (runtime, scheduler) = settings.build()?;
     let groups = || {
         let mut holder = scheduler.group("holder")?;
         if let Some(cap) = cap {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::Scheduler;
 use quotient_validation::Problem;
 use quotient_validation::load::thread_cpu;
 use quotient_validation::observe::sleep_until;
@@ -56,17 +55,7 @@ fn run(ward: &Ward, mode: Mode, count: usize, task: Task) -> Result<Vec<Row>, Pr
     let Some(settings) = settings(mode) else {
         return Ok(Vec::new());
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(settings.vcpus)
-        .enable_all()
-        .build()
-        .map_err(Problem::during("cannot build a tokio runtime"))?;
-    let scheduler = Scheduler::builder()
-        .vcpus(settings.vcpus)
-        .bandwidth_rules(settings.rules)
-        .handle(runtime.handle().clone())
-        .build()
-        .map_err(Problem::during("cannot build a scheduler"))?;
+    let (runtime, scheduler) = settings.build()?;
     let longest = Arc::new(AtomicU64::new(0));
     let create = || {
         let beat = scheduler.group("beat")?.weight(10_000).create()?;

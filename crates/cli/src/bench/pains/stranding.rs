@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quotient::Scheduler;
 use quotient_validation::load::{JobLog, Mark, Meter, Worker};
 use quotient_validation::observe::sleep_until;
 use quotient_validation::outcome::quantile;
@@ -39,17 +38,11 @@ pub fn measure(ward: &Ward) -> Result<Vec<Row>, Problem> {
 }
 
 fn run(ward: &Ward, mode: Mode, settings: Settings) -> Result<Vec<Row>, Problem> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(VCPUS)
-        .enable_all()
-        .build()
-        .map_err(Problem::during("cannot build a tokio runtime"))?;
-    let scheduler = Scheduler::builder()
-        .vcpus(VCPUS)
-        .bandwidth_rules(settings.rules)
-        .handle(runtime.handle().clone())
-        .build()
-        .map_err(Problem::during("cannot build a scheduler"))?;
+    let settings = Settings {
+        vcpus: VCPUS,
+        ..settings
+    };
+    let (runtime, scheduler) = settings.build()?;
     let group = scheduler
         .group("quiet")
         .and_then(|builder| builder.max(MAX).create())
