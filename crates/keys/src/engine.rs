@@ -3,7 +3,8 @@
 //! # Sites
 //!
 //! A branch site is compiled as `jmp slow`, where `slow` loads the key and decides. That is always right, so a site
-//! needs no initialisation. Each site has a *bias*, the value of the key for which it falls through. While the key is
+//! needs no initialisation, and stays as it is until the application asks (`patch`, `set_mode`): until then nothing here
+//! writes code, tries to, or asks the kernel for a barrier, and a flip is step 2 below alone. Each site has a *bias*, the value of the key for which it falls through. While the key is
 //! certainly at the bias, the jump may be replaced by an instruction that does nothing (the *cheap form*). One
 //! invariant carries everything:
 //!
@@ -139,7 +140,7 @@ impl Engine {
     }
 
     fn transact(&mut self, changes: &[Change], settle: Settle) -> Result<Receipt, FlipError> {
-        self.text.prepare();
+        self.text.look();
         refuse_duplicates(changes)?;
         let mut reserved = Vec::with_capacity(changes.len());
         for change in changes {
@@ -344,25 +345,31 @@ pub fn disable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> 
     )
 }
 
-/// Brings every site of every key to its cheap form, in the mode that fits this process, and returns that mode. Call it
-/// once at the start of a program whose keys should cost one instruction before they are first flipped; without it a
-/// key's sites take their cheap form at the key's first flip. Also undoes [`soften_all`].
+/// Lets this program's code be rewritten: brings every site of every key to its cheap form, in the mode that fits this
+/// process, and returns that mode. Also undoes [`soften_all`].
+///
+/// For the application, once, in `main`: whether its code may change while it runs is its decision, so no library makes
+/// this call for it. Without it every site stays the load and the branch that it was compiled to, flips write nothing but
+/// the key's value, and [`status`] says [`SoftReason::NotAsked`](crate::SoftReason::NotAsked).
 ///
 /// # Complexity
-/// Linear in the number of sites; about 1 ms for 19,000.
-pub fn patch_all() -> Mode {
+/// Linear in the number of sites; about 1 ms for 19,000. The first call of the process registers with the kernel; with
+/// several threads running that takes some 10 ms, so call it before they start.
+pub fn patch() -> Mode {
     lock().patch_all()
 }
 
-/// As [`patch_all`] for some keys only, and without undoing [`soften_all`]: for libraries, which have keys of their own but
-/// no say over the program's. Returns the mode in force.
-///
-/// The first call of the process that reaches the engine registers with the kernel; with several threads running that takes
-/// some 10 ms, so a library calls this from a thread that nobody waits for.
+/// [`patch`] by its older name.
+pub fn patch_all() -> Mode {
+    patch()
+}
+
+/// As [`patch`] for the sites of some keys only, and without undoing [`soften_all`]; other keys' sites take their cheap form
+/// at their next flip. Returns the mode in force.
 ///
 /// # Complexity
 /// Proportional to the sites of the keys.
-pub fn patch(keys: &[&'static Key]) -> Mode {
+pub fn patch_keys(keys: &[&'static Key]) -> Mode {
     lock().patch(keys)
 }
 
@@ -387,7 +394,7 @@ pub fn set_mode(mode: Mode) -> Result<Receipt, ModeError> {
 /// The figures of the engine.
 pub fn status() -> EngineStatus {
     let mut engine = lock();
-    engine.text.prepare();
+    engine.text.look();
     let totals = engine.text.totals();
     EngineStatus {
         mode: engine.text.mode(),
@@ -406,7 +413,7 @@ pub fn status() -> EngineStatus {
 
 pub(crate) fn key_status(key: &'static Key) -> KeyStatus {
     let mut engine = lock();
-    engine.text.prepare();
+    engine.text.look();
     let figures = engine.text.figures(key);
     KeyStatus {
         name: key.name(),

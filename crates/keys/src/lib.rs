@@ -15,7 +15,7 @@
 //!     path.len()
 //! }
 //!
-//! quotient_keys::patch_all(); // once, at the start of the program
+//! quotient_keys::patch();     // once, in `main`: this program's code may be rewritten
 //! handle("/");                // one `test` instruction more than without the branch
 //! let guard = PATH_STATISTICS.hold()?;
 //! handle("/");                // prints
@@ -29,6 +29,12 @@
 //! gain over a relaxed atomic flag is two instructions, a cache line and an entry of the branch predictor at each place:
 //! seldom visible as time in a single loop, adding up in a program with thousands of such places. The price is paid by
 //! whoever flips: some microseconds instead of a nanosecond.
+//!
+//! # Who may rewrite code
+//!
+//! The application, by one call of [`patch`] (or [`set_mode`]) in its `main`; a library that uses keys does not make that
+//! call. Until it comes no page of code is written, no thread is started and no system call made: each branch is a load,
+//! and a flip a store.
 //!
 //! # What it promises
 //!
@@ -74,8 +80,8 @@ mod status;
 mod text;
 
 pub use engine::{
-    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, set_mode,
-    soften_all, status, transaction,
+    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, patch_keys,
+    set_mode, soften_all, status, transaction,
 };
 pub use error::{FlipError, ModeError};
 pub use guard::EnableGuard;

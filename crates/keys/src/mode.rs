@@ -57,6 +57,8 @@ impl fmt::Display for Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SoftReason {
+    /// The application has not asked for patching: see [`patch`](crate::patch).
+    NotAsked,
     /// No patching has been written for this processor or operating system.
     Platform,
     /// The kernel refuses `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`: too old, or a sandbox.
@@ -72,6 +74,7 @@ pub enum SoftReason {
 impl fmt::Display for SoftReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
+            Self::NotAsked => "the application has not asked",
             Self::Platform => "no patching on this platform",
             Self::NoBarrier => "no membarrier",
             Self::Unpatchable => "code cannot be written",

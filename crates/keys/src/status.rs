@@ -40,7 +40,8 @@ pub struct KeyStatus {
 pub struct EngineStatus {
     /// The mode in force.
     pub mode: Mode,
-    /// The mode that this process and processor get without [`set_mode`](crate::set_mode).
+    /// The mode that this process and processor get without [`set_mode`](crate::set_mode); soft until the application has
+    /// asked for patching, since it takes a try to know.
     pub default_mode: Mode,
     /// Why the mode is [`Mode::Soft`], if it is.
     pub soft_reason: Option<SoftReason>,

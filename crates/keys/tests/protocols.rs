@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::in_mode;
 use quotient_keys::{
-    Change, FlipError, Key, Mode, disable_transaction, enable_transaction, find, keys, patch,
-    patch_all, set_by_name, set_mode, soften_all, static_branch, static_branch_likely, static_key,
+    Change, FlipError, Key, Mode, disable_transaction, enable_transaction, find, keys, patch_all,
+    patch_keys, set_by_name, set_mode, soften_all, static_branch, static_branch_likely, static_key,
     status, transaction,
 };
 
@@ -338,7 +338,7 @@ fn some_keys_are_patched_without_the_others() {
         );
         assert_eq!(key.status().patched, 0);
     }
-    assert_eq!(patch(&[&FIFTY_SIX]), Mode::Biased);
+    assert_eq!(patch_keys(&[&FIFTY_SIX]), Mode::Biased);
     let (patched, left) = (FIFTY_SIX.status(), LATER.status());
     assert_eq!((patched.patched, patched.settling_later), (56, false));
     assert_eq!((left.patched, left.settling_later), (0, true));
@@ -405,7 +405,7 @@ fn softened_keys_flip_without_patching() {
     assert_eq!((on.barriers, on.writes, fifty_six()), (0, 0, 56));
     FIFTY_SIX.disable().expect("nothing hinders");
     assert_eq!(
-        patch(&[&FIFTY_SIX]),
+        patch_keys(&[&FIFTY_SIX]),
         Mode::Soft,
         "a library does not undo it"
     );

@@ -1,8 +1,8 @@
-//! Which features are on in this process: branches that cost one instruction while they are off.
+//! Which features are on in this process: branches that cost next to nothing while they are off.
 //!
 //! A feature that not every program uses is asked for at every place where it would cost something. The answers are
-//! static keys: code is patched when the first user of a feature comes and after the last one has gone. Keys belong to
-//! the process, as code does, so schedulers share them; what a feature does for one scheduler or group is decided behind
+//! static keys, turned when the first user of a feature comes and after the last one has gone. Keys belong to the process, as
+//! code does, so schedulers share them; what a feature does for one scheduler or group is decided behind
 //! the branch.
 //!
 //! | key | on while | turned by |
@@ -19,13 +19,13 @@
 //! skips nothing that is there. A virtual CPU that passed the branch before the key was turned on has seen no limit: it
 //! meets it at its next charge.
 //!
-//! # Programs without a scheduler
-//! Nothing is patched before the first scheduler starts its tick thread, which does it; until then, and wherever code
-//! cannot be patched, each place is a load and a branch.
+//! # Who changes code
+//! The application, by `quotient_keys::patch()` in its `main`; this crate never does. Until then, and wherever code cannot
+//! be patched, each place is a load and a branch, and turning a key writes its value and nothing else.
 
 use quotient_core::Gates;
 use quotient_keys::{
-    EnableGuard, FlipError, Key, static_branch_likely, static_branch_unlikely, static_key,
+    EnableGuard, FlipError, static_branch_likely, static_branch_unlikely, static_key,
 };
 
 static_key! {
@@ -116,13 +116,6 @@ pub(crate) fn set_checks(on: bool) -> Result<(), FlipError> {
 /// As [`bandwidth_hold`].
 pub(crate) fn set_histograms(on: bool) -> Result<(), FlipError> {
     HISTOGRAMS.set(on).map(|_| ())
-}
-
-/// Brings the branches of this crate to the form that costs one instruction. The first call of the process takes some
-/// 10 ms (the kernel waits for every processor), so the tick thread makes it; later ones find nothing to do.
-pub(crate) fn patch() {
-    let keys: [&'static Key; 5] = [&BANDWIDTH, &LOAD_AVERAGES, &EVENTS, &CHECKS, &HISTOGRAMS];
-    quotient_keys::patch(&keys);
 }
 
 /// Checks the run queue if that was asked for. A violation is a bug of the scheduler: it panics, and the virtual CPU's

@@ -110,7 +110,6 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let handle = std::thread::Builder::new()
         .name("quotient-tick".into())
         .spawn(move || {
-            crate::gates::patch();
             let mut idle = 0;
             let mut period = TICK;
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.

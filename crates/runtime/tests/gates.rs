@@ -1,9 +1,7 @@
 //! What static keys switch in the runtime. Keys belong to the process, so this file has one test.
 
-use std::time::{Duration, Instant};
-
 use quotient::{Group, Scheduler};
-use quotient_keys::{Mode, find};
+use quotient_keys::{Mode, SoftReason, find};
 
 /// Polls of one task that yields.
 const YIELDS: u64 = 100;
@@ -25,7 +23,7 @@ async fn grown(group: &Group) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn features_are_switched_while_tasks_run() {
+async fn features_are_switched_in_a_program_that_does_not_let_its_code_be_rewritten() {
     let names = ["bandwidth", "load_averages", "events", "checks"];
     for name in names {
         let key = find(&format!("quotient.{name}")).expect("the key is listed");
@@ -53,15 +51,24 @@ async fn features_are_switched_while_tasks_run() {
     assert_eq!(recorded, polls);
     scheduler.set_checks(false).expect("nothing hinders");
 
-    // The sites reach their cheap form without anybody waiting for it.
-    let histograms = find("quotient.histograms").expect("the key is listed");
-    if quotient_keys::status().default_mode != Mode::Soft {
-        let patient_until = Instant::now() + Duration::from_secs(20);
-        while histograms.status().patched == 0 && Instant::now() < patient_until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    // All of this without a byte of code written: the application has not asked.
+    let before = quotient_keys::status();
+    assert!(before.sites > 0);
+    assert_eq!((before.patched, before.barriers), (0, 0));
+    if before.soft_reason != Some(SoftReason::Platform) {
+        assert_eq!(before.soft_reason, Some(SoftReason::NotAsked));
+    }
+    if quotient_keys::patch() != Mode::Soft {
+        let histograms = find("quotient.histograms").expect("the key is listed");
         let status = histograms.status();
         assert!(status.sites > 0 && status.patched == status.sites);
+        // The same behaviour, patched.
+        let (polls, recorded) = grown(&group).await;
+        assert!(polls > YIELDS && recorded == polls);
+        scheduler.set_histograms(false).expect("nothing hinders");
+        let (polls, recorded) = grown(&group).await;
+        assert!(polls > YIELDS && recorded == 0);
+        scheduler.set_histograms(true).expect("nothing hinders");
     }
     scheduler.shutdown().await;
 }

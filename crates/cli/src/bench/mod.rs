@@ -160,6 +160,13 @@ pub struct KeysArguments {
 /// # Errors
 /// When a measurement fails or its premise does not hold.
 pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    // Children that are watched or counted choose for themselves.
+    if !matches!(
+        arguments.command,
+        BenchCommand::PipeProbe(_) | BenchCommand::FlipProbe(_)
+    ) {
+        quotient_keys::patch();
+    }
     match &arguments.command {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),

@@ -20,7 +20,8 @@ use crate::failure::Failure;
 /// # Errors
 /// When the port cannot be bound, the runtimes cannot be built, or nobody reads the samples any more.
 pub fn run(arguments: &ServerArguments) -> Result<(), Failure> {
-    // First of all: threads inherit it.
+    quotient_keys::patch();
+    // Before there are more threads: they inherit it.
     confine::to_last(arguments.workers)
         .map_err(Failure::during("server: cannot choose its CPUs"))?;
     child::exit_with_parent()?;

@@ -13,6 +13,8 @@ impl Text {
         Self
     }
 
+    pub(crate) fn look(&mut self) {}
+
     pub(crate) fn prepare(&mut self) {}
 
     pub(crate) fn can_patch(&self) -> bool {

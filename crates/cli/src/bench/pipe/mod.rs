@@ -3,7 +3,8 @@
 //! The mail that brought jump labels to the kernel's bandwidth control (July 2011) ran pipe-test, two processes and two
 //! pipes, with bandwidth control compiled out, compiled in, and compiled in behind a jump label; without a limit, and with
 //! one that can never bind. The same three schedulers are here in one binary, as three instantiations of the core's run
-//! queue, driven by the same small host; a fourth has all its features behind keys. Then the whole runtime plays the game, with and without such a limit.
+//! queue, driven by the same small host; a fourth has all its features behind keys. Then the whole runtime plays the game, with
+//! and without such a limit, and in a program that has not asked for its code to be rewritten (`branch`).
 //!
 //! | workload | the mail's | here |
 //! |---|---|---|
@@ -191,10 +192,12 @@ pub fn run(arguments: &KeysArguments) -> Result<(), Failure> {
 /// # Errors
 /// When the keys cannot be patched, or the case cannot be played.
 pub fn probe(arguments: &PipeProbeArguments) -> Result<(), Failure> {
-    // What valgrind says about the processor is not what is there, so the mode is not left to that.
-    set_mode(Mode::Biased).map_err(Failure::during("keys are soft here"))?;
-    patch_all();
     let case = arguments.case;
+    if case.player == Player::Core || case.variant.is_patched() {
+        // What valgrind says about the processor is not what is there, so the mode is not left to that.
+        set_mode(Mode::Biased).map_err(Failure::during("keys are soft here"))?;
+        patch_all();
+    }
     match case.player {
         Player::Core => case.play(arguments.rounds).map(drop),
         Player::Runtime => runtime::probe(&case, arguments.rounds),
@@ -233,18 +236,23 @@ fn blocks() -> Vec<Vec<(Case, u32)>> {
     }
     blocks.push(deep);
     for (depth, periods_us) in [(1, &PERIODS_US[..]), (DEEP, &[PERIOD_US][..])] {
-        let case = |period_us| Case {
+        let case = |variant, period_us| Case {
             player: Player::Runtime,
             workload: Workload::W3,
-            variant: Variant::AllKeys,
+            variant,
             depth,
             period_us,
         };
-        let limited = periods_us.iter().map(|period_us| Some(*period_us));
+        let limited = periods_us
+            .iter()
+            .map(|period_us| case(Variant::AllKeys, Some(*period_us)));
+        // `Branch`: the program has not asked for its code to be rewritten.
+        let unlimited = [Variant::AllKeys, Variant::Branch].map(|variant| case(variant, None));
         blocks.push(
-            std::iter::once(None)
+            unlimited
+                .into_iter()
                 .chain(limited)
-                .map(|period_us| (case(period_us), 1))
+                .map(|case| (case, 1))
                 .collect(),
         );
     }

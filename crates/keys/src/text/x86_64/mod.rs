@@ -27,6 +27,7 @@ use crate::registry;
 
 /// The sites of this program or library and the mode in force. Lives in the engine, under its lock.
 pub(crate) struct Text {
+    is_loaded: bool,
     is_prepared: bool,
     table: Table,
     mode: Mode,
@@ -45,11 +46,12 @@ pub(crate) struct Text {
 impl Text {
     pub(crate) const fn new() -> Self {
         Self {
+            is_loaded: false,
             is_prepared: false,
             table: Table::empty(),
             mode: Mode::Soft,
             default_mode: Mode::Soft,
-            soft_reason: None,
+            soft_reason: Some(SoftReason::NotAsked),
             unavailable: None,
             writer: None,
             barrier_owed: false,
@@ -58,15 +60,26 @@ impl Text {
         }
     }
 
-    /// Looks at the process once: sites, fork handlers, barrier, writer, processor.
+    /// Finds the sites, once, and keeps the engine whole across forks. Writes no code and asks the kernel for nothing: that is
+    /// [`Text::prepare`]'s, which the application asks for.
+    pub(crate) fn look(&mut self) {
+        if self.is_loaded {
+            return;
+        }
+        self.is_loaded = true;
+        self.table = Table::load();
+        self.table.keys().for_each(registry::register);
+        fork::install();
+    }
+
+    /// The application asks for patching: tries barrier, writer and processor, once.
     pub(crate) fn prepare(&mut self) {
+        self.look();
         if self.is_prepared {
             return;
         }
         self.is_prepared = true;
-        self.table = Table::load();
-        self.table.keys().for_each(registry::register);
-        fork::install();
+        self.soft_reason = None;
         match self.probe() {
             Ok(mode) => {
                 self.default_mode = mode;
