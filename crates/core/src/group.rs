@@ -238,10 +238,11 @@ impl Group {
 
     /// Adds CPU time that was spent outside the run queues (blocking threads, foreign tasks), to the group and to
     /// every ancestor, from any thread. Every CPU that has the group queued charges it as service received
-    /// elsewhere, up to [`Config::debt_limit`]. It is taken from the budgets of all limited groups on the way, too. O(depth).
-    pub fn add_foreign_cpu_time(&self, time: Nanos) {
+    /// elsewhere, up to [`Config::debt_limit`]. It is taken from the budgets of all limited groups on the way, too: `now` is
+    /// when the time has been spent, and what their budgets could be refilled with before does not pay for it. O(depth).
+    pub fn add_foreign_cpu_time(&self, time: Nanos, now: Nanos) {
         self.show_foreign_cpu_time(0, time);
-        self.charge_foreign_cpu_time(time);
+        self.charge_foreign_cpu_time(time, now);
     }
 
     /// The first half of [`Group::add_foreign_cpu_time`]: only moves the clocks, at a place that keeps threads apart (the
@@ -254,13 +255,13 @@ impl Group {
         self.outside.add(place, time.0);
     }
 
-    /// The second half: the group pays for the time as service received elsewhere. O(depth).
-    pub fn charge_foreign_cpu_time(&self, time: Nanos) {
+    /// The second half: the group pays for the time as service received elsewhere, as of `now`. O(depth).
+    pub fn charge_foreign_cpu_time(&self, time: Nanos, now: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
             group.service.fetch_add(time.0, Relaxed);
             if let Some(bandwidth) = group.bandwidth.get() {
-                bandwidth.charge_outside(time, self.config().debt_limit);
+                bandwidth.charge_outside(time, now, self.config().debt_limit, &self.changes.timers);
             }
             level = group.parent.as_deref();
         }

@@ -68,7 +68,7 @@ proptest! {
                 }
                 Step::Outside { place, group, nanos } => {
                     groups[group].show_foreign_cpu_time(place, Nanos(nanos));
-                    groups[group].charge_foreign_cpu_time(Nanos(nanos));
+                    groups[group].charge_foreign_cpu_time(Nanos(nanos), now);
                     expected[group] += nanos;
                 }
                 Step::Run { cpu, nanos, shown, ends } => {

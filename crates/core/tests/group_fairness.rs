@@ -115,11 +115,12 @@ fn foreign_time_is_paid_back() {
     hogs(&mut machine, "a", 100, 1, 50_000);
     hogs(&mut machine, "b", 100, 1, 50_000);
     machine.run_until(SECOND / 10);
+    let now = Nanos(machine.now);
     machine
         .tree
         .find("a")
         .unwrap()
-        .add_foreign_cpu_time(Nanos(20 * MILLI));
+        .add_foreign_cpu_time(Nanos(20 * MILLI), now);
     machine.run_until(SECOND);
     let time = |path: &str| usage(&machine.tree.find(path).unwrap());
     assert!(

@@ -202,7 +202,7 @@ impl Host {
             }
             Step::Foreign { group, nanos } => {
                 let group = self.group(group);
-                group.add_foreign_cpu_time(Nanos(nanos));
+                group.add_foreign_cpu_time(Nanos(nanos), Nanos(self.now));
                 *self.foreign.entry(group.path().to_string()).or_default() += nanos;
             }
             Step::Remove { group } => self.remove(group),

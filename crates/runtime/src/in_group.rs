@@ -82,7 +82,11 @@ impl Drop for GateHandle {
         // What the gate task has not paid by its turn is charged at once.
         let debt = self.gate.debt.swap(0, Ordering::AcqRel);
         if debt > 0 {
-            self.gate.group.inner.core.add_foreign_cpu_time(Nanos(debt));
+            let group = &self.gate.group;
+            group
+                .inner
+                .core
+                .add_foreign_cpu_time(Nanos(debt), group.shared.now());
         }
         self.abort.abort();
     }
@@ -163,7 +167,10 @@ impl<F: Future> Future for InGroup<F> {
         let mut inner = this.inner;
         if nested {
             let (output, own) = metered(this.group, || inner.as_mut().poll(context));
-            this.group.inner.core.add_foreign_cpu_time(own);
+            this.group
+                .inner
+                .core
+                .add_foreign_cpu_time(own, shared.now());
             return output;
         }
         let handle = this
@@ -193,7 +200,10 @@ impl<F: Future> Future for InGroup<F> {
         let mut inner_context = Context::from_waker(&waker);
         let (output, own) = metered(this.group, || inner.as_mut().poll(&mut inner_context));
         if open {
-            this.group.inner.core.add_foreign_cpu_time(own);
+            this.group
+                .inner
+                .core
+                .add_foreign_cpu_time(own, shared.now());
         } else {
             gate.debt.fetch_add(own.as_nanos(), Ordering::AcqRel);
         }
@@ -222,7 +232,8 @@ fn metered<R>(group: &Group, poll: impl FnOnce() -> R) -> (R, Nanos) {
             // Only a panic leaves this to do: the time is charged all the same.
             if self.saved.is_some() {
                 let own = self.end();
-                self.group.inner.core.add_foreign_cpu_time(own);
+                let now = self.group.shared.now();
+                self.group.inner.core.add_foreign_cpu_time(own, now);
             }
         }
     }

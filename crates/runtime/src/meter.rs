@@ -364,7 +364,7 @@ impl Meter {
         entry.billed = entry.billed.saturating_add(time);
         entry.unpaid = entry.unpaid.saturating_add(time);
         if entry.unpaid >= BATCH {
-            core.charge_foreign_cpu_time(entry.unpaid);
+            core.charge_foreign_cpu_time(entry.unpaid, entry.group.shared.now());
             entry.unpaid = Nanos::ZERO;
         }
         if entry.group.shared.cpu_timers.are_armed() {
@@ -376,7 +376,8 @@ impl Meter {
     fn settle_top(&mut self) {
         if let Some(entry) = self.entries.last_mut() {
             let unpaid = std::mem::replace(&mut entry.unpaid, Nanos::ZERO);
-            entry.group.inner.core.charge_foreign_cpu_time(unpaid);
+            let now = entry.group.shared.now();
+            entry.group.inner.core.charge_foreign_cpu_time(unpaid, now);
         }
     }
 

@@ -343,11 +343,20 @@ impl Bandwidth {
         self.settle(&mut pool, timers);
     }
 
-    /// Charges time spent outside of the run queues.
-    pub(crate) fn charge_outside(&self, time: Nanos, debt_max: Nanos) {
+    /// Charges time that was spent outside of the run queues, up to `now`.
+    pub(crate) fn charge_outside(
+        self: &Arc<Self>,
+        time: Nanos,
+        now: Nanos,
+        debt_max: Nanos,
+        timers: &Timers,
+    ) {
         let mut pool = self.pool();
-        if pool.enabled {
+        if pool.enabled && time > Nanos::ZERO {
+            // First what is due up to now, which is capped: an idle past pays for nothing that came after it.
+            pool.activate(now);
             pool.charge_outside(time.0, debt_max);
+            self.settle(&mut pool, timers);
         }
     }
 

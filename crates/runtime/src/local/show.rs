@@ -47,11 +47,12 @@ impl Local {
             return;
         }
         if let Some(mut wrap) = self.wrap.get() {
-            let elapsed = shared.now().saturating_sub(wrap.started);
+            let now = shared.now();
+            let elapsed = now.saturating_sub(wrap.started);
             let own = elapsed
                 .saturating_sub(self.excluded.get())
                 .saturating_sub(wrap.shown);
-            group.core.add_foreign_cpu_time(own);
+            group.core.add_foreign_cpu_time(own, now);
             wrap.shown = wrap.shown.saturating_add(own);
             self.wrap.set(Some(wrap));
         } else if self.polling.get() {
