@@ -245,7 +245,12 @@ impl Engine {
     }
 
     fn set_mode(&mut self, mode: Mode) -> Result<Receipt, ModeError> {
-        self.text.prepare();
+        // Going soft needs nothing of the process, so nothing is tried: under some filters asking for a barrier is death.
+        if mode == Mode::Soft {
+            self.text.look();
+        } else {
+            self.text.prepare();
+        }
         let mut receipt = Receipt::default();
         let result = self.text.set_mode(mode, &mut receipt);
         self.deferred.forget_all();

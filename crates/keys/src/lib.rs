@@ -34,7 +34,8 @@
 //!
 //! The application, by one call of [`patch`] (or [`set_mode`]) in its `main`; a library that uses keys does not make that
 //! call. Until it comes no page of code is written, no thread is started and no system call made: each branch is a load,
-//! and a flip a store.
+//! and a flip a store. Operators have the last word: `QUOTIENT_KEYS=soft` keeps a program that asks from patching and from
+//! trying whether it could; the name of another mode, `biased` or `strict`, is the mode that it gets.
 //!
 //! # What it promises
 //!

@@ -35,6 +35,12 @@ impl Mode {
         Self::Soft,
     ];
 
+    /// Whether sites go through breakpoints, and their threads through `SIGTRAP`.
+    #[cfg_attr(not(patching), allow(dead_code))]
+    pub(crate) const fn traps(self) -> bool {
+        matches!(self, Self::Strict | Self::Int3 | Self::OneByOne)
+    }
+
     /// The mode's name in tables and messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,6 +65,8 @@ impl fmt::Display for Mode {
 pub enum SoftReason {
     /// The application has not asked for patching: see [`patch`](crate::patch).
     NotAsked,
+    /// The environment variable `QUOTIENT_KEYS` says so, or says something that is no mode.
+    Environment,
     /// No patching has been written for this processor or operating system.
     Platform,
     /// The kernel refuses `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`: too old, or a sandbox.
@@ -75,6 +83,7 @@ impl fmt::Display for SoftReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::NotAsked => "the application has not asked",
+            Self::Environment => "the environment variable QUOTIENT_KEYS",
             Self::Platform => "no patching on this platform",
             Self::NoBarrier => "no membarrier",
             Self::Unpatchable => "code cannot be written",

@@ -54,6 +54,15 @@ fn assert_soft(reason: SoftReason) {
 
 /// From now on this thread's calls of the given numbers fail with `EPERM`.
 fn deny(calls: &[libc::c_long]) {
+    filter(calls, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+}
+
+/// From now on a call of one of the given numbers ends the process.
+fn kill_on(calls: &[libc::c_long]) {
+    filter(calls, libc::SECCOMP_RET_KILL_PROCESS);
+}
+
+fn filter(calls: &[libc::c_long], action: u32) {
     let statement = |code: u32, jump_true: u8, jump_false: u8, value: u32| libc::sock_filter {
         code: code as u16,
         jt: jump_true,
@@ -74,12 +83,7 @@ fn deny(calls: &[libc::c_long]) {
             1,
             call as u32,
         ));
-        program.push(statement(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            0,
-            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
-        ));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
     }
     program.push(statement(
         libc::BPF_RET | libc::BPF_K,
@@ -156,6 +160,20 @@ fn run_case(case: &str) {
             deny(&[libc::SYS_membarrier]);
             asked_flips_work();
             assert_soft(SoftReason::NoBarrier);
+        }
+        "a barrier is death, and nobody asked" => {
+            kill_on(&[libc::SYS_membarrier, libc::SYS_mprotect]);
+            flips_work();
+            soften_all().expect("nothing to take back");
+            set_mode(Mode::Soft).expect("is in force");
+            flips_work();
+            assert_eq!((status().mode, status().patched), (Mode::Soft, 0));
+        }
+        "a barrier is death, and the operator says soft" => {
+            kill_on(&[libc::SYS_membarrier, libc::SYS_mprotect]);
+            asked_flips_work();
+            assert_soft(SoftReason::Environment);
+            assert!(CAGED.status().sites >= 2, "sites are known all the same");
         }
         other => run_case_of_later_loss(other),
     }
@@ -250,6 +268,8 @@ fn keys_stay_right_in_every_sandbox() {
         "no writer",
         "no write-execute and no memory file",
         "no barrier",
+        "a barrier is death, and nobody asked",
+        "a barrier is death, and the operator says soft",
         "softened before",
         "barrier lost later",
         "writers lost later",
@@ -258,6 +278,10 @@ fn keys_stay_right_in_every_sandbox() {
         let child = Command::new(&program)
             .args(["--exact", "sandboxed", "--ignored", "--nocapture"])
             .env(CASE, case)
+            .envs(
+                case.ends_with("says soft")
+                    .then_some(("QUOTIENT_KEYS", "soft")),
+            )
             .output()
             .expect("the test can start itself");
         let output = String::from_utf8_lossy(&child.stdout);

@@ -6,6 +6,7 @@
 mod barrier;
 mod batch;
 mod canary;
+mod choice;
 mod fork;
 mod processor;
 mod protocol;
@@ -80,8 +81,14 @@ impl Text {
         }
         self.is_prepared = true;
         self.soft_reason = None;
-        match self.probe() {
-            Ok(mode) => {
+        let Some(mode) = choice::mode() else {
+            // What the operator forbids is not even tried.
+            self.unavailable = Some(SoftReason::Environment);
+            self.soft_reason = self.unavailable;
+            return;
+        };
+        match self.probe(mode) {
+            Ok(()) => {
                 self.default_mode = mode;
                 self.mode = mode;
             }
@@ -92,15 +99,14 @@ impl Text {
         }
     }
 
-    fn probe(&mut self) -> Result<Mode, SoftReason> {
+    fn probe(&mut self, mode: Mode) -> Result<(), SoftReason> {
         barrier::register().map_err(|_| SoftReason::NoBarrier)?;
         barrier::sync_core().map_err(|_| SoftReason::NoBarrier)?;
         self.writer = Some(canary::probe()?);
-        let mode = processor::default_mode();
-        if mode == Mode::Strict && trap::install(&self.table).is_err() {
+        if mode.traps() && trap::install(&self.table).is_err() {
             return Err(SoftReason::Unpatchable);
         }
-        Ok(mode)
+        Ok(())
     }
 
     pub(crate) fn can_patch(&self) -> bool {
@@ -202,8 +208,7 @@ impl Text {
 
     /// Brings sites to a form by the protocol of the mode. `work` ascends and is not empty.
     fn convert(&mut self, work: &[u32], to: Form, receipt: &mut Receipt) -> Result<(), FlipError> {
-        let through_traps = matches!(self.mode, Mode::Strict | Mode::Int3 | Mode::OneByOne);
-        let is_displaced = through_traps && !trap::is_in_place();
+        let is_displaced = self.mode.traps() && !trap::is_in_place();
         if is_displaced {
             self.displaced += 1;
             if self.mode != Mode::Strict {
@@ -278,9 +283,7 @@ impl Text {
             }
         }
         self.make_jumps(work, receipt).map_err(ModeError::Flip)?;
-        if matches!(mode, Mode::Strict | Mode::Int3 | Mode::OneByOne)
-            && trap::install(&self.table).is_err()
-        {
+        if mode.traps() && trap::install(&self.table).is_err() {
             return Err(ModeError::Unavailable {
                 mode,
                 reason: SoftReason::Unpatchable,
