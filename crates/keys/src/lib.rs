@@ -65,9 +65,11 @@
 #![deny(missing_docs)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod array;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
+mod branched;
 mod counting;
 mod deferred;
 mod engine;
@@ -94,18 +96,7 @@ pub use status::{EngineStatus, KeyStatus};
 /// For the macros only.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::array::{ElementNames, array, room_of};
+    pub use crate::branched::{WHOLE, default_of, offset_of, value_of};
     pub use crate::registry::register;
-
-    use crate::key::{Key, StaticKey};
-
-    /// What a site loads.
-    #[inline(always)]
-    pub fn value_of(key: &Key) -> bool {
-        key.state()
-    }
-
-    /// The bias of a branch that follows the definition.
-    pub const fn default_of<const DEFAULT: bool>(_: &StaticKey<DEFAULT>) -> bool {
-        DEFAULT
-    }
 }

@@ -1,7 +1,20 @@
 //! The macros that define keys and branch on them.
 //!
 //! A site is one `jmp` in inline assembly with a label operand, and one entry in the table that `text/x86_64/table.rs`
-//! describes. The entry's section has the flag `R` (retain): without it `--gc-sections` may drop the table.
+//! describes.
+//!
+//! # What a site accepts
+//! The assembly takes the address of what the path names and the engine writes there, so the path must name a key itself,
+//! not something that dereferences to one (a `static` reference, a newtype). `value_of` and `offset_of` are generic over
+//! a sealed trait, so no coercion applies: what they infer is the type of the static, and only keys and arrays of keys
+//! have the trait.
+//!
+//! # How long an entry lives
+//! The entry's section has the flag `o` (link order): it lives and dies with the section of the function that holds the
+//! site, so `--gc-sections` drops dead functions together with their entries, and never an entry of a live one. (lld does
+//! it so; GNU ld keeps every entry, and what it leads to, unless it is told `-z start-stop-gc`.) The flag asks for a symbol
+//! in that section; `\+` counts the uses of an assembler macro, which makes a new one for each site, however often the
+//! compiler copies it.
 
 /// Defines keys. Each needs a documentation comment; its name, for listing and for flipping by name, is the path of the
 /// static unless `as "..."` gives another.
@@ -22,23 +35,87 @@
 /// ```compile_fail
 /// quotient_keys::static_key! { static TRACING = false; }
 /// ```
+/// Arrays of keys are defined by a value in brackets, and branched on by constant indices. Attributes beside the
+/// documentation go to the static; `#[cfg]` leaves the key out.
+///
+/// ```
+/// quotient_keys::static_key! {
+///     /// Prints the steps of each phase.
+///     pub static PHASES = [false; 3];
+///     /// Is for one system only.
+///     #[cfg(windows)]
+///     static REGISTRY = false;
+/// }
+/// assert!(PHASES[2].name().ends_with("PHASES[2]"));
+/// assert!(!quotient_keys::static_branch_unlikely!(PHASES[2]));
+/// ```
 #[macro_export]
 macro_rules! static_key {
     ($(
-        $(#[doc = $doc:expr])+
-        $visibility:vis static $name:ident = $default:literal $(, as $given:literal)? ;
+        $(#[$($attribute:tt)+])*
+        $visibility:vis static $name:ident = $default:tt $(, as $given:literal)? ;
     )+) => {$(
+        $crate::__one_key! {
+            [] [] [] $(#[$($attribute)+])*
+            $visibility static $name = $default, $crate::__key_name!($name $($given)?);
+        }
+    )+};
+}
+
+/// One key: sorts its attributes into documentation, conditions and others, then defines it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __one_key {
+    ([$($doc:tt)*] $conditions:tt $others:tt #[doc = $more:expr] $($rest:tt)*) => {
+        $crate::__one_key! { [$($doc)* ($more)] $conditions $others $($rest)* }
+    };
+    ($doc:tt [$($conditions:tt)*] $others:tt #[cfg($($condition:tt)*)] $($rest:tt)*) => {
+        $crate::__one_key! { $doc [$($conditions)* #[cfg($($condition)*)]] $others $($rest)* }
+    };
+    ($doc:tt $conditions:tt [$($others:tt)*] #[$($other:tt)*] $($rest:tt)*) => {
+        $crate::__one_key! { $doc $conditions [$($others)* #[$($other)*]] $($rest)* }
+    };
+    ([] $($rest:tt)*) => {
+        ::core::compile_error!("a static key needs a documentation comment");
+    };
+    ([$(($doc:expr))+] [$($conditions:tt)*] [$($others:tt)*]
+        $visibility:vis static $name:ident = [$default:literal; $length:expr], $given:expr;
+    ) => {
         $(#[doc = $doc])+
-        $visibility static $name: $crate::StaticKey<$default> = $crate::StaticKey::__new(
-            $crate::__key_name!($name $($given)?),
+        $($conditions)* $($others)*
+        $visibility static $name: [$crate::StaticKey<$default>; $length] = $crate::__private::array(
+            const {
+                &$crate::__private::ElementNames::<{ $length }, { $crate::__private::room_of($given) }>::new($given)
+            },
             concat!($($doc, "\n"),+),
         );
 
+        $crate::__register_keys! { [$($conditions)*] &$name }
+    };
+    ([$(($doc:expr))+] [$($conditions:tt)*] [$($others:tt)*]
+        $visibility:vis static $name:ident = $default:literal, $given:expr;
+    ) => {
+        $(#[doc = $doc])+
+        $($conditions)* $($others)*
+        $visibility static $name: $crate::StaticKey<$default> =
+            $crate::StaticKey::__new($given, concat!($($doc, "\n"),+));
+
+        $crate::__register_keys! { [$($conditions)*] ::core::slice::from_ref(&$name) }
+    };
+}
+
+/// Runs the registration of some keys before `main`, or when the library is loaded.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __register_keys {
+    ([$($conditions:tt)*] $keys:expr) => {
+        $($conditions)*
         const _: () = {
             extern "C" fn register() {
-                $crate::__private::register(&$name);
+                for key in $keys {
+                    $crate::__private::register(key);
+                }
             }
-            // Runs `register` before `main`, or when the library is loaded.
             #[cfg_attr(
                 any(target_os = "linux", target_os = "android", target_os = "freebsd"),
                 used,
@@ -49,7 +126,7 @@ macro_rules! static_key {
             #[allow(dead_code)]
             static REGISTER: extern "C" fn() = register;
         };
-    )+};
+    };
 }
 
 /// The name of a key: given or its path.
@@ -84,16 +161,54 @@ macro_rules! __key_name {
 /// # Ok::<(), quotient_keys::FlipError>(())
 /// ```
 ///
-/// Anything else than a key is refused:
+/// Anything else than a key is refused, and so is what only leads to one:
 ///
 /// ```compile_fail
 /// static FLAG: bool = false;
 /// if quotient_keys::static_branch_unlikely!(FLAG) {}
 /// ```
+/// ```compile_fail,E0277
+/// quotient_keys::static_key! {
+///     /// A key.
+///     static KEY = false;
+/// }
+/// static ALIAS: &quotient_keys::StaticKeyFalse = &KEY;
+/// if quotient_keys::static_branch_unlikely!(ALIAS) {}
+/// ```
+/// ```compile_fail,E0277
+/// quotient_keys::static_key! {
+///     /// A key.
+///     static KEY = false;
+/// }
+/// struct Wrapper;
+/// impl std::ops::Deref for Wrapper {
+///     type Target = quotient_keys::Key;
+///     fn deref(&self) -> &quotient_keys::Key {
+///         &KEY
+///     }
+/// }
+/// static WRAPPER: Wrapper = Wrapper;
+/// if quotient_keys::static_branch_unlikely!(WRAPPER) {}
+/// ```
+/// ```compile_fail,E0277
+/// quotient_keys::static_key! {
+///     /// Two keys.
+///     static KEYS = [false; 2];
+/// }
+/// static ALIAS: &[quotient_keys::StaticKeyFalse; 2] = &KEYS;
+/// if quotient_keys::static_branch_unlikely!(ALIAS[1]) {}
+/// ```
+/// ```compile_fail,E0080
+/// quotient_keys::static_key! {
+///     /// Two keys.
+///     static KEYS = [false; 2];
+/// }
+/// if quotient_keys::static_branch_unlikely!(KEYS[2]) {}
+/// ```
 #[macro_export]
 macro_rules! static_branch_unlikely {
-    ($key:path) => {
-        $crate::__site!($key, false, ["2: jmp {slow}"])
+    ($key:path $([$index:expr])?) => {
+        $crate::__site!($key $([$index])?, false, ["2: jmp {slow}"])
     };
 }
 
@@ -103,8 +218,8 @@ macro_rules! static_branch_unlikely {
 /// See [`static_branch_unlikely!`](crate::static_branch_unlikely).
 #[macro_export]
 macro_rules! static_branch_likely {
-    ($key:path) => {
-        $crate::__site!($key, true, ["2: jmp {slow}"])
+    ($key:path $([$index:expr])?) => {
+        $crate::__site!($key $([$index])?, true, ["2: jmp {slow}"])
     };
 }
 
@@ -113,9 +228,9 @@ macro_rules! static_branch_likely {
 /// See [`static_branch_unlikely!`](crate::static_branch_unlikely).
 #[macro_export]
 macro_rules! static_branch {
-    ($key:path) => {
+    ($key:path $([$index:expr])?) => {
         $crate::__site!(
-            $key,
+            $key $([$index])?,
             const { $crate::__private::default_of(&$key) },
             ["2: jmp {slow}"]
         )
@@ -130,23 +245,34 @@ macro_rules! static_branch {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($key:path, $bias:expr, [$($jump:literal),+]) => {
+    ($key:path, $bias:expr, $jump:tt) => {
+        $crate::__site!($key[$crate::__private::WHOLE], $bias, $jump)
+    };
+    ($key:path [$index:expr], $bias:expr, [$($jump:literal),+]) => {
         'decided: {
             // SAFETY: the jump goes to the block, which ends in this expression; the instruction that the engine may put
             // in its place falls through and changes the flags only, which are declared as clobbered. The entry in the
-            // other section holds distances and executes never.
+            // other section holds distances and executes never. `offset_of` vouches that the path names a key, or an
+            // array of keys that has this element.
             unsafe {
                 ::core::arch::asm!(
                     $($jump,)+
-                    ".pushsection quotient_keys_v1, \"aR\", @progbits",
+                    ".ifndef .Lquotient_keys_v1",
+                    ".set .Lquotient_keys_v1, 1",
+                    ".macro quotient_keys_v1_entry slow, key, offset",
+                    ".Lquotient_keys_v1_site_\\+:",
+                    ".pushsection quotient_keys_v1, \"ao\", @progbits, .Lquotient_keys_v1_site_\\+",
                     ".balign 8",
                     ".long 2b - .",
-                    ".long {slow} - .",
-                    ".quad {key} + {bias} - .",
+                    ".long \\slow - .",
+                    ".quad \\key + \\offset - .",
                     ".popsection",
+                    ".endm",
+                    ".endif",
+                    "quotient_keys_v1_entry {slow}, {key}, {offset}",
                     key = sym $key,
-                    bias = const $bias as usize,
-                    slow = label { break 'decided $crate::__private::value_of(&$key) },
+                    offset = const $crate::__private::offset_of(&$key, $index) + $bias as usize,
+                    slow = label { break 'decided $crate::__private::value_of(&$key, $index) },
                     options(nomem, nostack),
                 );
             }
@@ -160,7 +286,11 @@ macro_rules! __site {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($key:path, $bias:expr, [$($jump:literal),+]) => {
-        $crate::__private::value_of(&$key)
+    ($key:path, $bias:expr, $jump:tt) => {
+        $crate::__site!($key[$crate::__private::WHOLE], $bias, $jump)
     };
+    ($key:path [$index:expr], $bias:expr, [$($jump:literal),+]) => {{
+        const _: usize = $crate::__private::offset_of(&$key, $index);
+        $crate::__private::value_of(&$key, $index)
+    }};
 }

@@ -73,7 +73,8 @@ fn lay_out() -> PathBuf {
     let base_too = "base = { path = \"../base\" }\n";
     write(
         "Cargo.toml",
-        "[workspace]\nresolver = \"3\"\nmembers = [\"base\", \"app\", \"plugin\"]\n".to_owned(),
+        "[workspace]\nresolver = \"3\"\nmembers = [\"base\", \"app\", \"plugin\", \"bare\"]\n"
+            .to_owned(),
     );
     write("base/Cargo.toml", package("base", ""));
     write("app/Cargo.toml", package("app", "") + base_too);
@@ -81,6 +82,11 @@ fn lay_out() -> PathBuf {
         "plugin/Cargo.toml",
         package("plugin", "[lib]\ncrate-type = [\"cdylib\"]\n") + base_too,
     );
+    write(
+        "bare/Cargo.toml",
+        package("bare", "[lib]\ncrate-type = [\"cdylib\"]\n"),
+    );
+    copy("bare.rs", "bare/src/lib.rs");
     copy("base.rs", "base/src/lib.rs");
     copy("app.rs", "app/src/main.rs");
     copy("checks.rs", "app/src/checks.rs");
@@ -121,6 +127,7 @@ fn build_and_run(
     let built = target.join(if profile == "dev" { "debug" } else { "release" });
     let run = Command::new(built.join("app"))
         .arg(built.join("libplugin.so"))
+        .arg(built.join("libbare.so"))
         .output()
         .expect("the program starts");
     let errors = String::from_utf8_lossy(&run.stderr);

@@ -36,6 +36,15 @@ static_key! {
     static NAMED = false, as "test.named";
     /// Has no site.
     static LONELY = false;
+    /// Is an array.
+    static STAGES = [false; 12], as "test.stages";
+    /// Is left out.
+    #[cfg(any())]
+    static LEFT_OUT = false;
+    /// Is hidden from lints.
+    #[cfg(all())]
+    #[allow(non_upper_case_globals)]
+    static lower_case = true;
 }
 
 #[inline(never)]
@@ -75,6 +84,16 @@ fn three() -> (bool, bool, bool) {
 }
 
 #[inline(never)]
+fn stages() -> [bool; 3] {
+    const LAST: usize = STAGES.len() - 1;
+    [
+        static_branch!(STAGES[0]),
+        static_branch_likely!(STAGES[1]),
+        static_branch!(STAGES[LAST]),
+    ]
+}
+
+#[inline(never)]
 fn one(number: u32) -> bool {
     match number {
         0 => static_branch!(COUNTED),
@@ -82,6 +101,34 @@ fn one(number: u32) -> bool {
         2 => static_branch!(FLAPPING),
         _ => static_branch!(NAMED),
     }
+}
+
+#[test]
+fn elements_of_an_array_are_keys_of_their_own() {
+    for mode in Mode::ALL {
+        let Some(_guard) = in_mode(mode) else {
+            continue;
+        };
+        assert_eq!(stages(), [false; 3]);
+        STAGES[1].enable().expect("nothing hinders");
+        assert_eq!(stages(), [false, true, false]);
+        enable_transaction(&[&STAGES[0], &STAGES[11]]).expect("nothing hinders");
+        assert_eq!(stages(), [true; 3]);
+        let all: Vec<&'static Key> = STAGES.iter().map(|key| &**key).collect();
+        disable_transaction(&all).expect("nothing hinders");
+        assert_eq!(stages(), [false; 3]);
+    }
+    if cfg!(patching) {
+        assert_eq!(STAGES[1].status().sites, 1);
+    }
+    assert_eq!(STAGES[11].name(), "test.stages[11]");
+    assert!(find("test.stages[3]").is_some_and(|key| core::ptr::eq(key, &*STAGES[3])));
+}
+
+#[test]
+fn attributes_of_a_key_decide_about_it() {
+    assert!(find("protocols::LEFT_OUT").is_none());
+    assert!(static_branch!(lower_case) && lower_case.is_enabled());
 }
 
 /// Barriers to enable and to disable 56 unlikely sites.

@@ -1,7 +1,7 @@
 //! The program of the build matrix: the kernel's checks with keys of two crates, branches wherever code can be compiled,
 //! and a library that brings keys and an engine of its own.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::task::{Context, Poll, Waker};
@@ -57,20 +57,48 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Loads the library and lets it check itself.
-fn check_plugin(path: &str) {
-    const RTLD_NOW: c_int = 2;
-    let path = CString::new(path).expect("a path has no zero byte");
-    // SAFETY: valid strings; the symbol is a function of that type, exported by the library of this matrix.
-    let failures = unsafe {
-        let library = dlopen(path.as_ptr(), RTLD_NOW);
+struct Library(*mut c_void);
+
+impl Library {
+    fn load(path: &str) -> Self {
+        const RTLD_NOW: c_int = 2;
+        let path = CString::new(path).expect("a path has no zero byte");
+        // SAFETY: a valid string, and libraries of this matrix, which do nothing when they are loaded but list their keys.
+        let library = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
         assert!(!library.is_null(), "the library does not load");
-        let symbol = dlsym(library, c"check_plugin".as_ptr());
-        assert!(!symbol.is_null(), "the library lacks its function");
-        let check: extern "C" fn() -> c_int = std::mem::transmute(symbol);
-        check()
-    };
+        Self(library)
+    }
+
+    /// Calls a function of the library that takes nothing.
+    fn call<T>(&self, name: &CStr) -> T {
+        // SAFETY: a valid string; the libraries' functions take nothing and return what their callers below say.
+        unsafe {
+            let symbol = dlsym(self.0, name.as_ptr());
+            assert!(!symbol.is_null(), "the library lacks {name:?}");
+            let function: extern "C" fn() -> T = std::mem::transmute(symbol);
+            function()
+        }
+    }
+}
+
+/// The library has an engine of its own and checks itself.
+fn check_plugin(path: &str) {
+    let failures: c_int = Library::load(path).call(c"check_plugin");
     assert_eq!(failures, 0, "the library found something wrong");
+}
+
+/// A library without sites finds none, and patches none of ours.
+fn check_bare(path: &str) {
+    EVERYWHERE.enable().expect("nothing hinders");
+    EVERYWHERE
+        .disable_deferred(std::time::Duration::from_secs(3600))
+        .expect("nothing hinders");
+    let library = Library::load(path);
+    assert_eq!(library.call::<usize>(c"bare_sites"), 0, "it sees our sites");
+    assert_eq!(library.call::<usize>(c"bare_patch"), 0, "it patched our sites");
+    EVERYWHERE.enable().expect("nothing hinders");
+    assert!(outcomes().into_iter().all(|outcome| outcome));
+    EVERYWHERE.disable().expect("nothing hinders");
 }
 
 fn main() -> ExitCode {
@@ -86,8 +114,10 @@ fn main() -> ExitCode {
     let before = status();
     assert!(before.patched > 0, "nothing is patched: {before:?}");
     assert!(EVERYWHERE.status().sites >= 8, "sites were lost: {:?}", EVERYWHERE.status());
-    if let Some(path) = std::env::args().nth(1) {
-        check_plugin(&path);
+    assert_eq!(base::BASE_DEAD.status().sites, 0, "the linker kept a dead function");
+    if let (Some(plugin), Some(bare)) = (std::env::args().nth(1), std::env::args().nth(2)) {
+        check_bare(&bare);
+        check_plugin(&plugin);
         assert_eq!(status().sites, before.sites, "the library's sites are not ours");
         assert_eq!(status().foreign, 0);
     }

@@ -20,6 +20,8 @@ static_key! {
     pub static BASE_FALSE = false;
     /// Starts off; inverted by [`invert_at_start`].
     pub static BASE_INVERTED_FALSE = false;
+    /// Branched on where nobody comes.
+    pub static BASE_DEAD = false;
 }
 
 /// What the kernel's module does when it is loaded.
@@ -53,4 +55,14 @@ pub fn base_true_generic<T: Default>() -> (bool, T) {
 #[inline]
 pub fn base_false_inlined() -> bool {
     static_branch!(BASE_FALSE)
+}
+
+/// A function that nobody calls: the linker drops it, and its site with it.
+#[allow(dead_code)]
+#[inline(never)]
+pub fn never_called(value: &str) -> usize {
+    if static_branch!(BASE_DEAD) {
+        println!("dead code lives: {value}");
+    }
+    value.len()
 }

@@ -56,8 +56,8 @@ impl Table {
 
         let mut table = Self::empty();
         for (key, entry) in raw {
-            // SAFETY: entries are written by `__site!` alone, which takes the address of a `static` of type `StaticKey`
-            // (the macro's other uses of the same path check the type), a transparent wrapper of `Key`.
+            // SAFETY: entries are written by `__site!` alone, which takes the address of a `static` key or of an element of
+            // a `static` array of keys (`branched.rs` checks the type), a transparent wrapper of `Key`.
             let key: &'static Key = unsafe { &*core::ptr::with_exposed_provenance::<Key>(key) };
             let is_new = table
                 .keys
@@ -176,6 +176,9 @@ fn section() -> &'static [Entry] {
         core::arch::asm!(
             ".weak __start_quotient_keys_v1",
             ".weak __stop_quotient_keys_v1",
+            // Were they visible outside, a library would find the table of the program that loads it.
+            ".hidden __start_quotient_keys_v1",
+            ".hidden __stop_quotient_keys_v1",
             "mov {start}, qword ptr [rip + __start_quotient_keys_v1@GOTPCREL]",
             "mov {stop}, qword ptr [rip + __stop_quotient_keys_v1@GOTPCREL]",
             start = out(reg) start,
