@@ -135,6 +135,13 @@ pub enum SpawnError {
         /// Its path while it lived.
         path: String,
     },
+    /// The group, or one above it, has as many tasks as it may have.
+    TooManyTasks {
+        /// Its path.
+        path: String,
+        /// How many it may have, descendants' included: [`crate::GroupBuilder::tasks_max`].
+        max: u64,
+    },
     /// The caller runs in no group: it is neither a task of a scheduler nor inside `in_group`.
     NoGroup,
     /// There is no tokio runtime on the calling thread.
@@ -146,6 +153,10 @@ impl fmt::Display for SpawnError {
         match self {
             Self::ShutDown => formatter.write_str("the scheduler was shut down"),
             Self::GroupRemoved { path } => write!(formatter, "group {path:?} was removed"),
+            Self::TooManyTasks { path, max } => write!(
+                formatter,
+                "group {path:?} has its {max} tasks already, no more are allowed"
+            ),
             Self::NoGroup => formatter.write_str(
                 "the caller runs in no group: spawn with `Group::spawn`, or from a task that runs in a group",
             ),

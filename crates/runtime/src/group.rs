@@ -6,14 +6,13 @@ mod shared;
 
 use std::future::Future;
 use std::panic::Location;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Limit, Weight};
+use quotient_core::{Limit, Weight};
 
 pub use self::builder::GroupBuilder;
-use self::members::move_task;
 pub(crate) use self::members::spawn_at;
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
@@ -188,7 +187,7 @@ impl Group {
     /// As [`Group::spawn`], with the reason if it was refused.
     ///
     /// # Errors
-    /// [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`]; the future was dropped.
+    /// [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`], [`SpawnError::TooManyTasks`]; the future was dropped.
     #[track_caller]
     pub fn try_spawn<F>(&self, future: F) -> Result<JoinHandle<F::Output>, SpawnError>
     where
@@ -212,7 +211,7 @@ impl Group {
     pub fn stats(&self) -> GroupStats {
         let mut stats = GroupStats {
             cpu: self.cpu_time(),
-            tasks: self.inner.live.load(Ordering::Acquire),
+            tasks: self.inner.owned.len(),
             bandwidth: self.inner.core.bandwidth_stats().into(),
             ..GroupStats::default()
         };
@@ -251,7 +250,12 @@ impl Group {
         self.inner.is_held()
     }
 
-    /// Aborts every live task of the group and its descendants, frozen ones included. The group stays. O(groups + tasks).
+    /// Aborts every live task of the group and its descendants, frozen ones included, as cgroup v2's `cgroup.kill` does. Once, and
+    /// they are dead: what a task spawns into these groups in the poll that it is in, or in its destructor, is dead with it. The group
+    /// stays, and what others spawn afterwards lives. O(groups + tasks).
+    ///
+    /// # What it cannot end
+    /// A poll in progress ends by itself. Work that only bills the group goes on: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
     ///
     /// # Errors
     /// [`Error::Root`] for the root group.
@@ -259,10 +263,33 @@ impl Group {
         if self.path().is_empty() {
             return Err(Error::Root);
         }
-        for group in self.subtree() {
-            group.kill_own();
-        }
+        self.kill_subtree();
         Ok(())
+    }
+
+    /// Kills the tasks of this group and of all below it.
+    fn kill_subtree(&self) {
+        let mut dead = Vec::new();
+        let mut subtree = Vec::new();
+        {
+            // A group that is made from here on takes over its parent's mark: it is made under the same lock.
+            let _shape = self.shared.lock_shape();
+            self.shared.kills.kill(|kill| {
+                subtree = self.subtree_of_shape();
+                for group in &subtree {
+                    group.killed_at.mark(kill);
+                }
+                for group in &subtree {
+                    group.owned.flag_killed(&mut dead);
+                }
+            });
+        }
+        for task in &dead {
+            task.abort();
+        }
+        for group in &subtree {
+            group.release_parked(&self.shared);
+        }
     }
 
     /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
@@ -273,35 +300,35 @@ impl Group {
     /// descendant has live tasks: nothing changed.
     pub fn remove(&self, leftover: Leftover) -> Result<(), Error> {
         self.check_changeable()?;
-        let subtree = self.subtree();
-        if leftover == Leftover::Refuse {
-            let tasks = subtree
-                .iter()
-                .map(|group| group.live.load(Ordering::Acquire))
-                .sum();
-            if tasks > 0 {
-                let path = self.inner.path();
-                return Err(Error::Busy { path, tasks });
-            }
-        }
-        for group in &subtree {
-            group.removed.store(true, Ordering::Release);
-        }
-        let parent = self.inner.parent.as_ref().and_then(Weak::upgrade);
-        for group in subtree.iter().rev() {
-            match (leftover, &parent) {
-                (Leftover::MoveToParent, Some(parent)) => {
-                    for task in group.owned.snapshot() {
-                        move_task(&self.shared, &task, parent);
-                    }
-                    let parked = std::mem::take(&mut *group.lock_parked());
-                    for task in parked {
-                        self.shared.submit_remote(task, Enqueue::Wake);
-                    }
+        let subtree = {
+            // What is made below from here on is removed from the start: it is made under the same lock.
+            let _shape = self.shared.lock_shape();
+            let population = &self.inner.population;
+            if leftover == Leftover::Refuse {
+                if let Err(tasks) = population.close_if_empty() {
+                    let path = self.inner.path();
+                    return Err(Error::Busy { path, tasks });
                 }
-                _ => group.kill_own(),
+            } else {
+                population.close();
             }
-            if group.live.load(Ordering::Acquire) == 0 {
+            let subtree = self.subtree_of_shape();
+            for group in &subtree {
+                group.population.close();
+            }
+            subtree
+        };
+        match (leftover, &self.inner.parent) {
+            (Leftover::Refuse, _) => {}
+            (Leftover::MoveToParent, Some(parent)) => {
+                for group in &subtree {
+                    group.move_all(&self.shared, parent);
+                }
+            }
+            _ => self.kill_subtree(),
+        }
+        for group in subtree.iter().rev() {
+            if group.population.count() == 0 {
                 group.queue_removal(&self.shared);
             }
         }
@@ -309,8 +336,9 @@ impl Group {
         Ok(())
     }
 
-    /// Moves every live task of this group itself to `target`, a group of the same scheduler. A task that is being polled moves
-    /// when its poll ends. Does nothing if `target` belongs to another scheduler or is this group.
+    /// Moves every live task of this group itself to `target`, a group of the same scheduler, out of a frozen group too. A task that is
+    /// being polled moves when its poll ends; a killed one stays. The bound of [`GroupBuilder::tasks_max`] does not hold for
+    /// moves. Does nothing if `target` belongs to another scheduler or is this group.
     ///
     /// # Errors
     /// [`Error::Removed`] if `target` was removed. O(tasks).
@@ -322,9 +350,7 @@ impl Group {
         if !Arc::ptr_eq(&self.shared, &target.shared) || self == target {
             return Ok(());
         }
-        for task in self.inner.owned.snapshot() {
-            move_task(&self.shared, &task, &target.inner);
-        }
+        self.inner.move_all(&self.shared, &target.inner);
         Ok(())
     }
 
@@ -345,11 +371,6 @@ impl Group {
         for group in self.subtree_of_shape() {
             group.settle_held(&self.shared);
         }
-    }
-
-    fn subtree(&self) -> Vec<Arc<GroupShared>> {
-        let _shape = self.shared.lock_shape();
-        self.subtree_of_shape()
     }
 
     /// This group first, then its descendants, parents before children. Called under `Shared::shape`.

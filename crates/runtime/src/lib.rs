@@ -32,7 +32,9 @@
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+mod kills;
 mod park;
+mod population;
 mod primitives;
 #[allow(unsafe_code)] // the one room of this crate that touches raw wakers and cells
 mod task;

@@ -6,6 +6,7 @@
 //! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
 
 mod show;
+mod spawner;
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -23,6 +24,8 @@ use crate::shared::Shared;
 use crate::task_context::Task;
 
 pub(crate) use self::show::{show_own_task_time, show_own_time};
+pub(crate) use self::spawner::with_spawner;
+use self::spawner::{NO_POLL, epoch};
 
 /// A scheduler and the group that is charged.
 pub(crate) type Charged = (Arc<Shared>, Arc<GroupShared>);
@@ -43,6 +46,10 @@ pub(crate) struct Local {
     next: Cell<Option<Arrival>>,
     /// The group that is charged now: the task's, or the innermost `in_group`'s.
     group: RefCell<Option<Charged>>,
+    /// The epoch of the poll in progress, or the last one, of this turn (see `kills`); [`NO_POLL`] for none.
+    epoch: Cell<u64>,
+    /// That task's own group, while an `in_group` has put another into `group`.
+    member: RefCell<Option<Charged>>,
     /// Address of that group, 0 for none: saves the look inside at every poll.
     group_at: Cell<usize>,
     /// One of the next three was set.
@@ -76,6 +83,8 @@ impl Local {
             polling: Cell::new(false),
             next: Cell::new(None),
             group: RefCell::new(None),
+            epoch: Cell::new(NO_POLL),
+            member: RefCell::new(None),
             group_at: Cell::new(0),
             noted: Cell::new(false),
             excluded: Cell::new(Nanos::ZERO),
@@ -175,6 +184,8 @@ pub(crate) struct Entered {
     previous_owner: Option<Arc<Shared>>,
     previous_next: Option<Arrival>,
     previous_group: Option<Charged>,
+    previous_epoch: u64,
+    previous_member: Option<Charged>,
     previous_notes: PollNotes,
     previous_deferral: Option<Arc<Deferral>>,
     previous_throttled: Nanos,
@@ -197,6 +208,8 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
             previous_owner: local.owner.replace(Some(shared.clone())),
             previous_next: local.next.take(),
             previous_group: local.set_group(None),
+            previous_epoch: local.epoch.replace(NO_POLL),
+            previous_member: local.member.take(),
             // What a foreign task left here (see `in_group`) is nobody's.
             previous_notes: local.take_notes(),
             previous_deferral: local.deferral.take(),
@@ -219,6 +232,8 @@ impl Drop for Entered {
             local.polling.set(polling);
             let left = local.next.replace(self.previous_next.take());
             drop(local.set_group(self.previous_group.take()));
+            local.epoch.set(self.previous_epoch);
+            drop(local.member.replace(self.previous_member.take()));
             local.restore_notes(self.previous_notes);
             drop(local.deferral.replace(self.previous_deferral.take()));
             local.throttled.set(self.previous_throttled);
@@ -257,6 +272,7 @@ impl Entered {
                 drop(local.set_group(Some((shared.clone(), group.clone()))));
             }
             local.throttled.set(task.context().throttled());
+            local.epoch.set(epoch(shared, task));
             local.polling.set(true);
         });
     }
@@ -403,6 +419,8 @@ struct Wrap {
 
 /// What [`replace_group`] replaced.
 pub(crate) struct Saved {
+    /// The group was the running task's own.
+    member: bool,
     group: Option<Charged>,
     excluded: Nanos,
     wrap: Option<Wrap>,
@@ -412,6 +430,7 @@ pub(crate) struct Saved {
 /// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`].
 pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now: Nanos) -> Saved {
     LOCAL.with(|local| Saved {
+        member: local.keep_member(),
         group: local.set_group(Some((shared.clone(), group.clone()))),
         excluded: local.excluded.replace(Nanos::ZERO),
         wrap: local.wrap.replace(Some(Wrap {
@@ -427,6 +446,9 @@ pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now:
 pub(crate) fn restore_group(saved: Saved, elapsed: Nanos) -> Nanos {
     LOCAL.with(|local| {
         drop(local.set_group(saved.group));
+        if saved.member {
+            drop(local.member.take());
+        }
         local.noted.set(true);
         let nested = local.excluded.get();
         local.excluded.set(saved.excluded.saturating_add(elapsed));

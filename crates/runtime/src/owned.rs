@@ -4,6 +4,7 @@
 //! one list from before its first wake-up until its future was dropped.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
@@ -43,6 +44,18 @@ impl OwnedTasks {
         self.shard(place.shard()).try_remove(place.0 / SHARDS)
     }
 
+    /// K2 of `kills`: flags all tasks listed now that are not yet, and adds them to `dead`. O(tasks).
+    pub(crate) fn flag_killed(&self, dead: &mut Vec<TaskRef>) {
+        for shard in 0..SHARDS {
+            let tasks = self.shard(shard);
+            let alive = tasks
+                .iter()
+                .map(|(_, task)| task)
+                .filter(|task| !task.context().killed.swap(true, Ordering::Relaxed));
+            dead.extend(alive.cloned());
+        }
+    }
+
     /// References to all tasks listed now. O(tasks).
     pub(crate) fn snapshot(&self) -> Vec<TaskRef> {
         let mut tasks = Vec::new();
@@ -50,6 +63,11 @@ impl OwnedTasks {
             tasks.extend(self.shard(shard).iter().map(|(_, task)| task.clone()));
         }
         tasks
+    }
+
+    /// How many tasks are listed now.
+    pub(crate) fn len(&self) -> usize {
+        (0..SHARDS).map(|shard| self.shard(shard).len()).sum()
     }
 
     /// The task of that name, if it is listed. O(tasks).

@@ -28,6 +28,7 @@ use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
+use crate::kills::Kills;
 use crate::park::Park;
 use crate::scheduler::Handles;
 use crate::task_context::{Task, TaskContext, TaskRef};
@@ -89,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) cpu_timers: CpuTimers,
     /// What a recording of events has so far.
     pub(crate) log: EventLog,
+    /// Numbers the kills of groups.
+    pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
     pub(crate) shape: Mutex<()>,
     /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
@@ -153,6 +156,7 @@ impl Shared {
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
             log: EventLog::new(slots),
+            kills: Kills::new(),
             shape: Mutex::new(()),
             leaving: Mutex::new(Vec::new()),
             tree,
@@ -367,7 +371,7 @@ impl Shared {
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         for group in self.all_groups() {
-            group.kill_own();
+            group.abort_own(self);
             // Nobody is left to be limited, and a throttled task must run its destructor now. It cannot fail: no limit is valid.
             let _ = group.core.set_limit(None, self.now(), &mut |_| {});
         }
@@ -416,17 +420,16 @@ impl Shared {
         }
         // Sleeping tasks: the abort queues each, finds every inbox closed, and so drops the future here and now.
         for group in self.all_groups() {
-            group.kill_own();
+            group.abort_own(self);
         }
         self.cpu_timers.close();
         self.ended.notify_waiters();
     }
 
-    /// A new task is made known to its group, then queued. The caller has checked that the scheduler is open.
+    /// A new task, which its group's population counts already, is listed in its group, then queued. The caller has checked that the scheduler is open.
     pub(crate) fn list(&self, group: &Arc<GroupShared>, task: &TaskRef, hint: usize) {
         let context: &TaskContext = task.context();
         self.task_began();
-        group.joined();
         let place = group.owned.insert(task.clone(), hint);
         *context
             .membership

@@ -44,6 +44,8 @@ pub(crate) struct TaskContext {
     pub(crate) home: AtomicU16,
     /// Set when `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
     pub(crate) moved: AtomicBool,
+    /// A kill has reached it; see `kills`. Never taken back.
+    pub(crate) killed: AtomicBool,
     /// `None` before the task is listed and after it ended.
     pub(crate) membership: Mutex<Option<Membership>>,
     /// CPU time billed for polls that are over. Unit: nanoseconds.
@@ -116,6 +118,7 @@ impl TaskContext {
             location,
             home: AtomicU16::new(home),
             moved: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
             membership: Mutex::new(None),
             cpu: AtomicU64::new(0),
             shown: AtomicU64::new(0),

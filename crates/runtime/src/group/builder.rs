@@ -21,6 +21,7 @@ pub struct GroupBuilder {
     pub(crate) path: String,
     weight: Option<u32>,
     idle: Option<bool>,
+    tasks_max: Option<u64>,
     limit: LimitChange,
 }
 
@@ -32,6 +33,7 @@ impl GroupBuilder {
             path: path.to_owned(),
             weight: None,
             idle: None,
+            tasks_max: None,
             limit: LimitChange::default(),
         }
     }
@@ -45,6 +47,14 @@ impl GroupBuilder {
     /// An idle group runs only with a sliver of the share of any other (cgroup `cpu.idle`).
     pub fn idle(mut self, idle: bool) -> Self {
         self.idle = Some(idle);
+        self
+    }
+
+    /// How many tasks the group may have at a time, its descendants' included (cgroup `pids.max`): further ones are refused with
+    /// [`crate::SpawnError::TooManyTasks`]. `usize::MAX` lifts the bound; none when never set. Tasks that are there already, or are
+    /// moved here, stay. A spawn costs one more step of a shared word then.
+    pub fn tasks_max(mut self, tasks: usize) -> Self {
+        self.tasks_max = Some(u64::try_from(tasks).unwrap_or(u64::MAX));
         self
     }
 
@@ -91,6 +101,10 @@ impl GroupBuilder {
             lookup(&self.shared, &core)
         };
         if group.is_removed() {
+            // It may have been made just now, below a group that was removed before.
+            if group.population.count() == 0 {
+                group.queue_removal(&self.shared);
+            }
             return Err(Error::Removed { path: self.path });
         }
         self.limit.apply(&self.shared, &group)?;
@@ -99,6 +113,9 @@ impl GroupBuilder {
         }
         if let Some(idle) = self.idle {
             group.core.set_idle(idle);
+        }
+        if let Some(max) = self.tasks_max {
+            group.population.set_max(max);
         }
         Ok(Group {
             inner: group,

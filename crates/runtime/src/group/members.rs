@@ -9,29 +9,49 @@ use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::shared::GroupShared;
 use crate::error::SpawnError;
+use crate::kills::is_stillborn;
 use crate::local;
+use crate::population::Closed;
 use crate::shared::{OPEN, Shared};
 use crate::task::{self, JoinHandle};
 use crate::task_context::{Owned, TaskContext};
 
-/// Relists a live task under another group; the holder of its token follows at the next dispatch.
-pub(super) fn move_task(
+impl GroupShared {
+    /// Moves every live task of the group to `target`; those that cannot go, because it was removed, are aborted. O(tasks).
+    pub(super) fn move_all(&self, shared: &Shared, target: &Arc<GroupShared>) {
+        for task in self.owned.snapshot() {
+            if !move_task(shared, &task, target) {
+                task.abort();
+            }
+        }
+        // Whoever is kept here as frozen goes along.
+        self.release_parked(shared);
+    }
+}
+
+/// Relists a live task under another group; the holder of its token follows at the next dispatch. Whether it could.
+fn move_task(
     shared: &Shared,
     task: &crate::task_context::TaskRef,
     target: &Arc<GroupShared>,
-) {
+) -> bool {
     let context = task.context();
+    // S1 of `kills`: in its new group the task is like a new one.
+    let now = shared.kills.now();
     let mut membership = context
         .membership
         .lock()
         .unwrap_or_else(|poison| poison.into_inner());
     let Some(member) = membership.as_mut() else {
-        return;
+        return true;
     };
-    if Arc::ptr_eq(&member.group, target) {
-        return;
+    let dead = context.killed.load(Ordering::Relaxed);
+    if dead || Arc::ptr_eq(&member.group, target) {
+        return true;
     }
-    target.joined();
+    if target.join(shared, false).is_err() {
+        return false;
+    }
     let place = target.owned.insert(task.clone(), member.place.shard());
     let old = std::mem::replace(&mut member.group, target.clone());
     old.owned.remove(member.place);
@@ -39,6 +59,11 @@ pub(super) fn move_task(
     context.moved.store(true, Ordering::Release);
     drop(membership);
     old.left(shared);
+    if is_stillborn(&target.killed_at, now, None) {
+        context.killed.store(true, Ordering::Relaxed);
+        task.abort();
+    }
+    true
 }
 
 /// Makes a task, lists it and queues it.
@@ -55,9 +80,14 @@ where
     if shared.phase() != OPEN {
         return Err(SpawnError::ShutDown);
     }
-    if group.is_removed() {
+    // S1 of `kills`.
+    let now = shared.kills.now();
+    if let Err((closed, group)) = group.join(shared, true) {
         let path = group.path();
-        return Err(SpawnError::GroupRemoved { path });
+        return Err(match closed {
+            Closed::Removed => SpawnError::GroupRemoved { path },
+            Closed::Full(max) => SpawnError::TooManyTasks { path, max },
+        });
     }
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
@@ -71,7 +101,13 @@ where
     let (token, reference, handle) = task::spawn(future, context, owned);
     shared.list(group, &reference, home);
     // Close, kill and removal set their mark before they walk the lists: either they see the task, or it sees the mark.
-    if shared.phase() != OPEN || group.is_removed() {
+    let stillborn = local::with_spawner(shared, |spawner| {
+        is_stillborn(&group.killed_at, now, spawner)
+    });
+    if stillborn {
+        reference.context().killed.store(true, Ordering::Relaxed);
+    }
+    if stillborn || shared.phase() != OPEN || group.is_removed() {
         reference.abort();
     }
     local::schedule(token, Enqueue::New);

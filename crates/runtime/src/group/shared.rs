@@ -6,17 +6,26 @@
 //! group's `parked` lock, so a token is either seen by thaw or goes back to its virtual CPU. Freezing costs nothing per task
 //! and one relaxed load a dispatch.
 //!
+//! A task that is moved while its token lies in that list takes the token along: the mover marks the task as moved and then empties
+//! the list, and `hold` looks for the mark under the list's lock. So no token stays in a group to which its task does not belong.
+//!
+//! # Kills
+//! See `kills`. The tokens that a frozen group keeps go back to the virtual CPUs, which drop the futures: no destructor runs on the
+//! thread of whoever kills.
+//!
 //! # Removal
-//! `removed` is set first: spawns are refused from then on. The core gives the group up when its last task has left every run
-//! queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
+//! The group is closed first (see `population`): spawns are refused from then on. The core gives the group up when its last task has
+//! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient_core::Enqueue;
 use quotient_keys::EnableGuard;
 
+use crate::kills::KilledAt;
 use crate::owned::OwnedTasks;
+use crate::population::{Closed, Left, Population};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
 use crate::task_context::Task;
@@ -25,11 +34,13 @@ use crate::task_context::Task;
 #[derive(Debug)]
 pub(crate) struct GroupShared {
     pub(crate) core: Arc<quotient_core::Group>,
-    pub(super) parent: Option<Weak<GroupShared>>,
+    /// `None` for the root group.
+    pub(super) parent: Option<Arc<GroupShared>>,
     pub(crate) owned: OwnedTasks,
     pub(crate) cpus: GroupCpus,
-    pub(super) live: AtomicUsize,
-    pub(super) removed: AtomicBool,
+    /// Tasks of the group and below it; nothing in the root group, whose are `Shared::live`.
+    pub(crate) population: Population,
+    pub(crate) killed_at: KilledAt,
     /// This group itself was frozen; written under `Shared::shape`.
     pub(super) frozen: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
@@ -50,11 +61,11 @@ impl GroupShared {
     ) -> Self {
         Self {
             core,
-            parent: parent.map(Arc::downgrade),
+            parent: parent.cloned(),
             owned: OwnedTasks::default(),
             cpus: GroupCpus::new(slots),
-            live: AtomicUsize::new(0),
-            removed: AtomicBool::new(false),
+            population: Population::new(parent.map(|parent| &parent.population)),
+            killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::new(Vec::new()),
@@ -90,7 +101,6 @@ impl GroupShared {
             let above = group
                 .parent
                 .as_ref()
-                .and_then(Weak::upgrade)
                 .is_some_and(|parent| parent.is_limited());
             let limited = above || group.core.limit().is_some();
             group.limited.store(limited, Ordering::Relaxed);
@@ -108,7 +118,9 @@ impl GroupShared {
     pub(crate) fn hold(&self, task: Task) -> Result<(), Task> {
         let mut parked = self.lock_parked();
         // A killed task goes on to its end: kill marks its tasks before it takes this lock to empty the list.
-        if !self.is_held() || task.is_aborted() {
+        // A moved task is not the group's to keep: its mover marks it before it takes this lock.
+        let moved = task.context().moved.load(Ordering::Acquire);
+        if !self.is_held() || moved || task.is_aborted() {
             return Err(task);
         }
         parked.push(task);
@@ -121,21 +133,57 @@ impl GroupShared {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    pub(crate) fn joined(&self) {
-        self.live.fetch_add(1, Ordering::AcqRel);
+    /// The group and those above it whose populations count its tasks.
+    fn lineage(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |group| group.parent.as_ref())
+            .filter(|group| group.parent.is_some())
+    }
+
+    /// Counts a task that comes into the group, in it and above it; `bounded` as for a new task. Nothing is counted if it is refused.
+    ///
+    /// # Errors
+    /// Why, and which group of the lineage it was.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        shared: &Shared,
+        bounded: bool,
+    ) -> Result<(), (Closed, Arc<Self>)> {
+        for (level, group) in self.lineage().enumerate() {
+            let joined = if bounded {
+                group.population.join()
+            } else {
+                group.population.join_beyond()
+            };
+            if let Err(closed) = joined {
+                // A removed group has counted the task all the same, so that its removal waits for this.
+                let counted = level + usize::from(closed == Closed::Removed);
+                self.leave(shared, counted);
+                return Err((closed, group.clone()));
+            }
+        }
+        Ok(())
     }
 
     /// A task has left the group for good.
     pub(crate) fn left(self: &Arc<Self>, shared: &Shared) {
-        if self.live.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_removed() {
-            self.queue_removal(shared);
+        self.leave(shared, usize::MAX);
+    }
+
+    /// One task less in `levels` groups from here upwards.
+    fn leave(self: &Arc<Self>, shared: &Shared, levels: usize) {
+        for group in self.lineage().take(levels) {
+            if group.population.leave() == Left::Empty {
+                group.queue_removal(shared);
+            }
         }
     }
 
+    #[inline]
     pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
+        self.population.is_removed()
     }
 
+    /// Has the core give the group up, now or in a tick. At most one entry a group.
     pub(super) fn queue_removal(self: &Arc<Self>, shared: &Shared) {
         let mut leaving = shared
             .leaving
@@ -149,24 +197,25 @@ impl GroupShared {
     }
 
     /// Aborts the group's own tasks, those that are held included. O(tasks).
-    pub(crate) fn kill_own(&self) {
+    pub(crate) fn abort_own(&self, shared: &Shared) {
         for task in self.owned.snapshot() {
             task.abort();
         }
+        self.release_parked(shared);
+    }
+
+    /// Queues every token that is kept here: those that are to stay come back.
+    pub(super) fn release_parked(&self, shared: &Shared) {
         let parked = std::mem::take(&mut *self.lock_parked());
         for task in parked {
-            task.cancel();
+            shared.submit_remote(task, Enqueue::Wake);
         }
     }
 
     /// Sets `held` from the parent's and the own flag; queues what may run again. Called under `Shared::shape`, for parents before
     /// their children.
     pub(super) fn settle_held(&self, shared: &Shared) {
-        let above = self
-            .parent
-            .as_ref()
-            .and_then(Weak::upgrade)
-            .is_some_and(|parent| parent.is_held());
+        let above = self.parent.as_ref().is_some_and(|parent| parent.is_held());
         let held = above || self.frozen.load(Ordering::Relaxed);
         let released = {
             let mut parked = self.lock_parked();
@@ -198,8 +247,8 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
     }
     let _shape = shared.lock_shape();
     leaving.retain(|group| {
-        if group.live.load(Ordering::Acquire) > 0 {
-            // It was given a task by a move; that task's end will queue it again.
+        if group.population.count() > 0 {
+            // A spawn that is being refused is counted for a moment: its end will queue the group again.
             return false;
         }
         let id = group.core.id();

@@ -75,3 +75,11 @@ pub fn burn(duration: Duration) {
         }
     }
 }
+
+/// How often a test of a race repeats itself: 5 times, or as `QUOTIENT_REPEAT` says.
+pub fn repetitions() -> usize {
+    std::env::var("QUOTIENT_REPEAT")
+        .ok()
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(5)
+}
