@@ -1,10 +1,13 @@
-//! `unsafe` lives in two rooms, and every use of it there has a proof beside it.
+//! `unsafe` lives in three rooms, and every use of it there has a proof beside it.
 
 use super::finding::Finding;
 use super::sources::{SourceFile, Token};
 
-/// The rooms: code patching, and the task cell with its wakers.
-const ROOMS: [&str; 2] = ["crates/keys", "crates/runtime/src/task"];
+/// The rooms: code patching, stopping threads, and the task cell with its wakers.
+const ROOMS: [&str; 3] = ["crates/keys", "crates/pause", "crates/runtime/src/task"];
+
+/// Crates that are rooms as a whole: their roots switch nothing off.
+const CRATES: [&str; 2] = ["crates/keys", "crates/pause"];
 
 /// The root that must let its task module opt out, so `forbid` is too strong there.
 const ROOT_WITH_ROOM: &str = "crates/runtime/src/lib.rs";
@@ -16,7 +19,7 @@ const STATEMENT_LINES_MAX: usize = 6;
 pub fn crate_root(file: &SourceFile, syntax: &syn::File) -> Option<Finding> {
     let is_root =
         matches!(file.name(), "lib.rs" | "main.rs") && file.path.parent()?.ends_with("src");
-    if !is_root || file.is_below("crates/keys") {
+    if !is_root || CRATES.iter().any(|room| file.is_below(room)) {
         return None;
     }
     let level = if file.path.ends_with(ROOT_WITH_ROOM) {
@@ -139,7 +142,11 @@ mod tests {
         ] {
             assert_eq!(found(path, PROVEN).len(), 1, "{path}");
         }
-        for path in ["crates/keys/src/lib.rs", "crates/runtime/src/task/cell.rs"] {
+        for path in [
+            "crates/keys/src/lib.rs",
+            "crates/pause/src/table.rs",
+            "crates/runtime/src/task/cell.rs",
+        ] {
             assert_eq!(found(path, PROVEN), [], "{path}");
         }
     }
@@ -203,6 +210,7 @@ mod tests {
         assert!(root_passes("xtask/src/main.rs", forbid));
         assert!(root_passes("crates/runtime/src/lib.rs", deny));
         assert!(root_passes("crates/keys/src/lib.rs", "fn f() {}\n"));
+        assert!(root_passes("crates/pause/src/lib.rs", "fn f() {}\n"));
         assert!(root_passes("crates/core/src/group.rs", "fn f() {}\n"));
         assert!(!root_passes("crates/core/src/lib.rs", deny));
         assert!(!root_passes("crates/cli/src/main.rs", "fn main() {}\n"));

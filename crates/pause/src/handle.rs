@@ -1,0 +1,233 @@
+//! The side of those who ask something of a thread.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::demote::{self, Demoted, Demotion};
+use crate::error::{DemoteError, DetachError, PauseError};
+use crate::signal::Signal;
+use crate::slot::{Caught, Slot};
+use crate::system;
+use crate::thread::Region;
+
+/// A thread that has regions, for others. Cheap to clone; outlives the thread.
+#[derive(Clone)]
+pub struct Handle {
+    slot: Arc<Slot>,
+    signal: Signal,
+}
+
+impl Handle {
+    pub(crate) fn new(slot: Arc<Slot>, signal: Signal) -> Self {
+        Self { slot, signal }
+    }
+
+    /// The region in progress; it may have ended when the caller looks at the answer. One load.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> Option<Region> {
+        NonZeroU64::new(self.slot.current()).map(Region)
+    }
+
+    /// Catches a region: while the result lives, the thread is inside the region or waits at its end. Costs a membarrier,
+    /// about 20 us with many threads running. Never blocks.
+    ///
+    /// # Errors
+    /// [`DetachError`]: it has ended or was detached before, or somebody else asks something of the thread just now.
+    pub fn detach(&self, region: Region) -> Result<Detaching<'_>, DetachError> {
+        let caught = self.slot.catch(region.number())?;
+        Ok(Detaching { caught })
+    }
+
+    /// Asks the thread to stop inside the region, and returns before it has: see [`Pause::wait`]. Two system calls. Never
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`PauseError`]: the region has ended, or is paused already; somebody else asks something of the thread just now; the
+    /// signal's handler was displaced, or it cannot be sent. The thread goes on.
+    pub fn pause(&self, region: Region) -> Result<Pause, PauseError> {
+        let signal = self.signal.number();
+        let identity = self.slot.identity;
+        let sequence = self.slot.ask(region.number(), || {
+            if !system::is_in_place(signal) {
+                return Err(PauseError::Displaced { signal });
+            }
+            system::send(identity.process, identity.thread, signal)
+                .map_err(|errno| PauseError::Refused { errno })
+        })?;
+        Ok(Pause {
+            slot: self.slot.clone(),
+            signal: self.signal,
+            region,
+            sequence,
+        })
+    }
+
+    /// Lowers the thread's priority, whatever it does. Two system calls, some 2 us. See [`Detaching::demote`] for doing it to a
+    /// region that cannot end meanwhile. Waits for whoever catches the thread's region just now.
+    ///
+    /// # Errors
+    /// [`DemoteError`].
+    pub fn demote(&self, demotion: Demotion) -> Result<Demoted, DemoteError> {
+        if self.slot.identity.process != system::process_id() {
+            return Err(DemoteError::OtherProcess);
+        }
+        // The lock keeps the thread inside, so the id is its own.
+        let _alive = self.slot.lock_alive().ok_or(DemoteError::Ended)?;
+        demote::lower(self.slot.identity, self.slot.base_nice(), demotion)
+    }
+
+    /// The thread's CPU time so far, or `None` once it has left. One system call.
+    #[must_use]
+    pub fn cpu_time(&self) -> Option<Duration> {
+        if self.slot.identity.process != system::process_id() {
+            return None;
+        }
+        let _alive = self.slot.lock_alive()?;
+        system::cpu_time(self.slot.identity.thread).map(Duration::from_nanos)
+    }
+
+    /// Whether the kernel says that the thread sleeps (in a lock, in a system call); `None` if it has left or nobody can tell. Some
+    /// system calls and an allocation.
+    ///
+    /// A thread that stands in a pause sleeps, too.
+    #[must_use]
+    pub fn is_asleep(&self) -> Option<bool> {
+        if self.slot.identity.process != system::process_id() {
+            return None;
+        }
+        let _alive = self.slot.lock_alive()?;
+        let letter = system::state_letter(self.slot.identity.thread)?;
+        Some(matches!(letter, b'S' | b'D'))
+    }
+
+    /// Whether both are of the same thread.
+    #[must_use]
+    pub fn is_same_thread(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.slot, &other.slot)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Handle")
+            .field("identity", &self.slot.identity)
+            .field("region", &self.slot.current())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A region that was caught. Dropped without [`Detaching::commit`] it lets go: the region was never detached.
+///
+/// The thread waits at the region's end meanwhile, so be brief, and do not wait for the thread.
+#[derive(Debug)]
+#[must_use = "dropped, it lets go of the region"]
+pub struct Detaching<'a> {
+    caught: Caught<'a>,
+}
+
+impl Detaching<'_> {
+    /// Lowers the priority of the region's thread. Two system calls, some 2 us.
+    ///
+    /// # Errors
+    /// [`DemoteError`]; the region can be detached all the same.
+    pub fn demote(&self, demotion: Demotion) -> Result<Demoted, DemoteError> {
+        demote::lower(
+            self.caught.slot().identity,
+            self.caught.slot().base_nice(),
+            demotion,
+        )
+    }
+
+    /// The region is detached: its end will say so. What the caller did before is visible to the thread then.
+    pub fn commit(self) {
+        self.caught.commit();
+    }
+}
+
+/// What has become of a request to pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseState {
+    /// The signal is on its way, or the region is [`uninterrupted`](crate::uninterrupted), or its code blocks the signal.
+    Asked,
+    /// The thread stands. What it did before is visible to who sees this.
+    Standing,
+    /// It is over: the region ended first, or the pause was resumed.
+    Missed,
+}
+
+/// The right to resume one pause. Dropped, it resumes: nobody is left behind.
+#[must_use = "dropped, it resumes the region"]
+pub struct Pause {
+    slot: Arc<Slot>,
+    signal: Signal,
+    region: Region,
+    sequence: u32,
+}
+
+impl Pause {
+    /// What has become of the request. One or two loads.
+    #[must_use]
+    pub fn state(&self) -> PauseState {
+        self.slot.standing(self.sequence, self.region.number())
+    }
+
+    /// Waits until the thread stands or the region is over, for at most about `timeout`; returns what it is then.
+    pub fn wait(&self, timeout: Duration) -> PauseState {
+        /// Longest sleep between two looks. Unit: time. A region's end wakes nobody in the rare case that it missed the request.
+        const LOOK: Duration = Duration::from_micros(200);
+        let started = Instant::now();
+        loop {
+            let state = self.state();
+            let left = timeout.saturating_sub(started.elapsed());
+            if state != PauseState::Asked || left.is_zero() {
+                return state;
+            }
+            self.slot.wait_while_asked(self.sequence, left.min(LOOK));
+        }
+    }
+
+    /// Sends the signal once more, for a region whose code blocked it for a while. In no other case is that needed: a
+    /// signal is never lost. One system call.
+    ///
+    /// # Errors
+    /// [`PauseError::Ended`], [`PauseError::Busy`], [`PauseError::Displaced`] or [`PauseError::Refused`]; nothing has changed.
+    pub fn ask_again(&self) -> Result<(), PauseError> {
+        let signal = self.signal.number();
+        if !system::is_in_place(signal) {
+            return Err(PauseError::Displaced { signal });
+        }
+        let identity = self.slot.identity;
+        if identity.process != system::process_id() {
+            return Err(PauseError::OtherProcess);
+        }
+        let _alive = self.slot.lock_alive().ok_or(PauseError::Ended)?;
+        system::send(identity.process, identity.thread, signal)
+            .map_err(|errno| PauseError::Refused { errno })
+    }
+
+    /// Lets the region go on, or withdraws the request; whether the thread stood. At most one system call. Never blocks.
+    pub fn resume(self) -> bool {
+        self.slot.resume(self.sequence)
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        self.slot.resume(self.sequence);
+    }
+}
+
+impl fmt::Debug for Pause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Pause")
+            .field("identity", &self.slot.identity)
+            .field("region", &self.region)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

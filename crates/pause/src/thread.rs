@@ -1,0 +1,164 @@
+//! The side of the thread that has regions.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use crate::demote;
+use crate::error::DemoteError;
+use crate::handle::Handle;
+use crate::pauser::INSIDE;
+use crate::signal::Signal;
+use crate::slot::Slot;
+
+/// The number of a region: no other region of its thread has it. (2^64 regions of a nanosecond take 584 years.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Region(pub(crate) NonZeroU64);
+
+impl Region {
+    /// The number itself; regions of one thread count up.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// How a region ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what comes after a detached region is somebody else's"]
+pub enum End {
+    /// As if nobody had been there; it may have been paused meanwhile.
+    Kept,
+    /// Somebody detached it and has taken over what comes after.
+    Detached,
+}
+
+impl End {
+    /// Whether somebody has taken over.
+    #[must_use]
+    pub fn is_detached(self) -> bool {
+        self == Self::Detached
+    }
+}
+
+/// A thread inside [`Pauser::enter`](crate::Pauser::enter).
+pub struct Thread {
+    slot: Arc<Slot>,
+    signal: Signal,
+    /// Number of the last region.
+    number: u64,
+    /// Regions belong to the thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Thread {
+    pub(crate) fn new(slot: Arc<Slot>, signal: Signal) -> Self {
+        Self {
+            slot,
+            signal,
+            number: 0,
+            _thread: std::marker::PhantomData,
+        }
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle::new(self.slot.clone(), self.signal)
+    }
+
+    /// Runs `body` as a region. Two stores, a load and a compare if nobody asks for anything.
+    ///
+    /// A panic of `body` ends the region and goes on to the caller, who then does not learn whether it was detached: who
+    /// detaches regions that may panic catches the panic inside.
+    #[inline]
+    pub fn region<R>(&mut self, body: impl FnOnce() -> R) -> (R, End) {
+        self.number += 1;
+        let unwinding = EndOnUnwind {
+            slot: &self.slot,
+            number: self.number,
+        };
+        self.slot.begin(self.number);
+        let result = body();
+        std::mem::forget(unwinding);
+        let end = if self.slot.end(self.number) {
+            End::Detached
+        } else {
+            End::Kept
+        };
+        (result, end)
+    }
+
+    /// The number that the next region will have.
+    #[must_use]
+    pub fn next_region(&self) -> Region {
+        // One more than a count of regions is never zero, see `Region`.
+        Region(NonZeroU64::MIN.saturating_add(self.number))
+    }
+
+    /// Gives the thread the priority back that it had when it entered.
+    ///
+    /// # Errors
+    /// [`DemoteError::Refused`] where the process may not raise a priority: it needs `CAP_SYS_NICE` or a suitable
+    /// `RLIMIT_NICE`. [`DemoteError::Policy`] if its priority could not be read when it entered.
+    pub fn restore_priority(&self) -> Result<(), DemoteError> {
+        let Some(before) = self.slot.before else {
+            return Err(DemoteError::Policy { policy: u32::MAX });
+        };
+        demote::raise(self.slot.identity, before)
+    }
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Thread")
+            .field("identity", &self.slot.identity)
+            .field("regions", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+struct EndOnUnwind<'a> {
+    slot: &'a Slot,
+    number: u64,
+}
+
+impl Drop for EndOnUnwind<'_> {
+    fn drop(&mut self) {
+        self.slot.end(self.number);
+    }
+}
+
+/// While this lives, the region of its thread is not paused: what is asked for meanwhile happens when the last guard
+/// goes. It can be detached and demoted all the same.
+#[derive(Debug)]
+#[must_use = "the guard protects while it lives"]
+pub struct Uninterrupted {
+    /// `None` on a thread that has no regions.
+    slot: Option<Arc<Slot>>,
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+/// Keeps the calling thread from being paused, for a section in which it holds what everybody needs. On a thread outside
+/// [`Pauser::enter`](crate::Pauser::enter) it does nothing. About 10 ns.
+pub fn uninterrupted() -> Uninterrupted {
+    let slot = INSIDE
+        .try_with(|inside| inside.borrow().clone())
+        .unwrap_or(None);
+    if let Some(slot) = &slot {
+        slot.raise_shield();
+    }
+    Uninterrupted {
+        slot,
+        _thread: std::marker::PhantomData,
+    }
+}
+
+impl Drop for Uninterrupted {
+    fn drop(&mut self) {
+        if let Some(slot) = &self.slot {
+            slot.lower_shield();
+        }
+    }
+}
