@@ -255,14 +255,29 @@ impl Group {
         self.outside.add(place, time.0);
     }
 
-    /// The second half: the group pays for the time as service received elsewhere, as of `now`. O(depth).
+    /// The second half: the group pays for the time as service received elsewhere, as of `now`, and from its budgets. O(depth).
     pub fn charge_foreign_cpu_time(&self, time: Nanos, now: Nanos) {
+        self.charge_foreign_budget(time, now);
+        self.charge_foreign_service(time);
+    }
+
+    /// The part of [`Group::charge_foreign_cpu_time`] that budgets pay. One load a level without limits. O(depth).
+    pub fn charge_foreign_budget(&self, time: Nanos, now: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
-            group.service.fetch_add(time.0, Relaxed);
             if let Some(bandwidth) = group.bandwidth.get() {
                 bandwidth.charge_outside(time, now, self.config().debt_limit, &self.changes.timers);
             }
+            level = group.parent.as_deref();
+        }
+    }
+
+    /// The part of [`Group::charge_foreign_cpu_time`] that is paid in virtual time, wherever the group is queued. Not for what a
+    /// task of the group will pay for by its turn ([`crate::RunQueue::charge_turn`]). O(depth).
+    pub fn charge_foreign_service(&self, time: Nanos) {
+        let mut level = Some(self);
+        while let Some(group) = level {
+            group.service.fetch_add(time.0, Relaxed);
             level = group.parent.as_deref();
         }
     }

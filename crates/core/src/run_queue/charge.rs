@@ -37,6 +37,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.set_limit();
     }
 
+    /// As [`RunQueue::charge_extra`], for time that clocks and budgets have been charged with already
+    /// ([`crate::Group::show_foreign_cpu_time`], [`crate::Group::charge_foreign_budget`]): the task and its groups pay in virtual
+    /// time only, here and as service published to other CPUs. Nothing without a current task. O(depth).
+    pub fn charge_turn(&mut self, extra: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        self.flush();
+        self.charge_service(extra.0);
+        self.flush_levels::<false>();
+        self.set_limit();
+    }
+
     /// Charges the task now and remembers what the groups still have to be charged.
     #[inline(always)]
     pub(super) fn charge_task(&mut self, now: Nanos, excluded: u64) -> u64 {
@@ -48,6 +61,13 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     #[inline]
     fn charge_time(&mut self, delta: u64) {
+        self.charge_service(delta);
+        self.clock.charge(delta);
+    }
+
+    /// All of a charge but the clocks.
+    #[inline]
+    fn charge_service(&mut self, delta: u64) {
         let timeline = &mut self.timelines[self.leaf as usize];
         let node = &mut self.slab.nodes[self.current as usize];
         let distance = to_virtual(delta, node.shares);
@@ -55,18 +75,23 @@ impl<T, G: Gates> RunQueue<T, G> {
         node.v = node.v.plus(distance);
         timeline.average.advance(distance, node.shares);
         self.pending += delta;
-        self.clock.charge(delta);
     }
 
     /// Charges the collected service to every level of the chain. O(depth), nothing if there is none.
     pub(crate) fn flush(&mut self) {
+        self.flush_levels::<true>();
+    }
+
+    /// [`RunQueue::flush`], with or without the budgets.
+    #[inline(always)]
+    fn flush_levels<const BUDGETS: bool>(&mut self) {
         let delta = core::mem::take(&mut self.pending);
         if delta == 0 {
             return;
         }
         let mut level = self.leaf;
         while level != ROOT {
-            if G::bandwidth() && self.timelines[level as usize].meter.is_some() {
+            if BUDGETS && G::bandwidth() && self.timelines[level as usize].meter.is_some() {
                 self.debit(level, delta);
             }
             let timeline = &mut self.timelines[level as usize];

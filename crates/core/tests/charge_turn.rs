@@ -1,0 +1,75 @@
+//! Time that a group spent elsewhere and that its clocks and budgets know already: a task of it pays in virtual time, by its turn.
+
+use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity};
+use std::sync::Arc;
+
+const MILLI: u64 = 1_000_000;
+/// What a task runs between two choices, ns.
+const POLL: u64 = 100_000;
+
+/// Time spent elsewhere, as the host of a foreign task tells it.
+fn spend(group: &Group, time: Nanos, now: Nanos) {
+    group.show_foreign_cpu_time(0, time);
+    group.charge_foreign_budget(time, now);
+}
+
+/// Runs what the queue chooses until `end`; each poll of a group's task stands for as much elsewhere as the group `owes`.
+fn run(
+    queue: &mut RunQueue<usize>,
+    groups: &[Arc<Group>],
+    owes: [u64; 2],
+    mut now: u64,
+    end: u64,
+) -> u64 {
+    while now < end {
+        let Some(index) = queue.pick(Nanos(now)) else {
+            return now;
+        };
+        now += POLL;
+        queue.charge(Nanos(now));
+        if owes[index] > 0 {
+            spend(&groups[index], Nanos(owes[index]), Nanos(now));
+            queue.charge_turn(Nanos(owes[index]));
+        }
+        queue.put_prev_yield(index, Nanos(now));
+    }
+    now
+}
+
+fn two_groups(limit: Option<Limit>) -> (GroupTree, RunQueue<usize>, Vec<Arc<Group>>) {
+    let tree = GroupTree::new(Config::new(1));
+    let groups: Vec<_> = ["a", "b"].map(|path| tree.group(path).unwrap()).into();
+    groups[0].set_limit(limit, Nanos(0), &mut |_| {}).unwrap();
+    let mut queue = RunQueue::new(&tree, CpuId(0));
+    for (index, group) in groups.iter().enumerate() {
+        queue.enqueue(group, TaskEntity::default(), index, Enqueue::New, Nanos(0));
+    }
+    (tree, queue, groups)
+}
+
+#[test]
+fn time_that_is_paid_by_turns_counts_once_on_the_clocks_and_whole_in_the_order() {
+    let (_tree, mut queue, groups) = two_groups(None);
+    // Each of a's polls stands for nine more elsewhere: with equal weights b gets ten polls for one of a's.
+    run(&mut queue, &groups, [9 * POLL, 0], 0, 1_100 * MILLI);
+    let [a, b] = [0, 1].map(|index| groups[index].cpu_time().0);
+    let ratio = a as f64 / b as f64;
+    // One slice of 3 ms on either side, of a second.
+    assert!((0.98..1.02).contains(&ratio), "{a} to {b}");
+    let polls = a / (10 * POLL);
+    assert_eq!(
+        a,
+        polls * 10 * POLL,
+        "a poll and what it stands for, each once"
+    );
+}
+
+#[test]
+fn budgets_pay_once_for_time_that_is_paid_by_turns() {
+    let limit = Limit::new(Nanos(50 * MILLI), Nanos(100 * MILLI));
+    let (_tree, mut queue, groups) = two_groups(Some(limit));
+    run(&mut queue, &groups, [9 * POLL, 0], 0, 40 * MILLI);
+    let account = groups[0].bandwidth_account();
+    assert!(account.is_balanced(), "{account:?}");
+    assert_eq!(account.consumed, i128::from(groups[0].cpu_time().0));
+}
