@@ -2,13 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
+use quotient_core::Nanos;
+
 use crate::error::SpawnError;
 use crate::group::Group;
 use crate::local;
 use crate::meter::ThreadMeter;
 use crate::vcpu;
 
-/// Runs a blocking function on tokio's blocking pool and charges its CPU time to the caller's group.
+/// Runs a blocking function on tokio's blocking pool and charges its CPU time to the caller's group, which it inherits: inside,
+/// [`Group::current`] is that group, and [`crate::spawn`] spawns into it.
 ///
 /// The charge arrives when the function reads a clock of its group, returns or panics. The handle is tokio's own. The pool's threads are scheduled by the
 /// operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their virtual time.
@@ -23,7 +26,6 @@ where
     let group = Group::current().ok_or(SpawnError::NoGroup)?;
     let handle = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
     Ok(handle.spawn_blocking(move || {
-        // Without a clock for threads the function runs unbilled.
         let _meter = ThreadMeter::enter_within(&group);
         function()
     }))
@@ -40,22 +42,24 @@ pub fn block_in_place<F, R>(function: F) -> R
 where
     F: FnOnce() -> R,
 {
-    let Some(group) = Group::current() else {
-        return tokio::task::block_in_place(function);
-    };
-    let shared = group.shared.clone();
-    let Some(index) = local::with_polling(|_, vcpu| vcpu) else {
+    let Some((shared, index)) = local::with_polling(|shared, vcpu| (shared.clone(), vcpu)) else {
         return tokio::task::block_in_place(function);
     };
     let started = shared.now();
     shared.vcpus[index].blocked.store(true, Ordering::Relaxed);
     local::publish_next();
     vcpu::stand_in(&shared);
+    let mut meter = Group::current().and_then(|group| ThreadMeter::enter_within(&group).ok());
     let _end = OnDrop(|| {
         shared.vcpus[index].blocked.store(false, Ordering::Relaxed);
-        local::exclude(shared.now().saturating_sub(started));
+        // The meter bills what the thread did; the rest of the time it was not there.
+        let billed = meter.as_mut().and_then(|meter| meter.leave().ok());
+        let billed = billed.map_or(Nanos::ZERO, |time| {
+            Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        });
+        let elapsed = shared.now().saturating_sub(started);
+        local::exclude(elapsed, elapsed.saturating_sub(billed));
     });
-    let _meter = ThreadMeter::enter_within(&group);
     tokio::task::block_in_place(function)
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use quotient_core::{Limit, Weight};
 
 pub use self::builder::GroupBuilder;
-pub(crate) use self::members::spawn_at;
+pub(crate) use self::members::{spawn_at, spawn_beyond};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
@@ -52,8 +52,9 @@ impl PartialEq for Group {
 impl Eq for Group {}
 
 impl Group {
-    /// The group whose CPU clock the caller's time is charged to: that of the task it runs in, or of the innermost
-    /// [`crate::InGroupExt::in_group`] around it. `None` outside.
+    /// The group whose CPU clock the caller's time is charged to: that of the task it runs in, of the innermost
+    /// [`crate::InGroupExt::in_group`] around it, or of the innermost [`crate::ThreadMeter`] of a thread outside
+    /// ([`crate::spawn_blocking`] is in one). `None` elsewhere.
     pub fn current() -> Option<Self> {
         let (shared, inner) = local::current_group()?;
         let _handles = shared.handles();

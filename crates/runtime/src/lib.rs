@@ -32,6 +32,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+mod in_group;
 mod kills;
 mod park;
 mod population;
@@ -65,8 +66,6 @@ mod histogram;
 mod host;
 #[cfg(all(feature = "hyper", not(loom)))]
 pub mod hyper;
-#[cfg(not(loom))]
-mod in_group;
 #[cfg(not(loom))]
 mod inbox;
 #[cfg(not(loom))]

@@ -7,6 +7,7 @@
 
 mod show;
 mod spawner;
+mod wrap;
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -26,6 +27,8 @@ use crate::task_context::Task;
 pub(crate) use self::show::{show_own_task_time, show_own_time};
 pub(crate) use self::spawner::with_spawner;
 use self::spawner::{NO_POLL, epoch};
+use self::wrap::{Reading, Wrap};
+pub(crate) use self::wrap::{Saved, replace_group, restore_group};
 
 /// A scheduler and the group that is charged.
 pub(crate) type Charged = (Arc<Shared>, Arc<GroupShared>);
@@ -52,10 +55,12 @@ pub(crate) struct Local {
     member: RefCell<Option<Charged>>,
     /// Address of that group, 0 for none: saves the look inside at every poll.
     group_at: Cell<usize>,
-    /// One of the next three was set.
+    /// One of the next four was set.
     noted: Cell<bool>,
     /// Time of the current poll that somebody else was charged for.
     excluded: Cell<Nanos>,
+    /// The part of that in which the thread did not run.
+    absent: Cell<Nanos>,
     /// Time beyond the current poll that the current task is charged for (a gate's outer polls).
     extra: Cell<Nanos>,
     /// The task asks for a return to the host after this poll.
@@ -66,6 +71,8 @@ pub(crate) struct Local {
     throttled: Cell<Nanos>,
     /// The innermost `in_group` of the current poll.
     wrap: Cell<Option<Wrap>>,
+    /// The last reading of the thread's CPU clock by an `in_group`.
+    reading: Cell<Option<Reading>>,
     /// The thread's own time at the start of the turn.
     reference: Cell<Option<OwnTime>>,
     /// What was seen to be stolen from the current poll.
@@ -88,11 +95,13 @@ impl Local {
             group_at: Cell::new(0),
             noted: Cell::new(false),
             excluded: Cell::new(Nanos::ZERO),
+            absent: Cell::new(Nanos::ZERO),
             extra: Cell::new(Nanos::ZERO),
             leave: Cell::new(false),
             deferral: Cell::new(None),
             throttled: Cell::new(Nanos::ZERO),
             wrap: Cell::new(None),
+            reading: Cell::new(None),
             reference: Cell::new(None),
             stolen: Cell::new(None),
             meter: Cell::new(None),
@@ -103,6 +112,7 @@ impl Local {
         self.noted.set(false);
         PollNotes {
             excluded: self.excluded.replace(Nanos::ZERO),
+            absent: self.absent.replace(Nanos::ZERO),
             extra: self.extra.replace(Nanos::ZERO),
             leave: self.leave.replace(false),
             noted: true,
@@ -112,6 +122,7 @@ impl Local {
     fn restore_notes(&self, notes: PollNotes) {
         self.noted.set(true);
         self.excluded.set(notes.excluded);
+        self.absent.set(notes.absent);
         self.extra.set(notes.extra);
         self.leave.set(notes.leave);
     }
@@ -292,7 +303,7 @@ impl Entered {
         LOCAL.with(|local| local.deferral.take())
     }
 
-    /// The poll is over: (excluded, extra, leave) for the charge and the switch.
+    /// The poll is over: what its charge and the switch must know.
     #[inline]
     pub(crate) fn end_task(&self) -> PollNotes {
         LOCAL.with(|local| {
@@ -309,6 +320,8 @@ impl Entered {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollNotes {
     pub(crate) excluded: Nanos,
+    /// The part of `excluded` in which the thread did not run.
+    pub(crate) absent: Nanos,
     pub(crate) extra: Nanos,
     pub(crate) leave: bool,
     /// Any of these, or a deferral, was set.
@@ -364,6 +377,26 @@ pub(crate) fn current_group() -> Option<Charged> {
         .flatten()
 }
 
+/// Whether a task or an `in_group` of any scheduler is being polled on this thread: its time is billed.
+pub(crate) fn is_billed() -> bool {
+    LOCAL
+        .try_with(|local| local.group_at.get() != 0)
+        .unwrap_or(false)
+}
+
+/// Whether a task or an `in_group` of this scheduler is the innermost one on this thread.
+pub(crate) fn is_billed_by(shared: &Arc<Shared>) -> bool {
+    LOCAL
+        .try_with(|local| {
+            let group = local.group.try_borrow().ok()?;
+            let (charged_by, _) = group.as_ref()?;
+            Some(Arc::ptr_eq(charged_by, shared))
+        })
+        .ok()
+        .flatten()
+        .unwrap_or(false)
+}
+
 /// The virtual CPU of `shared` that runs on this thread.
 pub(crate) fn current_vcpu(shared: &Arc<Shared>) -> Option<usize> {
     LOCAL
@@ -384,17 +417,17 @@ pub(crate) fn publish_next() {
     });
 }
 
-/// Calls `look` with the scheduler and the virtual CPU if a task is being polled on this thread.
+/// Calls `look` with the scheduler of the virtual CPU that polls a task on this thread, and the virtual CPU. The charged group
+/// may be another scheduler's (`in_group`).
 #[inline]
-pub(crate) fn with_polling<R>(look: impl FnOnce(&Shared, usize) -> R) -> Option<R> {
+pub(crate) fn with_polling<R>(look: impl FnOnce(&Arc<Shared>, usize) -> R) -> Option<R> {
     LOCAL
         .try_with(|local| {
             if !local.polling.get() {
                 return None;
             }
-            let group = local.group.try_borrow().ok()?;
-            let (shared, _) = group.as_ref()?;
-            Some(look(shared, local.vcpu.get()))
+            let owner = local.owner.try_borrow().ok()?;
+            Some(look(owner.as_ref()?, local.vcpu.get()))
         })
         .ok()
         .flatten()
@@ -409,66 +442,18 @@ pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
     });
 }
 
-/// One `in_group` on this thread, for who reads a clock inside.
-#[derive(Clone, Copy, Debug)]
-struct Wrap {
-    started: Nanos,
-    /// What of its own time was charged already, because somebody read a clock.
-    shown: Nanos,
-}
-
-/// What [`replace_group`] replaced.
-pub(crate) struct Saved {
-    /// The group was the running task's own.
-    member: bool,
-    group: Option<Charged>,
-    excluded: Nanos,
-    wrap: Option<Wrap>,
-    meter: Option<Box<Meter>>,
-}
-
-/// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`].
-pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now: Nanos) -> Saved {
-    LOCAL.with(|local| Saved {
-        member: local.keep_member(),
-        group: local.set_group(Some((shared.clone(), group.clone()))),
-        excluded: local.excluded.replace(Nanos::ZERO),
-        wrap: local.wrap.replace(Some(Wrap {
-            started: now,
-            shown: Nanos::ZERO,
-        })),
-        meter: local.pause_meter(),
-    })
-}
-
-/// Ends [`replace_group`] after `elapsed` wall time; returns the part of it that is not charged yet, neither to somebody nested
-/// inside nor because it was shown.
-pub(crate) fn restore_group(saved: Saved, elapsed: Nanos) -> Nanos {
-    LOCAL.with(|local| {
-        drop(local.set_group(saved.group));
-        if saved.member {
-            drop(local.member.take());
-        }
-        local.noted.set(true);
-        let nested = local.excluded.get();
-        local.excluded.set(saved.excluded.saturating_add(elapsed));
-        let wrap = local.wrap.replace(saved.wrap);
-        local.resume_meter(saved.meter);
-        let shown = wrap.map_or(Nanos::ZERO, |wrap| wrap.shown);
-        elapsed.saturating_sub(nested).saturating_sub(shown)
-    })
-}
-
 /// Runs `act` on the thread's meter; `None` when the thread's locals are gone.
 pub(crate) fn with_meter<R>(act: impl FnOnce(&meter::Slot) -> R) -> Option<R> {
     LOCAL.try_with(|local| act(&local.meter)).ok()
 }
 
-/// Time of the current poll that somebody else was charged for.
-pub(crate) fn exclude(time: Nanos) {
+/// Time of the current poll that somebody else accounts for, and the part of it in which the thread did not run.
+pub(crate) fn exclude(time: Nanos, absent: Nanos) {
     let _ = LOCAL.try_with(|local| {
+        local.noted.set(true);
         local
             .excluded
-            .set(local.excluded.get().saturating_add(time))
+            .set(local.excluded.get().saturating_add(time));
+        local.absent.set(local.absent.get().saturating_add(absent));
     });
 }

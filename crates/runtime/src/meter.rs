@@ -128,7 +128,7 @@ impl ThreadMeter {
     /// [`MeterError::AlreadyBilled`], [`MeterError::GroupRemoved`], [`MeterError::TooDeep`], [`MeterError::NoThreadClock`];
     /// nothing has changed then.
     pub fn enter(group: &Group) -> Result<Self, MeterError> {
-        if local::current_group().is_some() {
+        if local::is_billed() {
             return Err(MeterError::AlreadyBilled);
         }
         if group.inner.is_removed() {

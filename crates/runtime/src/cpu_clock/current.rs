@@ -33,12 +33,12 @@ pub(crate) struct Stolen {
     time: Nanos,
 }
 
-/// The time that the poll in progress on virtual CPU `me` has used so far, as far as it is the task's: without `excluded`, and
-/// without what the host gave to others. Not less than what it has shown.
+/// The time that the poll in progress on virtual CPU `me` has used so far, as far as it is the task's: without `excluded` (in
+/// whose second part the thread did not run), and without what the host gave to others. Not less than what it has shown.
 pub(crate) fn poll_time(
     me: &VcpuShared,
     now: Nanos,
-    excluded: Nanos,
+    (excluded, absent): (Nanos, Nanos),
     reference: Option<OwnTime>,
     known: &Cell<Option<Stolen>>,
 ) -> Nanos {
@@ -56,7 +56,8 @@ pub(crate) fn poll_time(
     let time = match (reference, thread_cpu_time()) {
         (Some(reference), Some(cpu)) => now
             .saturating_sub(reference.wall)
-            .saturating_sub(cpu.saturating_sub(reference.cpu)),
+            .saturating_sub(cpu.saturating_sub(reference.cpu))
+            .saturating_sub(absent),
         _ => Nanos::ZERO,
     };
     known.set(Some(Stolen { started, time }));

@@ -77,12 +77,40 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    spawn_as(shared, group, future, location, true)
+}
+
+/// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
+pub(crate) fn spawn_beyond<F>(
+    shared: &Arc<Shared>,
+    group: &Arc<GroupShared>,
+    future: F,
+    location: &'static Location<'static>,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    spawn_as(shared, group, future, location, false)
+}
+
+fn spawn_as<F>(
+    shared: &Arc<Shared>,
+    group: &Arc<GroupShared>,
+    future: F,
+    location: &'static Location<'static>,
+    bounded: bool,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
     if shared.phase() != OPEN {
         return Err(SpawnError::ShutDown);
     }
     // S1 of `kills`.
     let now = shared.kills.now();
-    if let Err((closed, group)) = group.join(shared, true) {
+    if let Err((closed, group)) = group.join(shared, bounded) {
         let path = group.path();
         return Err(match closed {
             Closed::Removed => SpawnError::GroupRemoved { path },

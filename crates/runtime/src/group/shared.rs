@@ -49,6 +49,8 @@ pub(crate) struct GroupShared {
     parked: Mutex<Vec<Task>>,
     /// This group or an ancestor has a limit; written under `Shared::shape`.
     limited: AtomicBool,
+    /// The last poll of an `in_group` of this group was long: the next one is likely to be. A hint.
+    pub(crate) long_wraps: AtomicBool,
     /// Keeps bandwidth control switched on while the group has a limit.
     gate: Mutex<Option<EnableGuard>>,
 }
@@ -70,6 +72,7 @@ impl GroupShared {
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::new(Vec::new()),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
+            long_wraps: AtomicBool::new(false),
             gate: Mutex::new(None),
         }
     }

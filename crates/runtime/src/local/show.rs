@@ -46,15 +46,8 @@ impl Local {
         if !group.core.is_within(reading) {
             return;
         }
-        if let Some(mut wrap) = self.wrap.get() {
-            let now = shared.now();
-            let elapsed = now.saturating_sub(wrap.started);
-            let own = elapsed
-                .saturating_sub(self.excluded.get())
-                .saturating_sub(wrap.shown);
-            group.core.add_foreign_cpu_time(own, now);
-            wrap.shown = wrap.shown.saturating_add(own);
-            self.wrap.set(Some(wrap));
+        if let Some(wrap) = self.wrap.get() {
+            self.show_wrap(wrap, group, shared.now());
         } else if self.polling.get() {
             self.show_poll(shared);
         }
@@ -66,7 +59,7 @@ impl Local {
         let time = poll_time(
             me,
             shared.now(),
-            self.excluded.get(),
+            (self.excluded.get(), self.absent.get()),
             self.reference.get(),
             &self.stolen,
         );

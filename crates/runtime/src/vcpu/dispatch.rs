@@ -115,7 +115,8 @@ impl Vcpu {
         delay
     }
 
-    /// What the poll of `wall` time costs its task: less what others pay for or the host stole, and what it owes from elsewhere.
+    /// What the poll of `wall` time adds to the task's clock: less what others pay for or the host stole. (What a gate owes for
+    /// polls elsewhere is on the clocks already.)
     /// Shown on the virtual CPU's clock, before the task's own: a group read after its task is not behind it.
     #[inline]
     fn bill(
@@ -130,15 +131,16 @@ impl Vcpu {
         if wall > SUSPICIOUS_POLL {
             // What the poll has shown of itself on its clocks is not taken back.
             let open = wall.saturating_sub(me.clock.shown());
-            let steal = self.steal(now, open.saturating_sub(notes.excluded));
+            let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
             self.notes.excluded = notes.excluded.saturating_add(steal);
             self.notes.noted = true;
             me.resched.store(false, Ordering::Relaxed);
         }
         let excluded = self.notes.excluded;
-        let billed = wall.saturating_sub(excluded).saturating_add(notes.extra);
+        let billed = wall.saturating_sub(excluded);
         if RuntimeGates::events() {
-            shared.log.polled(self.index, billed, now);
+            let paid = billed.saturating_add(notes.extra);
+            shared.log.polled(self.index, paid, now);
         }
         me.clock.show(billed);
         billed
@@ -195,7 +197,7 @@ impl Vcpu {
         let charge = |queue: &mut RunQueue<Task>| {
             queue.charge_except(now, notes.excluded);
             if notes.extra != Nanos::ZERO {
-                queue.charge_extra(notes.extra);
+                queue.charge_turn(notes.extra);
             }
         };
         match held {
@@ -226,9 +228,10 @@ impl Vcpu {
         }
     }
 
-    /// The part of a long poll of `wall` in which the host ran something else, or the poll blocked; counted for its group.
+    /// The part of a long poll of `wall` in which the host ran something else, or the poll blocked; counted for its group. The
+    /// thread was `absent` in what others account for.
     #[cold]
-    fn steal(&mut self, now: Nanos, wall: Nanos) -> Nanos {
+    fn steal(&mut self, now: Nanos, wall: Nanos, absent: Nanos) -> Nanos {
         let Some(cpu) = thread_cpu_time() else {
             return Nanos::ZERO;
         };
@@ -242,6 +245,7 @@ impl Vcpu {
             Some(before) if before.thread == here.thread => now
                 .saturating_sub(before.wall)
                 .saturating_sub(cpu.saturating_sub(before.cpu))
+                .saturating_sub(absent)
                 .min(wall),
             _ => Nanos::ZERO,
         };

@@ -126,7 +126,7 @@ impl Vcpu {
                 queue.charge_except(now, self.notes.excluded);
             }
             if self.notes.extra != Nanos::ZERO {
-                queue.charge_extra(self.notes.extra);
+                queue.charge_turn(self.notes.extra);
             }
         }
     }

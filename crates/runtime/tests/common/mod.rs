@@ -65,21 +65,51 @@ impl Drop for CountDrop {
     }
 }
 
-/// Real arithmetic for about `duration` of wall time, without a pause.
+/// Real arithmetic for about `duration` of the calling thread's CPU time (of wall time where there is no such clock): as much is to
+/// be billed, whatever else the machine does.
 pub fn burn(duration: Duration) {
-    let end = Instant::now() + duration;
+    let end = time_here() + duration;
     let mut sum = 1_u64;
-    while Instant::now() < end {
-        for value in 0..200_u64 {
+    while time_here() < end {
+        for value in 0..2_000_u64 {
             sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(value));
         }
     }
 }
 
-/// How often a test of a race repeats itself: 5 times, or as `QUOTIENT_REPEAT` says.
+/// CPU time of the calling thread.
+#[cfg(target_os = "linux")]
+pub fn time_here() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap(),
+        time.tv_nsec.try_into().unwrap(),
+    )
+}
+
+/// Time since the first call.
+#[cfg(not(target_os = "linux"))]
+pub fn time_here() -> Duration {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+/// How often each test of an interleaving is repeated: 5 times, or as `QUOTIENT_REPEAT` says.
 pub fn repetitions() -> usize {
-    std::env::var("QUOTIENT_REPEAT")
-        .ok()
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(5)
+    let wanted = std::env::var("QUOTIENT_REPEAT").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(5)
+}
+
+/// Runs the test body [`repetitions`] times on multi-thread runtimes with 1, 2 and 4 workers.
+pub fn repeatedly<F, Fut>(test: F)
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    for workers in [1, 2, 4] {
+        let runtime = runtime(workers);
+        for _ in 0..repetitions() {
+            runtime.block_on(guarded(test(workers)));
+        }
+    }
 }

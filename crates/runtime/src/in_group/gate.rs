@@ -1,0 +1,456 @@
+//! The gate between a foreign task and its group: who may let the inner future be polled, and who must be woken.
+//!
+//! # Sides
+//! - **outer**: the foreign task, whose polls are the host's to order. One thread at a time (`&mut` of the wrap).
+//! - **inner**: the wakers that the inner future was polled with. Any number, from any thread, at any time, for ever.
+//! - **member**: the gate's task in the group. One at a time; it may be cancelled at any moment.
+//!
+//! # The state word
+//!
+//! | bit | meaning | set by | cleared by |
+//! |---|---|---|---|
+//! | `READY` | the inner future was woken since its last poll began, or was never polled | inner, outer (reopen) | outer, before it polls |
+//! | `PASSED` | the member's turn came: the next outer poll may poll the inner future | member | outer, with `READY`, in one step |
+//! | `ENDED` | there is no member: nothing orders the polls | member's destructor | outer, before it spawns a new one |
+//! | `CLOSED` | the wrap is gone: the member pays and ends | outer, at last | nobody |
+//!
+//! # Steps
+//! - wake: (W1) `or READY`; it was set: done. (W2) `ENDED`: wake outer, else wake member.
+//! - member: (M1) leave the waker in `member`; (M2) load; `READY` and not `PASSED`: `or PASSED`, wake outer.
+//! - end: (E1) `or ENDED`; (E2) wake outer.
+//! - outer: (O1) leave the waker in `outer`; (O2) load; `ENDED` and `READY`: poll, or reopen; `PASSED`: poll; else pending.
+//!   Poll means: (O3) `and-not READY, PASSED`, then the inner future.
+//!
+//! Both wakers lie behind locks; *wake outer* takes the waker out, *wake member* copies it (it is the same for a member's life).
+//!
+//! # Why no wake-up is lost
+//! *Pending with nobody to wake it* would be an outer that saw neither `PASSED` nor `ENDED`-and-`READY` at O2, an inner that is
+//! `READY`, and no wake-up to come. Take the wake that set `READY` (W1), later ones rely on it.
+//! 1. It saw no `ENDED`, so it wakes the member. The member's next poll passes (M2) unless `PASSED` is set already; if there is no
+//!    next poll, it is cancelled, and E2 comes. If it has not left its waker yet, its first M2 comes after W1 by the lock.
+//! 2. It saw `ENDED`: it wakes outer itself.
+//! 3. Each of these (M2, E1, W1) writes the word first and takes the outer waker then; O1 leaves the waker first and loads then. Of
+//!    two sides that meet at the lock, the later one sees the other: either the waker is there to be woken, or O2 sees the bits.
+//!
+//! A waker that is gone from its place was taken to be woken: the poll that it brings leaves it there again. An outer poll that the
+//! inner future did not ask for (a `select!`) sees no `PASSED` and answers what the inner future said last: pending. So a future
+//! whose member is gone is polled only when it was woken, as before. O3 clears both bits before the inner future is polled: a
+//! wake-up during that poll counts for the next.
+//!
+//! *Reopen:* with `ENDED` seen there is no member, and none comes but by the outer itself: it clears `ENDED`, leaves `READY` set and
+//! spawns a member, whose first poll passes. If that is refused, the member's destructor sets `ENDED` again.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use quotient_core::Nanos;
+
+use crate::primitives::{AtomicU8, AtomicU64, Mutex, Ordering};
+
+const READY: u8 = 1;
+const PASSED: u8 = 2;
+const ENDED: u8 = 4;
+const CLOSED: u8 = 8;
+
+/// What all sides share.
+#[derive(Debug)]
+pub(super) struct Gate {
+    state: AtomicU8,
+    /// What inner polls took that the member has not paid for by its turn yet. Unit: nanoseconds.
+    debt: AtomicU64,
+    outer: Mutex<Option<Waker>>,
+    member: Mutex<Option<Waker>>,
+}
+
+/// What the outer poll is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Not yet: somebody will wake the outer task.
+    Wait,
+    /// Poll the inner future.
+    Pass,
+    /// The inner future was woken, and there is no member to wait for.
+    Ended,
+}
+
+/// What the member is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing, until it is woken.
+    Idle,
+    /// It has let a wake-up through: the outer task should be next on this thread.
+    Passed,
+    /// The wrap is gone.
+    Closed,
+}
+
+impl Gate {
+    /// A gate before a future that was never polled. A member must be made for it, or [`Gate::end`] called.
+    pub(super) fn new() -> Self {
+        Self {
+            state: AtomicU8::new(READY),
+            debt: AtomicU64::new(0),
+            outer: Mutex::new(None),
+            member: Mutex::new(None),
+        }
+    }
+
+    /// The inner future was woken.
+    fn wake_inner(&self) {
+        let before = self.state.fetch_or(READY, Ordering::AcqRel);
+        if before & READY != 0 {
+            return;
+        }
+        if before & ENDED != 0 {
+            self.wake_outer();
+        } else {
+            self.wake_member();
+        }
+    }
+
+    /// O1 and O2, by the outer poll. After [`Admission::Pass`], O3 is done.
+    pub(super) fn admit(&self, outer: &Waker) -> Admission {
+        leave(&self.outer, outer);
+        let state = self.state.load(Ordering::Acquire);
+        if state & PASSED != 0 {
+            self.begin_poll();
+            Admission::Pass
+        } else if state & (ENDED | READY) == ENDED | READY {
+            Admission::Ended
+        } else {
+            Admission::Wait
+        }
+    }
+
+    /// O3: the inner future is about to be polled.
+    pub(super) fn begin_poll(&self) {
+        self.state.fetch_and(!(READY | PASSED), Ordering::AcqRel);
+    }
+
+    /// After [`Admission::Ended`]: a new member is about to be made.
+    pub(super) fn reopen(&self) {
+        self.state.fetch_and(!ENDED, Ordering::AcqRel);
+    }
+
+    /// The wrap is gone; the member learns of it.
+    pub(super) fn close(&self) {
+        self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        self.wake_member();
+    }
+
+    /// M1 and M2, by the member's poll. A member with debts pays them first.
+    pub(super) fn take_turn(&self, member: &Waker) -> Turn {
+        leave(&self.member, member);
+        let state = self.state.load(Ordering::Acquire);
+        if state & CLOSED != 0 {
+            return Turn::Closed;
+        }
+        if state & (READY | PASSED) != READY {
+            return Turn::Idle;
+        }
+        self.state.fetch_or(PASSED, Ordering::AcqRel);
+        self.wake_outer();
+        Turn::Passed
+    }
+
+    /// E1 and E2, by the member's destructor.
+    pub(super) fn end(&self) {
+        let before = self.state.fetch_or(ENDED, Ordering::AcqRel);
+        if before & CLOSED == 0 {
+            self.wake_outer();
+        }
+    }
+
+    /// An inner poll took `time`.
+    pub(super) fn owe(&self, time: Nanos) {
+        self.debt.fetch_add(time.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether there is anything to pay.
+    pub(super) fn debt(&self) -> Nanos {
+        Nanos(self.debt.load(Ordering::Acquire))
+    }
+
+    /// The caller pays everything.
+    pub(super) fn take_debt(&self) -> Nanos {
+        if self.debt.load(Ordering::Acquire) == 0 {
+            return Nanos::ZERO;
+        }
+        Nanos(self.debt.swap(0, Ordering::AcqRel))
+    }
+
+    pub(super) fn wake_member(&self) {
+        let member = lock(&self.member).clone();
+        if let Some(member) = member {
+            member.wake();
+        }
+    }
+
+    fn wake_outer(&self) {
+        let outer = lock(&self.outer).take();
+        if let Some(outer) = outer {
+            outer.wake();
+        }
+    }
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Self>) {
+        self.wake_inner();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_inner();
+    }
+}
+
+/// Leaves a waker where others find it. No code of the waker's runs under the lock but its comparison; only the caller's side
+/// stores here.
+fn leave(place: &Mutex<Option<Waker>>, waker: &Waker) {
+    let known = lock(place)
+        .as_ref()
+        .is_some_and(|known| known.will_wake(waker));
+    if !known {
+        let waker = Some(waker.clone());
+        let before = std::mem::replace(&mut *lock(place), waker);
+        drop(before);
+    }
+}
+
+#[cfg(not(loom))]
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+#[cfg(loom)]
+fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// Counts wake-ups. They happen outside the model's view, and only totals are looked at.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    impl Count {
+        fn woken(&self) -> usize {
+            self.0.load(SeqCst)
+        }
+    }
+
+    /// What the outer task of a model has seen.
+    struct Outer {
+        count: Arc<Count>,
+        waker: Waker,
+        /// Wake-ups before its last poll.
+        seen: usize,
+        polls: usize,
+    }
+
+    impl Outer {
+        fn new() -> Self {
+            let count = Arc::new(Count::default());
+            let waker = Waker::from(count.clone());
+            Self {
+                count,
+                waker,
+                seen: 0,
+                polls: 0,
+            }
+        }
+
+        fn poll(&mut self, gate: &Gate) -> Admission {
+            self.seen = self.count.woken();
+            let admission = gate.admit(&self.waker);
+            if admission == Admission::Ended {
+                gate.begin_poll();
+            }
+            self.polls += usize::from(admission != Admission::Wait);
+            admission
+        }
+
+        /// The host: polls as often as it is woken.
+        fn run(&mut self, gate: &Gate) {
+            while self.count.woken() > self.seen {
+                self.poll(gate);
+            }
+        }
+    }
+
+    /// A member that goes on for as long as it is woken.
+    struct Member {
+        count: Arc<Count>,
+        waker: Waker,
+        seen: usize,
+    }
+
+    impl Member {
+        fn new() -> Self {
+            let count = Arc::new(Count::default());
+            let waker = Waker::from(count.clone());
+            Self {
+                count,
+                waker,
+                seen: 0,
+            }
+        }
+
+        fn poll(&mut self, gate: &Gate) {
+            self.seen = self.count.woken();
+            let _ = gate.take_turn(&self.waker);
+        }
+
+        fn run(&mut self, gate: &Gate) {
+            while self.count.woken() > self.seen {
+                self.poll(gate);
+            }
+        }
+    }
+
+    /// A member that takes at most `turns` turns, each if it was woken (or is new), and then ends, paid or not.
+    fn member(gate: &Gate, turns: usize) {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut seen = 0;
+        for turn in 0..turns {
+            if turn > 0 && count.woken() == seen {
+                break;
+            }
+            seen = count.woken();
+            if gate.take_turn(&waker) == Turn::Closed {
+                break;
+            }
+        }
+        gate.end();
+    }
+
+    /// A future that was never polled against a member that is killed: the first poll comes.
+    #[test]
+    fn loom_first_poll_against_the_gates_end() {
+        for turns in [0, 1] {
+            loom::model(move || {
+                let gate = Arc::new(Gate::new());
+                let other = gate.clone();
+                let thread = loom::thread::spawn(move || member(&other, turns));
+                let mut outer = Outer::new();
+                outer.poll(&gate);
+                thread.join().unwrap();
+                outer.run(&gate);
+                assert!(outer.polls >= 1, "the first poll was lost");
+            });
+        }
+    }
+
+    /// The inner future is woken while the member takes its turns and ends, and while the outer task looks: whoever wakes, the
+    /// inner future is polled after the wake-up.
+    #[test]
+    fn loom_wake_up_against_the_gates_end() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            // Polled once, and pending.
+            gate.begin_poll();
+            let (waking, ending) = (gate.clone(), gate.clone());
+            let waker = loom::thread::spawn(move || waking.wake_inner());
+            let ender = loom::thread::spawn(move || member(&ending, 2));
+            let mut outer = Outer::new();
+            outer.poll(&gate);
+            waker.join().unwrap();
+            ender.join().unwrap();
+            outer.run(&gate);
+            assert!(outer.polls >= 1, "the wake-up was lost");
+        });
+    }
+
+    /// The same with a member that lives, and another outer poll in between that nobody asked for: it passes the wake-up on.
+    #[test]
+    fn loom_wake_up_against_turn_and_outer_poll() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            gate.begin_poll();
+            let (waking, passing) = (gate.clone(), gate.clone());
+            let waker = loom::thread::spawn(move || waking.wake_inner());
+            let member = loom::thread::spawn(move || {
+                let mut member = Member::new();
+                member.poll(&passing);
+                member
+            });
+            let mut outer = Outer::new();
+            outer.poll(&gate);
+            waker.join().unwrap();
+            let mut member = member.join().unwrap();
+            member.run(&gate);
+            outer.run(&gate);
+            assert_eq!(outer.polls, 1, "one wake-up, one poll");
+        });
+    }
+
+    /// A wake-up during the inner poll, while the member still looks: it counts for the next poll.
+    #[test]
+    fn loom_wake_up_against_the_poll_before() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            let mut member = Member::new();
+            member.poll(&gate);
+            let waking = gate.clone();
+            let waker = loom::thread::spawn(move || waking.wake_inner());
+            let mut outer = Outer::new();
+            assert_eq!(outer.poll(&gate), Admission::Pass);
+            waker.join().unwrap();
+            // The wake-up came before the poll, which then saw its cause, or counts for the next.
+            let owed = gate.state.load(Ordering::Acquire) & READY != 0;
+            member.run(&gate);
+            outer.poll(&gate);
+            assert_eq!(outer.polls, 1 + usize::from(owed));
+        });
+    }
+
+    /// A wake-up while the outer task, whose member is gone, makes a new one.
+    #[test]
+    fn loom_wake_up_against_a_new_member() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            gate.end();
+            let mut outer = Outer::new();
+            assert_eq!(gate.admit(&outer.waker), Admission::Ended);
+            gate.reopen();
+            let (waking, passing) = (gate.clone(), gate.clone());
+            let waker = loom::thread::spawn(move || waking.wake_inner());
+            let member = loom::thread::spawn(move || member(&passing, 1));
+            outer.poll(&gate);
+            waker.join().unwrap();
+            member.join().unwrap();
+            outer.run(&gate);
+            assert!(outer.polls >= 1, "the wake-up was lost");
+        });
+    }
+
+    /// A wrap that is dropped while its member takes a turn: what it owes is paid exactly once, by a turn or at the end.
+    #[test]
+    fn loom_debt_is_paid_once_when_the_wrap_goes() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            let paying = gate.clone();
+            let member = loom::thread::spawn(move || {
+                let turn = paying.take_debt();
+                let _ = paying.take_turn(Waker::noop());
+                let last = paying.take_debt();
+                paying.end();
+                turn.as_nanos() + last.as_nanos()
+            });
+            gate.owe(Nanos(7));
+            gate.close();
+            let paid = member.join().unwrap();
+            assert_eq!(paid + gate.take_debt().as_nanos(), 7);
+        });
+    }
+}

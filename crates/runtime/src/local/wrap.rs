@@ -1,0 +1,177 @@
+//! `in_group` on this thread: who is charged, and for how much.
+//!
+//! # Wall time and CPU time
+//! A wrap's poll is measured by the scheduler's clock, which also runs while the host gives the processor to others, or while
+//! the poll blocks. Over a stretch longer than [`SUSPICIOUS`] that is compared with the thread's CPU clock, which costs a system
+//! call: nobody is billed more than the thread has used since the last *reading* of that clock. A reading serves the next stretch
+//! if it was just now, or is young and long polls are not to be expected; so short polls pay for one in
+//! [`RECONCILE_INTERVAL`], and long ones, which expect their like, are billed what they used, exactly. The first long poll after short
+//! ones may also be billed what the thread did for others since the reading, but never more than its wall time.
+//!
+//! # Nesting
+//! `excluded` is the wall time of the current poll (or wrap) that others inside account for, `absent` the part of it in which the
+//! thread did not run: who accounts for the rest must not count that absence as its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quotient_core::Nanos;
+
+use super::{Charged, LOCAL, Local};
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::cpu_clock::OwnTime;
+use crate::group::GroupShared;
+use crate::meter::Meter;
+use crate::shared::Shared;
+
+/// Time that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for polls of tasks: no host gives a
+/// preempted thread its processor back sooner than that often, and two clock reads cost less than 0.1 % of it.
+const SUSPICIOUS: Nanos = Nanos(500_000);
+/// Age of a reading that is as good as none. Unit: nanoseconds. Default 20 us: what the thread did for others in that time is
+/// within what the two clocks differ by anyway.
+const FRESH: Nanos = Nanos(20_000);
+/// A difference between wall and CPU time that counts as none. Unit: nanoseconds. Default 20 us, as for polls of tasks:
+/// interrupts and reading skew stay below.
+const ABSENCE_FLOOR: Nanos = Nanos(20_000);
+
+/// A reading of the thread's CPU clock, and on which scheduler's clock that was when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    scheduler: usize,
+    time: OwnTime,
+}
+
+/// One `in_group` on this thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wrap {
+    started: Nanos,
+    /// The reading that its CPU time is measured from, not after its start.
+    reading: Option<OwnTime>,
+    /// What of its own time was charged already, because somebody read a clock.
+    shown: Nanos,
+    /// Own time in which the thread did not run, as far as somebody has looked.
+    absent: Nanos,
+}
+
+/// What [`replace_group`] replaced.
+pub(crate) struct Saved {
+    /// The group was the running task's own.
+    member: bool,
+    group: Option<Charged>,
+    excluded: Nanos,
+    absent: Nanos,
+    wrap: Option<Wrap>,
+    meter: Option<Box<Meter>>,
+}
+
+/// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`].
+pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now: Nanos) -> Saved {
+    let expects_long = group.long_wraps.load(Ordering::Relaxed);
+    LOCAL.with(|local| {
+        let reading = local.reading_for(shared, now, expects_long);
+        Saved {
+            member: local.keep_member(),
+            group: local.set_group(Some((shared.clone(), group.clone()))),
+            excluded: local.excluded.replace(Nanos::ZERO),
+            absent: local.absent.replace(Nanos::ZERO),
+            wrap: local.wrap.replace(Some(Wrap {
+                started: now,
+                reading,
+                shown: Nanos::ZERO,
+                absent: Nanos::ZERO,
+            })),
+            meter: local.pause_meter(),
+        }
+    })
+}
+
+/// Ends [`replace_group`] at `now`; returns the group's CPU time that is not charged yet, neither to somebody nested inside nor
+/// because it was shown.
+pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Nanos {
+    LOCAL.with(|local| {
+        let Some(wrap) = local.wrap.get() else {
+            return Nanos::ZERO;
+        };
+        let elapsed = now.saturating_sub(wrap.started);
+        let (own, cpu) = local.own_time(&wrap, now, elapsed > SUSPICIOUS);
+        if let (Some(cpu), Some((shared, _))) = (cpu, &*local.group.borrow()) {
+            let scheduler = Arc::as_ptr(shared).addr();
+            let time = OwnTime { wall: now, cpu };
+            local.reading.set(Some(Reading { scheduler, time }));
+        }
+        let long = elapsed > SUSPICIOUS;
+        if group.long_wraps.load(Ordering::Relaxed) != long {
+            group.long_wraps.store(long, Ordering::Relaxed);
+        }
+        let wall = elapsed.saturating_sub(local.excluded.get());
+        let absent = local.absent.get() + wall.saturating_sub(own);
+        drop(local.set_group(saved.group));
+        if saved.member {
+            drop(local.member.take());
+        }
+        local.wrap.set(saved.wrap);
+        local.noted.set(true);
+        local.excluded.set(saved.excluded.saturating_add(elapsed));
+        local.absent.set(saved.absent.saturating_add(absent));
+        local.resume_meter(saved.meter);
+        own.saturating_sub(wrap.shown)
+    })
+}
+
+impl Local {
+    /// The reading of the thread's CPU clock to measure from: the last one, or one that is made now.
+    fn reading_for(&self, shared: &Arc<Shared>, now: Nanos, expects_long: bool) -> Option<OwnTime> {
+        let scheduler = Arc::as_ptr(shared).addr();
+        let age_max = if expects_long {
+            FRESH
+        } else {
+            RECONCILE_INTERVAL
+        };
+        let known = self.reading.get().filter(|known| {
+            known.scheduler == scheduler && now.saturating_sub(known.time.wall) <= age_max
+        });
+        if let Some(known) = known {
+            return Some(known.time);
+        }
+        let cpu = thread_cpu_time()?;
+        let time = OwnTime { wall: now, cpu };
+        self.reading.set(Some(Reading { scheduler, time }));
+        Some(time)
+    }
+
+    /// The wrap's own CPU time so far, without what is nested in it; and the thread's CPU clock if it was to be looked at.
+    fn own_time(&self, wrap: &Wrap, now: Nanos, look: bool) -> (Nanos, Option<Nanos>) {
+        let elapsed = now.saturating_sub(wrap.started);
+        let wall = elapsed.saturating_sub(self.excluded.get());
+        let believed = wall.saturating_sub(wrap.absent);
+        let cpu = if look { thread_cpu_time() } else { None };
+        let (Some(reading), Some(cpu)) = (wrap.reading, cpu) else {
+            return (believed.max(wrap.shown), None);
+        };
+        let nested = self.excluded.get().saturating_sub(self.absent.get());
+        let used = cpu.saturating_sub(reading.cpu).saturating_sub(nested);
+        let own = if used.saturating_add(ABSENCE_FLOOR) >= wall {
+            wall
+        } else {
+            used
+        };
+        (own.max(wrap.shown), Some(cpu))
+    }
+
+    /// Somebody reads a clock inside the innermost wrap, `group`'s: what it used so far is charged now.
+    pub(super) fn show_wrap(&self, wrap: Wrap, group: &GroupShared, now: Nanos) {
+        let elapsed = now.saturating_sub(wrap.started);
+        let wall = elapsed.saturating_sub(self.excluded.get());
+        let believed = wall.saturating_sub(wrap.absent);
+        let look = believed.saturating_sub(wrap.shown) > SUSPICIOUS;
+        let (own, _) = self.own_time(&wrap, now, look);
+        group
+            .core
+            .add_foreign_cpu_time(own.saturating_sub(wrap.shown), now);
+        self.wrap.set(Some(Wrap {
+            shown: own,
+            absent: wall.saturating_sub(own),
+            ..wrap
+        }));
+    }
+}
