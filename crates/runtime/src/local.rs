@@ -363,15 +363,13 @@ pub(crate) fn throttled() -> Nanos {
         .unwrap_or(Nanos::ZERO)
 }
 
-/// The scheduler and the group that the caller's CPU time is charged to, if any.
+/// The scheduler and the group that the caller's CPU time is charged to, if any: those of the innermost task, `in_group` or
+/// meter on this thread.
 pub(crate) fn current_group() -> Option<Charged> {
     LOCAL
         .try_with(|local| {
-            local
-                .group
-                .try_borrow()
-                .ok()
-                .and_then(|group| group.clone())
+            let charged = local.group.try_borrow().ok()?.clone();
+            charged.or_else(|| meter::group(&local.meter))
         })
         .ok()
         .flatten()

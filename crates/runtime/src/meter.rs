@@ -25,7 +25,7 @@ use quotient_core::Nanos;
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::duration;
 use crate::group::Group;
-use crate::local;
+use crate::local::{self, Charged};
 
 /// A gap between two looks within which the time-stamp counter is believed. Unit: nanoseconds. Default 20 us, what also counts
 /// as no steal in a poll: a preemption costs the host more than that.
@@ -110,6 +110,9 @@ impl std::error::Error for MeterError {}
 /// # }
 /// ```
 ///
+/// Meanwhile the group is the thread's: [`Group::current`] is the group of the innermost meter, and [`crate::spawn`] and
+/// [`crate::spawn_blocking`] inherit it.
+///
 /// A thread that ends inside a meter is billed up to its end.
 #[derive(Debug)]
 #[must_use = "the thread is metered for as long as this lives"]
@@ -135,10 +138,14 @@ impl ThreadMeter {
             let path = group.path().to_owned();
             return Err(MeterError::GroupRemoved { path });
         }
+        if thread_cpu_time().is_none() {
+            return Err(MeterError::NoThreadClock);
+        }
         Self::enter_within(group)
     }
 
-    /// As [`ThreadMeter::enter`], for callers that see to it that nobody else bills the time.
+    /// As [`ThreadMeter::enter`], for callers that see to it that nobody else bills the time. Without a clock for threads nothing is
+    /// billed, but the thread works for the group all the same.
     pub(crate) fn enter_within(group: &Group) -> Result<Self, MeterError> {
         let place = local::with_meter(|slot| Meter::enter(slot, group));
         Ok(Self {
@@ -200,6 +207,8 @@ struct Entry {
 /// All meters of one thread, the innermost last. Never empty while it lies in its slot.
 pub(crate) struct Meter {
     entries: Vec<Entry>,
+    /// Whether the platform tells the thread's CPU time; if not, nothing is billed.
+    has_clock: bool,
     /// The thread's CPU clock at the last correction.
     base: Nanos,
     /// Time since then by the counter, gap by gap.
@@ -215,15 +224,28 @@ pub(crate) struct Meter {
 /// Where a thread keeps its meter.
 pub(crate) type Slot = Cell<Option<Box<Meter>>>;
 
+/// The group that the thread works for, if it is in a meter that bills.
+pub(crate) fn group(slot: &Slot) -> Option<Charged> {
+    let meter = slot.take()?;
+    let group = meter.entries.last().map(|entry| {
+        let group = &entry.group;
+        (group.shared.clone(), group.inner.clone())
+    });
+    slot.set(Some(meter));
+    group
+}
+
 impl Meter {
     fn enter(slot: &Slot, group: &Group) -> Result<usize, MeterError> {
-        let cpu = thread_cpu_time().ok_or(MeterError::NoThreadClock)?;
+        let clock = thread_cpu_time();
+        let cpu = clock.unwrap_or(Nanos::ZERO);
         let mut meter = match slot.take() {
             Some(mut meter) => {
                 meter.correct(cpu);
                 meter
             }
             None => Box::new(Self {
+                has_clock: clock.is_some(),
                 entries: Vec::with_capacity(1),
                 base: cpu,
                 estimate: Nanos::ZERO,
@@ -318,7 +340,7 @@ impl Meter {
         };
         let now = entry.group.shared.now();
         let gap = now.saturating_sub(self.looked);
-        if gap < RESOLUTION {
+        if gap < RESOLUTION || !self.has_clock {
             return;
         }
         self.looked = now;

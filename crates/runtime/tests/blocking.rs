@@ -5,8 +5,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{burn, guarded, on_every_host, runtime, scheduler};
-use quotient::SpawnError;
+use common::{burn, guarded, on_every_host, repeatedly, runtime, scheduler};
+use quotient::{Group, InGroupExt, SpawnError};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -69,4 +69,72 @@ fn block_in_place_brings_a_stand_in() {
 #[test]
 fn block_in_place_of_tokio_brings_a_stand_in() {
     others_run_while_all_block(|time| tokio::task::block_in_place(|| std::thread::sleep(time)));
+}
+
+#[test]
+fn blocking_functions_inherit_the_group_and_so_does_what_they_spawn() {
+    repeatedly(|workers| async move {
+        let (scheduler, group) = scheduler(workers);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let path = || Group::current().map(|group| group.path().to_owned());
+        let outside = group.spawn(async move {
+            quotient::spawn_blocking(move || {
+                // Detached: nobody would learn that it never ran.
+                drop(quotient::spawn(async move { sender.send(path()).unwrap() }));
+                let inner = quotient::spawn_blocking(path).unwrap();
+                let inner = tokio::runtime::Handle::current().block_on(inner).unwrap();
+                assert_eq!(inner, path());
+                path()
+            })
+            .unwrap()
+            .await
+            .unwrap()
+        });
+        assert_eq!(outside.await.unwrap().unwrap(), "tenants/acme");
+        assert_eq!(receiver.await.unwrap().unwrap(), "tenants/acme");
+        // The pool's thread keeps nothing of it.
+        let later = tokio::task::spawn_blocking(path).await.unwrap();
+        assert_eq!(later, None);
+        scheduler.shutdown().await;
+    });
+}
+
+/// What was inherited is no place on a processor: a future in a group takes its turn there, too.
+#[test]
+fn a_future_in_another_group_inside_a_blocking_function_is_gated() {
+    repeatedly(|workers| async move {
+        let (scheduler, group) = scheduler(workers);
+        let other = scheduler.group("other").unwrap().create().unwrap();
+        other.freeze().unwrap();
+        let target = other.clone();
+        let task = group.spawn(async move {
+            let function = move || {
+                let inside = async { Group::current().unwrap().path().to_owned() };
+                tokio::runtime::Handle::current().block_on(inside.in_group(&target))
+            };
+            quotient::spawn_blocking(function).unwrap().await.unwrap()
+        });
+        tokio::time::sleep(3 * MS).await;
+        assert!(!task.is_finished(), "ran in a frozen group");
+        other.thaw().unwrap();
+        assert_eq!(task.await.unwrap(), "other");
+        scheduler.shutdown().await;
+    });
+}
+
+/// What a blocking function sleeps is no reason to bill the rest of the poll less than it used.
+#[test]
+fn a_poll_that_computes_and_blocks_is_billed_what_it_computed() {
+    repeatedly(|workers| async move {
+        let (scheduler, group) = scheduler(workers);
+        let task = group.spawn(async {
+            burn(3 * MS);
+            quotient::block_in_place(|| std::thread::sleep(20 * MS));
+            burn(3 * MS);
+        });
+        task.await.unwrap();
+        let billed = group.cpu_time();
+        assert!(billed >= 6 * MS && billed < 20 * MS, "billed {billed:?}");
+        scheduler.shutdown().await;
+    });
 }

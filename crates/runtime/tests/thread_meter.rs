@@ -4,6 +4,8 @@ mod common;
 
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use common::time_here;
 use common::{burn, runtime};
 use quotient::{Group, MeterError, Scheduler, ThreadMeter};
 
@@ -21,16 +23,6 @@ fn arena() -> (tokio::runtime::Runtime, Scheduler, Group, Group) {
     (runtime, scheduler, a, b)
 }
 
-/// CPU time of the calling thread, by the operating system.
-#[cfg(target_os = "linux")]
-fn thread_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_is_billed_what_the_system_says_it_used() {
@@ -38,14 +30,14 @@ fn a_thread_is_billed_what_the_system_says_it_used() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let outer_start = thread_time();
+                let outer_start = time_here();
                 let mut meter = ThreadMeter::enter(&a).unwrap();
-                let inner_start = thread_time();
+                let inner_start = time_here();
                 burn(20 * MS);
                 std::thread::sleep(10 * MS);
-                let inner = thread_time() - inner_start;
+                let inner = time_here() - inner_start;
                 let billed = meter.leave().unwrap();
-                let outer = thread_time() - outer_start;
+                let outer = time_here() - outer_start;
                 assert!(
                     billed >= inner && billed <= outer,
                     "billed {billed:?}, used {inner:?} to {outer:?}"
@@ -66,7 +58,7 @@ fn reading_often_bills_no_stolen_time() {
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                let start = thread_time();
+                let start = time_here();
                 let mut meter = ThreadMeter::enter(&a).unwrap();
                 let mut last = a.cpu_time();
                 for _ in 0..200_000 {
@@ -75,7 +67,7 @@ fn reading_often_bills_no_stolen_time() {
                     last = now;
                 }
                 let billed = meter.leave().unwrap();
-                let used = thread_time() - start;
+                let used = time_here() - start;
                 // Each preemption is read from the system's clock; what the counter added in short gaps is a fraction.
                 assert!(
                     billed <= used.mul_f64(1.1) + MS,
@@ -264,5 +256,51 @@ fn blocking_functions_are_billed_while_they_run() {
         }))
         .unwrap();
     assert!(during > before, "{before:?} to {during:?}");
+    runtime.block_on(scheduler.shutdown());
+}
+
+#[test]
+fn the_group_of_the_innermost_meter_is_current_and_spawns_inherit_it() {
+    let (runtime, scheduler, a, b) = arena();
+    let path = || Group::current().map(|group| group.path().to_owned());
+    let task = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            assert_eq!(path(), None);
+            let outer = ThreadMeter::enter(&a).unwrap();
+            assert_eq!(path().unwrap(), "tenants/a");
+            let task = {
+                let _inner = ThreadMeter::enter(&b).unwrap();
+                assert_eq!(path().unwrap(), "tenants/b");
+                quotient::spawn(async move { path() })
+            };
+            assert_eq!(path().unwrap(), "tenants/a");
+            drop(outer);
+            assert_eq!(path(), None);
+            task
+        });
+        thread.join().unwrap()
+    });
+    assert_eq!(runtime.block_on(task).unwrap().unwrap(), "tenants/b");
+    runtime.block_on(scheduler.shutdown());
+}
+
+/// The meter pauses while a virtual CPU is polled, and is back after it.
+#[test]
+fn a_task_on_a_metered_thread_is_in_its_own_group() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let scheduler = {
+        let _inside = runtime.enter();
+        Scheduler::builder().build().unwrap()
+    };
+    let a = scheduler.group("a").unwrap().create().unwrap();
+    let b = scheduler.group("b").unwrap().create().unwrap();
+    let meter = ThreadMeter::enter(&a).unwrap();
+    let task = b.spawn(async { Group::current().unwrap().path().to_owned() });
+    assert_eq!(runtime.block_on(task).unwrap(), "b");
+    assert_eq!(Group::current().unwrap().path(), "a");
+    drop(meter);
     runtime.block_on(scheduler.shutdown());
 }
