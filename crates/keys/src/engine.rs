@@ -53,7 +53,7 @@ use crate::counting::{Reserved, finish, reserve, undo};
 use crate::deferred::Deferred;
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
-use crate::mode::Mode;
+use crate::mode::{Mode, Writes};
 use crate::registry;
 use crate::status::{EngineStatus, KeyStatus};
 use crate::text::Text;
@@ -396,6 +396,18 @@ pub fn set_mode(mode: Mode) -> Result<Receipt, ModeError> {
     lock().set_mode(mode)
 }
 
+/// Decides how many bytes a write covers from now on: see [`Writes`].
+pub fn set_writes(writes: Writes) {
+    lock().text.set_writes(writes);
+}
+
+/// Decides whether pages of code may be made writable *while they are executable*, for the length of a flip, where the
+/// process's memory file cannot be had. Not unless this is called with `true`: meanwhile a stray write becomes code. If the
+/// kernel refuses to take the permission back, [`EngineStatus::left_writable`] says so. To be called before [`patch`].
+pub fn allow_writable_code(allowed: bool) {
+    lock().text.allow_writable_code(allowed);
+}
+
 /// The figures of the engine.
 pub fn status() -> EngineStatus {
     let mut engine = lock();
@@ -404,6 +416,7 @@ pub fn status() -> EngineStatus {
     EngineStatus {
         mode: engine.text.mode(),
         default_mode: engine.text.default_mode(),
+        mode_reason: engine.text.mode_reason(),
         soft_reason: engine.text.soft_reason(),
         writer: engine.text.writer(),
         keys: registry::keys().len(),
@@ -413,6 +426,8 @@ pub fn status() -> EngineStatus {
         barriers: engine.barriers,
         traps: totals.traps,
         displaced: engine.text.displaced(),
+        writes: engine.text.writes(),
+        left_writable: engine.text.left_writable(),
     }
 }
 

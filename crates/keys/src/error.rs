@@ -62,8 +62,13 @@ pub enum FlipError {
         /// `errno` of `membarrier`.
         errno: i32,
     },
-    /// A mode that works through breakpoints found another `SIGTRAP` handler in place of ours.
+    /// A mode that works through breakpoints found a `SIGTRAP` handler in place of ours that does not lead to it.
     HandlerDisplaced,
+    /// A mode that works through breakpoints found a thread that blocks `SIGTRAP`: a breakpoint would kill the process.
+    TrapBlocked {
+        /// The kernel's id of the thread.
+        thread: i32,
+    },
 }
 
 impl fmt::Display for FlipError {
@@ -111,6 +116,10 @@ impl fmt::Display for FlipError {
             Self::HandlerDisplaced => write!(
                 formatter,
                 "another SIGTRAP handler replaced the one of the static keys"
+            ),
+            Self::TrapBlocked { thread } => write!(
+                formatter,
+                "thread {thread} blocks SIGTRAP: a breakpoint would kill the process"
             ),
         }
     }

@@ -83,13 +83,13 @@ mod status;
 mod text;
 
 pub use engine::{
-    Change, Receipt, disable_transaction, enable_transaction, patch, patch_all, patch_keys,
-    set_mode, soften_all, status, transaction,
+    Change, Receipt, allow_writable_code, disable_transaction, enable_transaction, patch,
+    patch_all, patch_keys, set_mode, set_writes, soften_all, status, transaction,
 };
 pub use error::{FlipError, ModeError};
 pub use guard::EnableGuard;
 pub use key::{Key, StaticKey, StaticKeyFalse, StaticKeyTrue};
-pub use mode::{Mode, SoftReason, Writer};
+pub use mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 pub use registry::{find, keys, set_by_name};
 pub use status::{EngineStatus, KeyStatus};
 

@@ -59,6 +59,28 @@ impl fmt::Display for Mode {
     }
 }
 
+/// Who chose the mode in force, when it is not [`Mode::Soft`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ModeReason {
+    /// The processor's vendor, or the practice on its processors, vouches for it; DESIGN has the argument.
+    Processor,
+    /// The environment variable `QUOTIENT_KEYS`.
+    Environment,
+    /// The program, by [`set_mode`](crate::set_mode).
+    Program,
+}
+
+impl fmt::Display for ModeReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Processor => "fits the processor",
+            Self::Environment => "the environment variable QUOTIENT_KEYS",
+            Self::Program => "the program's choice",
+        })
+    }
+}
+
 /// Why the engine is in [`Mode::Soft`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -67,6 +89,8 @@ pub enum SoftReason {
     NotAsked,
     /// The environment variable `QUOTIENT_KEYS` says so, or says something that is no mode.
     Environment,
+    /// Nobody vouches for this processor; the program may still choose a mode by [`set_mode`](crate::set_mode).
+    Processor,
     /// No patching has been written for this processor or operating system.
     Platform,
     /// The kernel refuses `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`: too old, or a sandbox.
@@ -84,6 +108,7 @@ impl fmt::Display for SoftReason {
         formatter.write_str(match self {
             Self::NotAsked => "the application has not asked",
             Self::Environment => "the environment variable QUOTIENT_KEYS",
+            Self::Processor => "nobody vouches for this processor",
             Self::Platform => "no patching on this platform",
             Self::NoBarrier => "no membarrier",
             Self::Unpatchable => "code cannot be written",
@@ -93,12 +118,25 @@ impl fmt::Display for SoftReason {
     }
 }
 
+/// How many bytes a write covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Writes {
+    /// Each site is written apart, and no byte that is not the engine's. The default.
+    #[default]
+    Exact,
+    /// Sites that lie close together are written in one call, with what lies between them: many times fewer system calls for
+    /// a key with hundreds of sites. Somebody else who changes that code in the same microsecond (a debugger, a uprobe,
+    /// another patcher) may find his change lost, or taken back.
+    Coalesced,
+}
+
 /// How the engine writes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// `pwrite` to the process's own memory file: no change of any mapping, works when pages may not become writable.
     ProcMem,
-    /// Pages made writable for the length of the transaction.
+    /// Pages made writable for the length of the transaction; only if [`allow_writable_code`](crate::allow_writable_code) was
+    /// called.
     Mprotect,
 }
 

@@ -1,6 +1,6 @@
 //! What the engine can tell about itself and about one key.
 
-use crate::mode::{Mode, SoftReason, Writer};
+use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 
 /// The figures of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct EngineStatus {
     /// The mode that this process and processor get without [`set_mode`](crate::set_mode); soft until the application has
     /// asked for patching, since it takes a try to know.
     pub default_mode: Mode,
+    /// Who chose the mode, if it is not [`Mode::Soft`].
+    pub mode_reason: Option<ModeReason>,
     /// Why the mode is [`Mode::Soft`], if it is.
     pub soft_reason: Option<SoftReason>,
     /// The writer that worked last.
@@ -59,6 +61,11 @@ pub struct EngineStatus {
     pub barriers: u64,
     /// Traps since the start, those of sites only.
     pub traps: u64,
-    /// Transactions that found the `SIGTRAP` handler replaced and therefore wrote the opcode directly.
+    /// Transactions that were refused because the `SIGTRAP` handler was replaced.
     pub displaced: u64,
+    /// How many bytes a write covers.
+    pub writes: Writes,
+    /// `errno` of the kernel's refusal to take the write permission from code pages again, if it refused the last time; see
+    /// [`allow_writable_code`](crate::allow_writable_code).
+    pub left_writable: Option<i32>,
 }

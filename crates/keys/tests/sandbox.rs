@@ -6,8 +6,8 @@
 use std::process::Command;
 
 use quotient_keys::{
-    FlipError, Mode, SoftReason, Writer, patch_all, set_mode, soften_all, static_branch,
-    static_branch_likely, static_key, status,
+    FlipError, Mode, SoftReason, Writer, allow_writable_code, patch_all, set_mode, soften_all,
+    static_branch, static_branch_likely, static_key, status,
 };
 
 static_key! {
@@ -62,35 +62,64 @@ fn kill_on(calls: &[libc::c_long]) {
     filter(calls, libc::SECCOMP_RET_KILL_PROCESS);
 }
 
-fn filter(calls: &[libc::c_long], action: u32) {
-    let statement = |code: u32, jump_true: u8, jump_false: u8, value: u32| libc::sock_filter {
+fn statement(code: u32, jump_true: u8, jump_false: u8, value: u32) -> libc::sock_filter {
+    libc::sock_filter {
         code: code as u16,
         jt: jump_true,
         jf: jump_false,
         k: value,
-    };
-    // The call's number is the first field of what the filter sees.
-    let mut program = vec![statement(
-        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-        0,
-        0,
-        0,
-    )];
-    for &call in calls {
-        program.push(statement(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            call as u32,
-        ));
-        program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
     }
-    program.push(statement(
-        libc::BPF_RET | libc::BPF_K,
-        0,
-        0,
-        libc::SECCOMP_RET_ALLOW,
-    ));
+}
+
+fn load(offset: u32) -> libc::sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
+}
+
+fn answer(action: u32) -> libc::sock_filter {
+    statement(libc::BPF_RET | libc::BPF_K, 0, 0, action)
+}
+
+const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const IF_ANY_BIT: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
+
+fn filter(calls: &[libc::c_long], action: u32) {
+    // The call's number is the first field of what the filter sees.
+    let mut program = vec![load(0)];
+    for &call in calls {
+        program.push(statement(IF_EQUAL, 0, 1, call as u32));
+        program.push(answer(action));
+    }
+    program.push(answer(libc::SECCOMP_RET_ALLOW));
+    install(&mut program);
+}
+
+/// What an `mprotect` asks for.
+enum Protection {
+    /// Whatever is executable.
+    Executable,
+    /// Code as it should be.
+    ReadExecute,
+}
+
+/// From now on such a call of `mprotect` has that result.
+fn on_mprotect(protection: Protection, action: u32) {
+    /// Offset of the third argument's lower half in what the filter sees.
+    const THIRD_ARGUMENT: u32 = 32;
+    let (test, value) = match protection {
+        Protection::Executable => (IF_ANY_BIT, libc::PROT_EXEC),
+        Protection::ReadExecute => (IF_EQUAL, libc::PROT_READ | libc::PROT_EXEC),
+    };
+    install(&mut [
+        load(0),
+        statement(IF_EQUAL, 0, 3, libc::SYS_mprotect as u32),
+        load(THIRD_ARGUMENT),
+        statement(test, 0, 1, value as u32),
+        answer(action),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
+fn install(program: &mut [libc::sock_filter]) {
     let filter = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -133,6 +162,9 @@ fn run_case(case: &str) {
         "no memory file" => {
             deny(&[libc::SYS_open, libc::SYS_openat]);
             asked_flips_work();
+            assert_soft(SoftReason::Unpatchable);
+            allow_writable_code(true);
+            asked_flips_work();
             assert_eq!(CAGED.status().writer, Some(Writer::Mprotect));
             for mode in Mode::ALL {
                 set_mode(mode).expect("every mode works with either writer");
@@ -141,20 +173,39 @@ fn run_case(case: &str) {
         }
         "memory file not writable" => {
             deny(&[libc::SYS_pwrite64]);
+            allow_writable_code(true);
             asked_flips_work();
             assert_eq!(CAGED.status().writer, Some(Writer::Mprotect));
         }
         "no writer" => {
             deny(&[libc::SYS_open, libc::SYS_openat, libc::SYS_mprotect]);
+            allow_writable_code(true);
             asked_flips_work();
             assert_soft(SoftReason::Unpatchable);
         }
         "no write-execute and no memory file" => {
             deny(&[libc::SYS_open, libc::SYS_openat]);
             if deny_write_execute() {
+                allow_writable_code(true);
                 asked_flips_work();
                 assert_soft(SoftReason::Unpatchable);
             }
+        }
+        "executable pages stay as they are" => {
+            on_mprotect(Protection::Executable, libc::SECCOMP_RET_KILL_PROCESS);
+            patch_all();
+            for mode in Mode::ALL {
+                set_mode(mode).expect("nothing hinders");
+                flips_work();
+            }
+        }
+        "pages cannot be locked again" => {
+            deny(&[libc::SYS_open, libc::SYS_openat]);
+            let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+            on_mprotect(Protection::ReadExecute, denied);
+            allow_writable_code(true);
+            asked_flips_work();
+            assert_eq!(status().left_writable, Some(libc::EPERM));
         }
         "no barrier" => {
             deny(&[libc::SYS_membarrier]);
@@ -212,10 +263,23 @@ fn run_case_of_later_loss(case: &str) {
                 );
             }
         }
+        "memory file lost later" => {
+            patch_all();
+            flips_work();
+            // The descriptor is kept.
+            deny(&[libc::SYS_open, libc::SYS_openat, libc::SYS_mprotect]);
+            flips_work();
+            assert!(CAGED.status().patched > 0);
+        }
         "writers lost later" => {
             patch_all();
             flips_work();
-            deny(&[libc::SYS_open, libc::SYS_openat, libc::SYS_mprotect]);
+            deny(&[
+                libc::SYS_pwrite64,
+                libc::SYS_open,
+                libc::SYS_openat,
+                libc::SYS_mprotect,
+            ]);
             for _ in 0..3 {
                 assert_eq!(
                     CAGED.enable(),
@@ -267,11 +331,14 @@ fn keys_stay_right_in_every_sandbox() {
         "memory file not writable",
         "no writer",
         "no write-execute and no memory file",
+        "executable pages stay as they are",
+        "pages cannot be locked again",
         "no barrier",
         "a barrier is death, and nobody asked",
         "a barrier is death, and the operator says soft",
         "softened before",
         "barrier lost later",
+        "memory file lost later",
         "writers lost later",
         "writers lost while nothing is patched",
     ] {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::in_mode;
 use hammer::{HAMMERED, evaluate, expected};
-use quotient_keys::{Mode, set_mode, static_key, status};
+use quotient_keys::{FlipError, Mode, ModeError, set_mode, static_key, status};
 
 static_key! {
     /// Flipped by many threads.
@@ -186,11 +186,9 @@ fn a_replaced_handler_is_noticed() {
             0
         );
         let before = status().displaced;
-        let receipt = HAMMERED.enable().expect("strict mode goes the direct way");
-        assert_eq!(receipt.barriers, 1);
+        assert_eq!(HAMMERED.enable(), Err(FlipError::HandlerDisplaced));
         assert!(status().displaced > before);
-        assert_eq!(evaluate(), expected(true));
-        HAMMERED.disable().expect("strict mode goes the direct way");
+        assert_eq!((evaluate(), HAMMERED.count()), (expected(false), 0));
         assert_eq!(
             libc::sigaction(libc::SIGTRAP, &raw const ours, core::ptr::null_mut()),
             0
@@ -203,6 +201,77 @@ fn a_replaced_handler_is_noticed() {
         "likely and unlikely sites, two each"
     );
     HAMMERED.disable().expect("nothing hinders");
+}
+
+/// Blocks every signal in this thread, as many libraries do in theirs.
+fn block_all_signals() {
+    // SAFETY: fills a local and hands it to the kernel.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, core::ptr::null_mut());
+    }
+}
+
+/// What the default mode does beside a thread that blocks `SIGTRAP`, and what the modes with breakpoints do.
+#[test]
+fn a_thread_that_blocks_traps_is_not_killed() {
+    let _handlers = install_handlers();
+    let Some(_guard) = in_mode(Mode::Biased) else {
+        return;
+    };
+    let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            block_all_signals();
+            started.store(true, Ordering::SeqCst);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::black_box(evaluate());
+            }
+        });
+        while !started.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        set_mode(status().default_mode).expect("is available");
+        for _ in 0..500 {
+            HAMMERED.enable().expect("nothing hinders");
+            HAMMERED.disable().expect("nothing hinders");
+        }
+        for mode in [Mode::Strict, Mode::Int3, Mode::OneByOne] {
+            let refused = set_mode(mode);
+            assert!(
+                matches!(refused, Err(ModeError::Flip(FlipError::TrapBlocked { .. }))),
+                "{mode}: {refused:?}"
+            );
+        }
+        assert_eq!(status().mode, status().default_mode);
+        stop.store(true, Ordering::SeqCst);
+    });
+    set_mode(Mode::Strict).expect("nobody blocks traps any more");
+    let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            block_all_signals();
+            started.store(true, Ordering::SeqCst);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::black_box(evaluate());
+            }
+        });
+        while !started.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let refused = HAMMERED.enable();
+        assert!(
+            matches!(refused, Err(FlipError::TrapBlocked { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(
+            evaluate(),
+            expected(false),
+            "a failed flip has not happened"
+        );
+        stop.store(true, Ordering::SeqCst);
+    });
 }
 
 /// The child's part of the next test: does nothing unless asked.

@@ -4,7 +4,7 @@ use super::Figures;
 use crate::engine::{Flip, Receipt};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
-use crate::mode::{Mode, SoftReason, Writer};
+use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 
 pub(crate) struct Text;
 
@@ -29,6 +29,10 @@ impl Text {
         Mode::Soft
     }
 
+    pub(crate) fn mode_reason(&self) -> Option<ModeReason> {
+        None
+    }
+
     pub(crate) fn soft_reason(&self) -> Option<SoftReason> {
         Some(SoftReason::Platform)
     }
@@ -40,6 +44,18 @@ impl Text {
     pub(crate) fn displaced(&self) -> u64 {
         0
     }
+
+    pub(crate) fn left_writable(&self) -> Option<i32> {
+        None
+    }
+
+    pub(crate) fn set_writes(&mut self, _writes: Writes) {}
+
+    pub(crate) fn writes(&self) -> Writes {
+        Writes::default()
+    }
+
+    pub(crate) fn allow_writable_code(&mut self, _allowed: bool) {}
 
     pub(crate) fn release(
         &mut self,

@@ -69,6 +69,17 @@ impl Library {
         Self(library)
     }
 
+    /// Calls a function of the library that takes a number and returns one.
+    fn call_with(&self, name: &CStr, argument: usize) -> c_int {
+        // SAFETY: a valid string; `plugin_round` is the function that is called so.
+        unsafe {
+            let symbol = dlsym(self.0, name.as_ptr());
+            assert!(!symbol.is_null(), "the library lacks {name:?}");
+            let function: extern "C" fn(usize) -> c_int = std::mem::transmute(symbol);
+            function(argument)
+        }
+    }
+
     /// Calls a function of the library that takes nothing.
     fn call<T>(&self, name: &CStr) -> T {
         // SAFETY: a valid string; the libraries' functions take nothing and return what their callers below say.
@@ -83,8 +94,23 @@ impl Library {
 
 /// The library has an engine of its own and checks itself.
 fn check_plugin(path: &str) {
-    let failures: c_int = Library::load(path).call(c"check_plugin");
+    let library = Library::load(path);
+    let failures: c_int = library.call(c"check_plugin");
     assert_eq!(failures, 0, "the library found something wrong");
+    for ours in Mode::ALL {
+        quotient_keys::set_mode(ours).expect("the mode is available beside another engine");
+        for (index, theirs) in Mode::ALL.into_iter().enumerate() {
+            let failures = library.call_with(c"plugin_round", index);
+            assert_eq!(failures, 0, "the library in {theirs} beside a program in {ours}");
+            for on in [true, false] {
+                let flipped = EVERYWHERE.set(on);
+                assert!(flipped.is_ok(), "{ours} beside a library in {theirs}: {flipped:?}");
+                assert!(outcomes().into_iter().all(|outcome| outcome == on));
+            }
+        }
+    }
+    assert_eq!(status().displaced, 0);
+    quotient_keys::patch();
 }
 
 /// A library without sites finds none, and patches none of ours.

@@ -3,7 +3,7 @@
 //! It answers three questions at once: whether a writer works, which one, and whether this process is run by something
 //! that keeps translations of code it has seen (an emulator), where a patched site would go on doing the old thing.
 
-use super::writer::{CodeWriter, Edit};
+use super::writer::{CodeWriter, Edit, Tools};
 use crate::mode::{SoftReason, Writer};
 
 core::arch::global_asm!(
@@ -31,9 +31,9 @@ const OPCODE_JUMP: u8 = 0xEB;
 const OPCODE_TEST: u8 = 0xA8;
 
 /// Patches the canary twice. The caller holds the engine's lock, and nobody else calls the canary.
-pub(super) fn probe() -> Result<Writer, SoftReason> {
+pub(super) fn probe(tools: &mut Tools) -> Result<Writer, SoftReason> {
     let address = (quotient_keys_canary_v1 as *const ()).expose_provenance();
-    let mut writer = CodeWriter::open(address, address + 1, Vec::new());
+    let mut writer = CodeWriter::new(address, address + 1, tools);
     for (opcode, answer) in [(OPCODE_TEST, 0), (OPCODE_JUMP, 1)] {
         // SAFETY: one byte of a function that this thread alone executes; both opcodes take the operand that follows.
         let written =

@@ -1,17 +1,24 @@
 //! Which mode a process gets when it asks to be patched: what its operator says, otherwise what fits the processor.
 
 use super::processor;
-use crate::mode::Mode;
+use crate::mode::{Mode, ModeReason, SoftReason};
 
 /// The operator's word: `soft` (no code is written, whatever the program asks for) or the name of another mode.
 const VARIABLE: &str = "QUOTIENT_KEYS";
 
-/// The mode of the environment variable, or else of the processor. `None`: the operator wants no patching. A word that is no
-/// mode counts as that: somebody wanted something else than the default, and soft is always right.
-pub(super) fn mode() -> Option<Mode> {
+/// The mode and who chose it; or why there is none but soft. A word that is no mode counts as `soft`: somebody wanted
+/// something else than the default, and soft is always right.
+pub(super) fn mode() -> Result<(Mode, ModeReason), SoftReason> {
     match std::env::var_os(VARIABLE) {
-        Some(word) => word.to_str().and_then(mode_of),
-        None => Some(processor::default_mode()),
+        Some(word) => {
+            let mode = word.to_str().and_then(mode_of);
+            let mode = mode.ok_or(SoftReason::Environment)?;
+            Ok((mode, ModeReason::Environment))
+        }
+        None => match processor::default_mode() {
+            Mode::Soft => Err(SoftReason::Processor),
+            mode => Ok((mode, ModeReason::Processor)),
+        },
     }
 }
 

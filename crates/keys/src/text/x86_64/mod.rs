@@ -8,10 +8,12 @@ mod batch;
 mod canary;
 mod choice;
 mod fork;
+mod memory;
 mod processor;
 mod protocol;
 mod site;
 mod table;
+mod threads;
 mod trap;
 mod writer;
 
@@ -19,11 +21,12 @@ use self::batch::BatchQueue;
 use self::protocol::Conversion;
 use self::site::Form;
 use self::table::Table;
+use self::writer::Tools;
 use super::Figures;
 use crate::engine::{Flip, Receipt};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
-use crate::mode::{Mode, SoftReason, Writer};
+use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 use crate::registry;
 
 /// The sites of this program or library and the mode in force. Lives in the engine, under its lock.
@@ -32,16 +35,20 @@ pub(crate) struct Text {
     is_prepared: bool,
     table: Table,
     mode: Mode,
-    default_mode: Mode,
+    /// What this process gets when it asks, before it is known whether it can have it.
+    default: Result<(Mode, ModeReason), SoftReason>,
     soft_reason: Option<SoftReason>,
+    /// Who chose the mode, while it is not soft.
+    mode_reason: ModeReason,
+    /// Whether the process was tried.
+    is_tried: bool,
     /// Why this process can never patch.
     unavailable: Option<SoftReason>,
     writer: Option<Writer>,
     /// Jumps were written that some thread may not have seen: a barrier must succeed before any key changes.
     barrier_owed: bool,
     displaced: u64,
-    /// Where code is prepared before it is written: kept, because a fresh one would be page faults in every flip.
-    buffer: Vec<u8>,
+    tools: Tools,
 }
 
 impl Text {
@@ -51,13 +58,15 @@ impl Text {
             is_prepared: false,
             table: Table::empty(),
             mode: Mode::Soft,
-            default_mode: Mode::Soft,
+            default: Err(SoftReason::NotAsked),
             soft_reason: Some(SoftReason::NotAsked),
+            mode_reason: ModeReason::Processor,
+            is_tried: false,
             unavailable: None,
             writer: None,
             barrier_owed: false,
             displaced: 0,
-            buffer: Vec::new(),
+            tools: Tools::new(),
         }
     }
 
@@ -81,31 +90,39 @@ impl Text {
         }
         self.is_prepared = true;
         self.soft_reason = None;
-        let Some(mode) = choice::mode() else {
-            // What the operator forbids is not even tried.
-            self.unavailable = Some(SoftReason::Environment);
-            self.soft_reason = self.unavailable;
-            return;
-        };
-        match self.probe(mode) {
-            Ok(()) => {
-                self.default_mode = mode;
-                self.mode = mode;
+        let chosen = choice::mode();
+        self.default = chosen;
+        // What the operator forbids, and what nobody vouches for, is not even tried.
+        match chosen {
+            Ok((mode, reason)) => {
+                if self.try_process().is_ok() {
+                    self.mode = mode;
+                    self.mode_reason = reason;
+                }
             }
-            Err(reason) => {
-                self.unavailable = Some(reason);
-                self.soft_reason = Some(reason);
-            }
+            Err(SoftReason::Processor) => {}
+            Err(reason) => self.unavailable = Some(reason),
+        }
+        self.soft_reason = self.unavailable.or(chosen.err());
+        if self.mode.traps() && trap::install(&self.table).is_err() {
+            self.mode = Mode::Soft;
+            self.soft_reason = Some(SoftReason::Unpatchable);
         }
     }
 
-    fn probe(&mut self, mode: Mode) -> Result<(), SoftReason> {
+    /// Whether this process can patch at all; found out once.
+    fn try_process(&mut self) -> Result<(), SoftReason> {
+        if !self.is_tried {
+            self.is_tried = true;
+            self.unavailable = self.probe().err();
+        }
+        self.unavailable.map_or(Ok(()), Err)
+    }
+
+    fn probe(&mut self) -> Result<(), SoftReason> {
         barrier::register().map_err(|_| SoftReason::NoBarrier)?;
         barrier::sync_core().map_err(|_| SoftReason::NoBarrier)?;
-        self.writer = Some(canary::probe()?);
-        if mode.traps() && trap::install(&self.table).is_err() {
-            return Err(SoftReason::Unpatchable);
-        }
+        self.writer = Some(canary::probe(&mut self.tools)?);
         Ok(())
     }
 
@@ -118,7 +135,14 @@ impl Text {
     }
 
     pub(crate) fn default_mode(&self) -> Mode {
-        self.default_mode
+        match (self.default, self.unavailable) {
+            (Ok((mode, _)), None) => mode,
+            _ => Mode::Soft,
+        }
+    }
+
+    pub(crate) fn mode_reason(&self) -> Option<ModeReason> {
+        (self.mode != Mode::Soft).then_some(self.mode_reason)
     }
 
     pub(crate) fn soft_reason(&self) -> Option<SoftReason> {
@@ -130,6 +154,27 @@ impl Text {
             None
         } else {
             self.writer
+        }
+    }
+
+    pub(crate) fn left_writable(&self) -> Option<i32> {
+        self.tools.left_writable
+    }
+
+    pub(crate) fn set_writes(&mut self, writes: Writes) {
+        self.tools.writes = writes;
+    }
+
+    pub(crate) fn writes(&self) -> Writes {
+        self.tools.writes
+    }
+
+    pub(crate) fn allow_writable_code(&mut self, allowed: bool) {
+        self.tools.may_unlock = allowed;
+        // Another way is open: whether it leads anywhere is to be tried again.
+        if allowed && self.unavailable == Some(SoftReason::Unpatchable) {
+            (self.is_prepared, self.is_tried) = (false, false);
+            self.unavailable = None;
         }
     }
 
@@ -146,15 +191,42 @@ impl Text {
         let candidates = flips.iter().map(|flip| self.table.sites_of(flip.key).len());
         let mut work = Vec::with_capacity(candidates.sum());
         for flip in flips {
-            for &index in self.table.sites_of(flip.key) {
+            for position in 0..self.table.sites_of(flip.key).len() {
+                let index = self.table.sites_of(flip.key)[position];
                 let site = &self.table.sites[index as usize];
-                if site.bias != flip.target && site.form != Form::Jump {
-                    self.table.refuse_foreign(site)?;
+                if site.bias != flip.target && self.must_change(index)? {
                     work.push(index);
                 }
             }
         }
         self.make_jumps(work, receipt)
+    }
+
+    /// Whether a site has to be rewritten to become a jump.
+    ///
+    /// # Errors
+    /// [`FlipError::UnexpectedOpcode`]: it holds a cheap form, as far as we know, under somebody else's instruction.
+    fn must_change(&mut self, index: u32) -> Result<bool, FlipError> {
+        self.learn(index);
+        let site = &self.table.sites[index as usize];
+        if site.form == Form::Jump {
+            return Ok(false);
+        }
+        self.table.refuse_foreign(site)?;
+        Ok(true)
+    }
+
+    /// Takes note of what is really there, if it is a form of ours.
+    fn learn(&mut self, index: u32) {
+        let site = &mut self.table.sites[index as usize];
+        if site.is_ours() {
+            return;
+        }
+        if let Some(form) = site.resting_form() {
+            site.set_form(form);
+            // Who wrote it may not have shown it to every thread.
+            self.barrier_owed |= form == Form::Jump;
+        }
     }
 
     /// `work` holds sites that are ours.
@@ -188,18 +260,27 @@ impl Text {
         let mut work = Vec::with_capacity(candidates.sum());
         for key in keys {
             let value = key.state();
-            let can_rest = |index: &&u32| {
-                let site = &self.table.sites[**index as usize];
-                site.bias == value && site.form != rest && site.is_ours()
-            };
-            work.extend(self.table.sites_of(key).iter().filter(can_rest));
+            for position in 0..self.table.sites_of(key).len() {
+                let index = self.table.sites_of(key)[position];
+                if self.table.sites[index as usize].bias != value {
+                    continue;
+                }
+                self.learn(index);
+                let site = &self.table.sites[index as usize];
+                if site.form != rest && site.is_ours() {
+                    work.push(index);
+                }
+            }
         }
         if work.is_empty() {
             return;
         }
         work.sort_unstable();
-        let failed = self.convert(&work, rest, receipt).is_err();
-        if failed && self.table.is_neutral() {
+        let lost = matches!(
+            self.convert(&work, rest, receipt),
+            Err(FlipError::Unpatchable { .. } | FlipError::BarrierFailed { .. })
+        );
+        if lost && self.table.is_neutral() {
             // The process lost the right to patch. Every site is a jump, so nothing is lost but speed.
             self.mode = Mode::Soft;
             self.soft_reason = Some(SoftReason::Unpatchable);
@@ -208,12 +289,8 @@ impl Text {
 
     /// Brings sites to a form by the protocol of the mode. `work` ascends and is not empty.
     fn convert(&mut self, work: &[u32], to: Form, receipt: &mut Receipt) -> Result<(), FlipError> {
-        let is_displaced = self.mode.traps() && !trap::is_in_place();
-        if is_displaced {
-            self.displaced += 1;
-            if self.mode != Mode::Strict {
-                return Err(FlipError::HandlerDisplaced);
-            }
+        if self.mode.traps() {
+            self.refuse_traps()?;
         }
         // Before the batch, each site was a transaction of its own: its lock, its mapping, its three steps.
         let together = if self.mode == Mode::OneByOne {
@@ -222,7 +299,20 @@ impl Text {
             work.len().max(1)
         };
         for part in work.chunks(together) {
-            self.convert_part(part, to, is_displaced, receipt)?;
+            self.convert_part(part, to, receipt)?;
+        }
+        Ok(())
+    }
+
+    /// Whether breakpoints would be taken by somebody else, or be the end of a thread.
+    fn refuse_traps(&mut self) -> Result<(), FlipError> {
+        if !trap::is_in_place() {
+            self.displaced += 1;
+            return Err(FlipError::HandlerDisplaced);
+        }
+        // The modes that are kept for their figures ask when they come into force only.
+        if self.mode == Mode::Strict {
+            refuse_blocked_traps()?;
         }
         Ok(())
     }
@@ -232,22 +322,16 @@ impl Text {
         &mut self,
         work: &[u32],
         to: Form,
-        is_displaced: bool,
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
-        let buffer = core::mem::take(&mut self.buffer);
-        let mut conversion = Conversion::new(&mut self.table.sites, work, to, buffer);
+        let mut conversion = Conversion::new(&mut self.table.sites, work, to, &mut self.tools);
         let result = match self.mode {
-            // A process that took `SIGTRAP` from us would die of a breakpoint; the direct way has none.
-            Mode::Strict if is_displaced => conversion.direct(work),
             Mode::Biased | Mode::Soft => conversion.direct(work),
             Mode::Strict => conversion.strict(work),
             Mode::Int3 => conversion.batch(work, BatchQueue::new()),
             Mode::OneByOne => conversion.apply(work),
         };
-        let used;
-        (self.buffer, used) = conversion.settle_account(receipt);
-        self.writer = used.or(self.writer);
+        self.writer = conversion.settle_account(receipt).or(self.writer);
         match &result {
             Ok(()) => {
                 receipt.sites += work.len();
@@ -261,8 +345,12 @@ impl Text {
 
     /// Settles every key; from a requested soft mode, the default mode is taken again first.
     pub(crate) fn patch_all(&mut self, receipt: &mut Receipt) {
-        if self.mode == Mode::Soft && self.unavailable.is_none() {
-            self.mode = self.default_mode;
+        if self.mode == Mode::Soft
+            && self.unavailable.is_none()
+            && let Ok((mode, reason)) = self.default
+        {
+            self.mode = mode;
+            self.mode_reason = reason;
             self.soft_reason = None;
         }
         let keys: Vec<&'static Key> = self.table.keys().collect();
@@ -270,30 +358,34 @@ impl Text {
     }
 
     pub(crate) fn set_mode(&mut self, mode: Mode, receipt: &mut Receipt) -> Result<(), ModeError> {
+        let refused = |reason| Err(ModeError::Unavailable { mode, reason });
         if mode != Mode::Soft
-            && let Some(reason) = self.unavailable
+            && let Some(reason) = self.unavailable.or_else(|| self.try_process().err())
         {
-            return Err(ModeError::Unavailable { mode, reason });
+            return refused(reason);
         }
         let mut work = Vec::new();
-        for (index, site) in (0_u32..).zip(&self.table.sites) {
-            if site.form != Form::Jump {
-                self.table.refuse_foreign(site).map_err(ModeError::Flip)?;
+        for index in 0..self.table.sites.len() as u32 {
+            if self.must_change(index).map_err(ModeError::Flip)? {
                 work.push(index);
             }
         }
         self.make_jumps(work, receipt).map_err(ModeError::Flip)?;
-        if mode.traps() && trap::install(&self.table).is_err() {
-            return Err(ModeError::Unavailable {
-                mode,
-                reason: SoftReason::Unpatchable,
-            });
+        if mode.traps() {
+            refuse_blocked_traps().map_err(ModeError::Flip)?;
+            if trap::install(&self.table).is_err() {
+                return refused(SoftReason::Unpatchable);
+            }
         }
         self.mode = mode;
+        self.mode_reason = ModeReason::Program;
         self.soft_reason = match mode {
             Mode::Soft => self.unavailable.or(Some(SoftReason::Requested)),
             _ => None,
         };
+        if mode == Mode::Soft {
+            self.tools.memory.close();
+        }
         let keys: Vec<&'static Key> = self.table.keys().collect();
         self.settle(&keys, receipt);
         Ok(())
@@ -316,10 +408,20 @@ impl Text {
         for index in indices {
             let site = &self.table.sites[index as usize];
             figures.sites += 1;
-            figures.foreign += usize::from(!site.is_ours());
-            figures.patched += usize::from(matches!(site.form, Form::Test | Form::Nop));
+            let form = site.resting_form();
+            figures.foreign += usize::from(form.is_none());
+            // Under somebody else's instruction there may be a cheap form.
+            let form = form.unwrap_or(site.form);
+            figures.patched += usize::from(matches!(form, Form::Test | Form::Nop));
         }
         figures
+    }
+}
+
+fn refuse_blocked_traps() -> Result<(), FlipError> {
+    match threads::that_blocks_traps() {
+        Some(thread) => Err(FlipError::TrapBlocked { thread }),
+        None => Ok(()),
     }
 }
 
@@ -372,7 +474,7 @@ mod tests {
         let work = text.table.sites_of(&QUEUELESS).to_vec();
         assert_eq!(work.len(), 3);
         for to in [Form::Jump, Form::Nop] {
-            let mut conversion = Conversion::new(&mut text.table.sites, &work, to, Vec::new());
+            let mut conversion = Conversion::new(&mut text.table.sites, &work, to, &mut text.tools);
             let queue = BatchQueue::with_capacity(0);
             conversion.batch(&work, queue).expect("nothing hinders");
             assert_eq!((conversion.single_steps, conversion.barriers), (3, 9));
@@ -387,7 +489,8 @@ mod tests {
 
     /// Writes a first byte as a debugger does.
     fn poke(address: usize, byte: u8) {
-        let mut writer = CodeWriter::open(address, address + 1, Vec::new());
+        let mut tools = Tools::new();
+        let mut writer = CodeWriter::new(address, address + 1, &mut tools);
         // SAFETY: this test alone executes the site, and not while the strange byte is there.
         unsafe { writer.write(&[byte], |byte| Edit::first_byte(address, byte)) }
             .expect("a writer works here");

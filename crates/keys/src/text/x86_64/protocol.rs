@@ -30,7 +30,7 @@
 use super::barrier;
 use super::batch::{BatchQueue, Refusal};
 use super::site::{Form, Site};
-use super::writer::{CodeWriter, Edit, WriteError};
+use super::writer::{CodeWriter, Edit, Tools, WriteError};
 use crate::engine::Receipt;
 use crate::error::FlipError;
 use crate::mode::Writer;
@@ -39,22 +39,22 @@ use crate::mode::Writer;
 pub(super) struct Conversion<'a> {
     sites: &'a mut [Site],
     to: Form,
-    writer: CodeWriter,
+    writer: CodeWriter<'a>,
     pub(super) barriers: u64,
     pub(super) overflow_flushes: u64,
     pub(super) single_steps: u64,
 }
 
 impl<'a> Conversion<'a> {
-    /// `work` holds indices into `sites`, ascending, and is not empty. `buffer` is where code is prepared.
-    pub(super) fn new(sites: &'a mut [Site], work: &[u32], to: Form, buffer: Vec<u8>) -> Self {
+    /// `work` holds indices into `sites`, ascending, and is not empty.
+    pub(super) fn new(sites: &'a mut [Site], work: &[u32], to: Form, tools: &'a mut Tools) -> Self {
         let span = |index: u32| {
             let site = &sites[index as usize];
             (site.code, site.code + site.len())
         };
         let start = work.first().map_or(0, |&index| span(index).0);
         let end = work.last().map_or(0, |&index| span(index).1);
-        let writer = CodeWriter::open(start, end, buffer);
+        let writer = CodeWriter::new(start, end, tools);
         Self {
             sites,
             to,
@@ -65,13 +65,13 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Adds what the conversion cost to a receipt; gives the buffer back and tells which writer worked.
-    pub(super) fn settle_account(mut self, receipt: &mut Receipt) -> (Vec<u8>, Option<Writer>) {
+    /// Adds what the conversion cost to a receipt and tells which writer worked.
+    pub(super) fn settle_account(self, receipt: &mut Receipt) -> Option<Writer> {
         receipt.barriers += self.barriers;
         receipt.writes += self.writer.writes;
         receipt.overflow_flushes += self.overflow_flushes;
         receipt.single_steps += self.single_steps;
-        (core::mem::take(&mut self.writer.buffer), self.writer.used)
+        self.writer.used
     }
 
     pub(super) fn direct(&mut self, work: &[u32]) -> Result<(), FlipError> {

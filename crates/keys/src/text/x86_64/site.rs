@@ -146,6 +146,24 @@ impl Site {
         self.found() == self.opcode
     }
 
+    /// The form that is really there, if it is one of ours that may rest: not what was last written if somebody put back
+    /// what he had found before that (a uprobe that goes puts back the byte of the *file*, the jump).
+    pub(super) fn resting_form(&self) -> Option<Form> {
+        let rests = [Form::Jump, Form::Test, Form::Nop];
+        // The last written form first: it is nearly always there.
+        let forms = [self.form]
+            .into_iter()
+            .chain(rests)
+            .filter(|&form| form != Form::Trap);
+        forms.into_iter().find(|&form| self.holds(form))
+    }
+
+    fn holds(&self, form: Form) -> bool {
+        let expected = self.bytes(form);
+        // SAFETY: as in `found`; the length is that of the instruction.
+        (0..self.len()).all(|index| unsafe { read_code_byte(self.code + index) } == expected[index])
+    }
+
     /// Notes what has been written.
     pub(super) fn set_form(&mut self, form: Form) {
         self.form = form;

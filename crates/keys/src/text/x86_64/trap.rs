@@ -11,6 +11,13 @@
 //! once took half of a 480-thread server.)
 //!
 //! A breakpoint that is not at a site goes to whoever handled `SIGTRAP` before us.
+//!
+//! # Several engines in a process
+//!
+//! A `cdylib` has an engine of its own and puts its handler before ours, handing on what is not its own. That is no
+//! displacement, and can be told: the handler that is installed is a jump behind a line of data, which names this scheme and
+//! leads to who was there before. From the installed handler an engine follows these lines until it finds itself, or a
+//! handler of somebody else, of whom nothing is known.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -95,13 +102,92 @@ pub(super) fn install(table: &Table) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Whether `SIGTRAP` still comes to us first.
+/// Whether `SIGTRAP` comes to us: at first, or handed on by engines of the same kind.
 pub(super) fn is_in_place() -> bool {
     // SAFETY: only asks; the local is plain data for which all zeroes is valid.
-    unsafe {
+    let mut current = unsafe {
         let mut current: libc::sigaction = core::mem::zeroed();
-        libc::sigaction(libc::SIGTRAP, core::ptr::null(), &raw mut current) == 0
-            && current.sa_sigaction == handler_address()
+        if libc::sigaction(libc::SIGTRAP, core::ptr::null(), &raw mut current) != 0 {
+            return false;
+        }
+        current.sa_sigaction
+    };
+    for _ in 0..ENGINES_MAX {
+        if current == handler_address() {
+            return true;
+        }
+        match handed_on_by(current) {
+            Some(next) => current = next,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Longest chain of engines that is followed. Ours: more libraries with keys in one process than anybody has seen.
+const ENGINES_MAX: usize = 64;
+
+/// The line of data before an engine's handler.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Signpost {
+    magic: [u8; 16],
+    /// Distance from this field to the engine's [`Previous`].
+    previous: i64,
+    padding: u64,
+}
+
+const MAGIC: [u8; 16] = *b"quotient-keys-t1";
+
+core::arch::global_asm!(
+    ".pushsection .text.quotient_keys_trap_v1, \"ax\", @progbits",
+    ".p2align 6",
+    ".ascii \"quotient-keys-t1\"",
+    ".quad {previous} - .",
+    ".quad 0",
+    ".globl quotient_keys_trap_v1",
+    ".hidden quotient_keys_trap_v1",
+    ".type quotient_keys_trap_v1, @function",
+    "quotient_keys_trap_v1:",
+    "jmp {on_trap}",
+    ".size quotient_keys_trap_v1, . - quotient_keys_trap_v1",
+    ".popsection",
+    previous = sym PREVIOUS,
+    on_trap = sym on_trap,
+);
+
+unsafe extern "C" {
+    fn quotient_keys_trap_v1(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void);
+}
+
+/// Where an engine's handler hands on to; `None` if this is no engine's handler.
+fn handed_on_by(handler: usize) -> Option<usize> {
+    let post: Signpost = read(handler.checked_sub(size_of::<Signpost>())?)?;
+    if post.magic != MAGIC {
+        return None;
+    }
+    let field = handler - size_of::<Signpost>() + core::mem::offset_of!(Signpost, previous);
+    let previous: libc::sigaction = read(field.wrapping_add_signed(post.previous as isize))?;
+    Some(previous.sa_sigaction)
+}
+
+/// Reads plain data at an address that may lead nowhere: the kernel does it, and says so.
+fn read<T: Copy>(address: usize) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let local = libc::iovec {
+        iov_base: value.as_mut_ptr().cast(),
+        iov_len: size_of::<T>(),
+    };
+    let remote = libc::iovec {
+        iov_base: core::ptr::with_exposed_provenance_mut(address),
+        iov_len: size_of::<T>(),
+    };
+    // SAFETY: the kernel writes to the local and reads from this process, or fails. Both types that are read here are valid
+    // for all bytes.
+    unsafe {
+        let bytes =
+            libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0);
+        (usize::try_from(bytes) == Ok(size_of::<T>())).then(|| value.assume_init())
     }
 }
 
@@ -119,7 +205,7 @@ fn table() -> Option<&'static TrapTable> {
 }
 
 fn handler_address() -> usize {
-    (on_trap as *const ()).addr()
+    (quotient_keys_trap_v1 as *const ()).addr()
 }
 
 /// A library whose handler is installed must stay in memory: takes a reference to it that nobody gives back.

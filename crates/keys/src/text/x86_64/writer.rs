@@ -1,21 +1,26 @@
 //! Writing code that other threads execute.
 //!
-//! Two ways, in this order:
+//! Two ways:
 //!
-//! 1. `pwrite` to `/proc/thread-self/mem`. The kernel writes through its own mapping, so no page changes its rights, and
-//!    it works where pages may not become writable and executable. (`thread-self` rather than `self`: the latter fails
-//!    when the first thread has ended.) The file is opened for each transaction: a descriptor that is kept would go on
-//!    writing to the parent after a raw `fork`, and to a stranger's file after a `closefrom`.
-//! 2. `mprotect` of one range to read-write-execute for the length of the transaction, and plain byte stores.
+//! 1. `pwrite` to the process's memory file (`memory.rs`). The kernel writes through its own mapping, so no page changes
+//!    its rights, and it works where pages may not become writable and executable.
+//! 2. `mprotect` of one range to read-write-execute for the length of the transaction, and plain byte stores. Only if the
+//!    program allows it ([`allow_writable_code`](crate::allow_writable_code)): meanwhile whoever can make this process
+//!    write where it should not can make it execute that.
 //!
-//! Sites that lie close together are written in one call. The bytes between them are rewritten with what they hold. Both
-//! ways copy in pieces of unknown size, so a protocol may rely on single bytes only. A debugger that sets a breakpoint
-//! between two such sites in the same microsecond may lose it.
+//! # Exact and coalesced
+//!
+//! Code between two sites may be somebody else's to change: a debugger's breakpoints, uprobes, another patcher. By default
+//! each edit is a write of its own, and no other byte is touched. Coalesced, sites that lie close together are written in
+//! one call, and the bytes between them rewritten with what they held an instant before: 50 times fewer calls for dense
+//! sites, but a breakpoint that is set or removed in that instant is lost or comes back. Both ways copy in pieces of
+//! unknown size, so a protocol may rely on single bytes only.
 
 use core::ffi::{c_int, c_void};
 
+use super::memory::Memory;
 use super::site::{SITE_BYTES_MAX, read_code_byte};
-use crate::mode::Writer;
+use crate::mode::{Writer, Writes};
 
 /// Largest gap between two edits of one `pwrite`, bytes. Ours: copying that much costs less than another system call
 /// (0.5 µs), and half a page keeps sites that have pages of their own apart.
@@ -65,14 +70,36 @@ impl Edit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriteError(pub(super) c_int);
 
+/// What writers share, kept between transactions.
+pub(super) struct Tools {
+    pub(super) memory: Memory,
+    /// The run in work; a fresh one would be page faults in every flip.
+    buffer: Vec<u8>,
+    pub(super) writes: Writes,
+    /// Whether pages may become writable while they are executable.
+    pub(super) may_unlock: bool,
+    /// `errno` of the last time when pages could not be made read-only again.
+    pub(super) left_writable: Option<c_int>,
+}
+
+impl Tools {
+    pub(super) const fn new() -> Self {
+        Self {
+            memory: Memory::new(),
+            buffer: Vec::new(),
+            writes: Writes::Exact,
+            may_unlock: false,
+            left_writable: None,
+        }
+    }
+}
+
 /// Code of this process, opened for writing.
-pub(super) struct CodeWriter {
-    proc_mem: Option<c_int>,
+pub(super) struct CodeWriter<'a> {
+    tools: &'a mut Tools,
     writable: Option<Pages>,
     /// First byte and end of everything that this transaction writes.
     span: (usize, usize),
-    /// The run in work; its memory is handed from one writer to the next.
-    pub(super) buffer: Vec<u8>,
     /// The way that worked last.
     pub(super) used: Option<Writer>,
     /// System calls or stores so far.
@@ -85,21 +112,13 @@ struct Pages {
     bytes: usize,
 }
 
-impl CodeWriter {
-    /// Opens the code from `start` to `end` (exclusive). Never fails: the first write does.
-    pub(super) fn open(start: usize, end: usize, buffer: Vec<u8>) -> Self {
-        // SAFETY: a valid C string, no other pointers.
-        let descriptor = unsafe {
-            libc::open(
-                c"/proc/thread-self/mem".as_ptr(),
-                libc::O_RDWR | libc::O_CLOEXEC,
-            )
-        };
+impl<'a> CodeWriter<'a> {
+    /// For the code from `start` to `end` (exclusive).
+    pub(super) fn new(start: usize, end: usize, tools: &'a mut Tools) -> Self {
         Self {
-            proc_mem: (descriptor >= 0).then_some(descriptor),
+            tools,
             writable: None,
             span: (start, end),
-            buffer,
             used: None,
             writes: 0,
         }
@@ -119,9 +138,13 @@ impl CodeWriter {
         work: &[T],
         edit_of: impl Fn(T) -> Edit,
     ) -> Result<(), WriteError> {
-        if self.proc_mem.is_some() && self.write_proc_mem(work, &edit_of).is_ok() {
+        let result = self.write_file(work, &edit_of);
+        let Err(error) = result else {
             self.used = Some(Writer::ProcMem);
             return Ok(());
+        };
+        if !self.tools.may_unlock {
+            return Err(error);
         }
         // SAFETY: passed on to the caller.
         unsafe { self.write_mapped(work, edit_of)? };
@@ -129,8 +152,68 @@ impl CodeWriter {
         Ok(())
     }
 
-    fn write_proc_mem<T: Copy>(
+    fn write_file<T: Copy>(
         &mut self,
+        work: &[T],
+        edit_of: &impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
+        let descriptor = self.tools.memory.descriptor().map_err(WriteError)?;
+        let result = match self.tools.writes {
+            Writes::Exact => self.write_edits(descriptor, work, edit_of),
+            Writes::Coalesced => self.write_runs(descriptor, work, edit_of),
+        };
+        if result.is_err() {
+            self.tools.memory.close();
+        }
+        result
+    }
+
+    fn write_edits<T: Copy>(
+        &mut self,
+        descriptor: c_int,
+        work: &[T],
+        edit_of: &impl Fn(T) -> Edit,
+    ) -> Result<(), WriteError> {
+        for &item in work {
+            let edit = edit_of(item);
+            self.write_file_at(descriptor, edit.address, edit.bytes())?;
+        }
+        let ends = [work.first(), work.last()];
+        let have_arrived = |item: Option<&T>| item.is_none_or(|&item| arrived(&edit_of(item)));
+        if ends.into_iter().all(have_arrived) {
+            Ok(())
+        } else {
+            Err(WriteError(libc::EIO))
+        }
+    }
+
+    fn write_file_at(
+        &mut self,
+        descriptor: c_int,
+        start: usize,
+        bytes: &[u8],
+    ) -> Result<(), WriteError> {
+        // SAFETY: the slice is valid for its length. What the write does to the code is the contract of `write`.
+        let written = unsafe {
+            libc::pwrite(
+                descriptor,
+                bytes.as_ptr().cast::<c_void>(),
+                bytes.len(),
+                start as libc::off_t,
+            )
+        };
+        self.writes += 1;
+        discard_translations(start, bytes.len());
+        match usize::try_from(written) {
+            Ok(length) if length == bytes.len() => Ok(()),
+            Ok(_) => Err(WriteError(libc::EIO)),
+            Err(_) => Err(WriteError(errno())),
+        }
+    }
+
+    fn write_runs<T: Copy>(
+        &mut self,
+        descriptor: c_int,
         work: &[T],
         edit_of: &impl Fn(T) -> Edit,
     ) -> Result<(), WriteError> {
@@ -147,7 +230,7 @@ impl CodeWriter {
             };
             let run_length = rest.iter().take_while(|item| in_run(item)).count().max(1);
             let (run, after) = rest.split_at(run_length);
-            self.write_run(run, edit_of)?;
+            self.write_run(descriptor, run, edit_of)?;
             rest = after;
         }
         Ok(())
@@ -155,52 +238,42 @@ impl CodeWriter {
 
     fn write_run<T: Copy>(
         &mut self,
+        descriptor: c_int,
         run: &[T],
         edit_of: &impl Fn(T) -> Edit,
     ) -> Result<(), WriteError> {
-        let (Some(descriptor), Some(&first), Some(&last)) =
-            (self.proc_mem, run.first(), run.last())
-        else {
-            return Err(WriteError(libc::EBADF));
+        let (Some(&first), Some(&last)) = (run.first(), run.last()) else {
+            return Ok(());
         };
         let (first, last) = (edit_of(first), edit_of(last));
         let (start, end) = (first.address, last.end());
-        self.buffer.clear();
-        // SAFETY: both ends lie in sites of one program's code segment, which is mapped readable without holes. Bytes of
-        // this range are only written by the engine, whose lock the caller holds.
+        let mut buffer = core::mem::take(&mut self.tools.buffer);
+        buffer.clear();
+        // SAFETY: both ends lie in sites of one program's code segment, which is mapped readable without holes. Whoever
+        // else writes there races with the kernel's copy, not with a Rust reference: the bytes are read once, here.
         let code = unsafe {
             core::slice::from_raw_parts(
                 core::ptr::with_exposed_provenance::<u8>(start),
                 end - start,
             )
         };
-        self.buffer.extend_from_slice(code);
+        buffer.extend_from_slice(code);
         for &item in run {
             let edit = edit_of(item);
             let offset = edit.address - start;
             match edit.bytes() {
                 // Nearly always; a call to copy one byte would be most of the cost.
-                [byte] => self.buffer[offset] = *byte,
-                bytes => self.buffer[offset..offset + bytes.len()].copy_from_slice(bytes),
+                [byte] => buffer[offset] = *byte,
+                bytes => buffer[offset..offset + bytes.len()].copy_from_slice(bytes),
             }
         }
-        // SAFETY: the buffer is valid for its length. What the write does to the code is the contract of `write`.
-        let written = unsafe {
-            libc::pwrite(
-                descriptor,
-                self.buffer.as_ptr().cast::<c_void>(),
-                self.buffer.len(),
-                start as libc::off_t,
-            )
-        };
-        self.writes += 1;
-        discard_translations(start, end - start);
-        match usize::try_from(written) {
-            Ok(length) if length == self.buffer.len() && arrived(&first) && arrived(&last) => {
-                Ok(())
-            }
-            Ok(_) => Err(WriteError(libc::EIO)),
-            Err(_) => Err(WriteError(errno())),
+        let result = self.write_file_at(descriptor, start, &buffer);
+        self.tools.buffer = buffer;
+        result?;
+        if arrived(&first) && arrived(&last) {
+            Ok(())
+        } else {
+            Err(WriteError(libc::EIO))
         }
     }
 
@@ -229,21 +302,18 @@ impl CodeWriter {
     }
 }
 
-/// Whether an edit is there: some kernels pretend. Asked of both ends of a run; what lies between came with the same call,
+/// Whether an edit is there: some kernels pretend. Asked of both ends of a transaction or run; what lies between came with the same call,
 /// and looking at all of it would fetch every line back from the processors that execute it.
 fn arrived(edit: &Edit) -> bool {
     // SAFETY: edits are of sites, which are mapped and readable.
     unsafe { read_code_byte(edit.address) == edit.bytes[0] }
 }
 
-impl Drop for CodeWriter {
+impl Drop for CodeWriter<'_> {
     fn drop(&mut self) {
-        if let Some(descriptor) = self.proc_mem {
-            // SAFETY: opened by `open`, closed once.
-            unsafe { libc::close(descriptor) };
-        }
+        self.tools.memory.rest();
         if let Some(pages) = &self.writable {
-            pages.lock();
+            self.tools.left_writable = pages.lock();
         }
     }
 }
@@ -264,9 +334,12 @@ impl Pages {
         }
     }
 
-    /// Back to what code pages are. If the kernel refuses, they stay writable, which is unwanted but not wrong.
-    fn lock(&self) {
-        self.protect(libc::PROT_READ | libc::PROT_EXEC);
+    /// Back to what code pages are. `errno` if the kernel refuses: they stay writable, which the status reports.
+    fn lock(&self) -> Option<c_int> {
+        match self.protect(libc::PROT_READ | libc::PROT_EXEC) {
+            0 => None,
+            errno => Some(errno),
+        }
     }
 
     fn protect(&self, rights: c_int) -> c_int {
