@@ -4,6 +4,7 @@
 //! is never held while a task is polled, woken or dropped; a loan changes nothing but where its task is queued next.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use slab::Slab;
@@ -35,21 +36,6 @@ impl Loans {
     /// Names the lock among those that lend to one task.
     fn name(&self) -> usize {
         std::ptr::from_ref(self).addr()
-    }
-
-    /// The task that `deferral` guards holds the lock from now on, until the result goes. O(log holders).
-    pub(super) fn hold(&self, deferral: &ThrottleGuard) -> Holding<'_> {
-        let holder = deferral.deferral().map(|deferral| {
-            let mut books = self.lock();
-            if let Some((_, lender)) = books.waiters.first_key_value() {
-                lend(self.name(), deferral, Some(lender));
-            }
-            books.holders.insert(deferral.clone())
-        });
-        Holding {
-            loans: self,
-            holder,
-        }
     }
 
     /// The calling task waits until the result goes. O(log waiters), and O(holders) for the first.
@@ -86,14 +72,28 @@ fn lend(lock: usize, holder: &Deferral, lender: Option<&Charged>) {
     holder.lend(lock, lender.map(|(_, group)| group.clone()));
 }
 
-/// A task that holds the lock.
+/// A task that holds the lock. `L`: how its guard reaches the books, by reference or as their owner.
 #[derive(Debug)]
-pub(super) struct Holding<'a> {
-    loans: &'a Loans,
+pub(super) struct Holding<L: Deref<Target = Loans>> {
+    loans: L,
     holder: Option<usize>,
 }
 
-impl Drop for Holding<'_> {
+impl<L: Deref<Target = Loans>> Holding<L> {
+    /// The task that `deferral` guards holds the lock from now on, until the result goes. O(log holders).
+    pub(super) fn new(loans: L, deferral: &ThrottleGuard) -> Self {
+        let holder = deferral.deferral().map(|deferral| {
+            let mut books = loans.lock();
+            if let Some((_, lender)) = books.waiters.first_key_value() {
+                lend(loans.name(), deferral, Some(lender));
+            }
+            books.holders.insert(deferral.clone())
+        });
+        Self { loans, holder }
+    }
+}
+
+impl<L: Deref<Target = Loans>> Drop for Holding<L> {
     fn drop(&mut self) {
         if let Some(holder) = self.holder {
             let deferral = self.loans.lock().holders.remove(holder);

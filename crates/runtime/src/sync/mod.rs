@@ -8,9 +8,63 @@
 //!
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic.
 
+use std::sync::Arc;
+
+/// What every guard can do: show its value.
+macro_rules! guard {
+    ($guard:ident $(<$lifetime:lifetime>)?) => {
+        impl<$($lifetime,)? T: ?Sized> Deref for $guard<$($lifetime,)? T> {
+            type Target = T;
+
+            fn deref(&self) -> &T {
+                &self.inner
+            }
+        }
+
+        impl<$($lifetime,)? T: ?Sized + fmt::Debug> fmt::Debug for $guard<$($lifetime,)? T> {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&**self, formatter)
+            }
+        }
+
+        impl<$($lifetime,)? T: ?Sized + fmt::Display> fmt::Display for $guard<$($lifetime,)? T> {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&**self, formatter)
+            }
+        }
+    };
+    ($guard:ident $(<$lifetime:lifetime>)?, mutable) => {
+        $crate::sync::guard!($guard $(<$lifetime>)?);
+
+        impl<$($lifetime,)? T: ?Sized> DerefMut for $guard<$($lifetime,)? T> {
+            fn deref_mut(&mut self) -> &mut T {
+                &mut self.inner
+            }
+        }
+    };
+}
+use guard;
+
 mod loans;
 mod mutex;
+mod rwlock;
 mod semaphore;
 
-pub use mutex::{Mutex, MutexGuard, TryLockError};
-pub use semaphore::{AcquireError, Semaphore, SemaphorePermit, TryAcquireError};
+pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard, TryLockError};
+pub use rwlock::{
+    OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+pub use semaphore::{
+    AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError,
+};
+
+/// What is behind the pointer of a lock that nobody else has: a guard that owns the inner lock keeps the outer one, too, and
+/// lets go of it last.
+fn sole<L>(inner: Arc<L>) -> L {
+    Arc::into_inner(inner).expect("only guards share the inner lock, and they keep the outer one")
+}
+
+/// As [`sole`], by reference.
+fn sole_mut<L: ?Sized>(inner: &mut Arc<L>) -> &mut L {
+    Arc::get_mut(inner).expect("only guards share the inner lock, and they keep the outer one")
+}

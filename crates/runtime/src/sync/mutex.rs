@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::loans::{Holding, Loans};
+use super::{sole, sole_mut};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::TryLockError;
@@ -11,22 +13,23 @@ pub use tokio::sync::TryLockError;
 /// An asynchronous mutex; as [`tokio::sync::Mutex`], and the holder is not left throttled (see the module).
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized> {
-    loans: Loans,
-    inner: tokio::sync::Mutex<T>,
+    loans: Arc<Loans>,
+    /// Apart, for guards that own their lock: only they and this ever hold it.
+    inner: Arc<tokio::sync::Mutex<T>>,
 }
 
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub fn new(value: T) -> Self {
         Self {
-            loans: Loans::default(),
-            inner: tokio::sync::Mutex::new(value),
+            loans: Arc::default(),
+            inner: Arc::new(tokio::sync::Mutex::new(value)),
         }
     }
 
     /// The value, by consuming the mutex.
     pub fn into_inner(self) -> T {
-        self.inner.into_inner()
+        sole(self.inner).into_inner()
     }
 }
 
@@ -39,7 +42,7 @@ impl<T: ?Sized> Mutex<T> {
         let deferral = defer_throttle();
         let waiting = self.loans.wait();
         let inner = self.inner.lock().await;
-        let holding = self.loans.hold(&deferral);
+        let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
         MutexGuard {
             _holding: holding,
@@ -56,15 +59,54 @@ impl<T: ?Sized> Mutex<T> {
         let inner = self.inner.try_lock()?;
         let deferral = defer_throttle();
         Ok(MutexGuard {
-            _holding: self.loans.hold(&deferral),
+            _holding: Holding::new(&*self.loans, &deferral),
             inner,
             _deferral: deferral,
         })
     }
 
+    /// As [`Mutex::lock`], with a guard that keeps the mutex alive: for tasks that take it along.
+    pub async fn lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
+        if let Ok(guard) = self.clone().try_lock_owned() {
+            return guard;
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.clone().lock_owned().await;
+        let holding = Holding::new(self.loans.clone(), &deferral);
+        drop(waiting);
+        OwnedMutexGuard {
+            _holding: holding,
+            inner,
+            _deferral: deferral,
+            _mutex: self,
+        }
+    }
+
+    /// As [`Mutex::try_lock`], with a guard that keeps the mutex alive.
+    ///
+    /// # Errors
+    /// [`TryLockError`] if it is held.
+    pub fn try_lock_owned(self: Arc<Self>) -> Result<OwnedMutexGuard<T>, TryLockError> {
+        let inner = self.inner.clone().try_lock_owned()?;
+        let deferral = defer_throttle();
+        Ok(OwnedMutexGuard {
+            _holding: Holding::new(self.loans.clone(), &deferral),
+            inner,
+            _deferral: deferral,
+            _mutex: self,
+        })
+    }
+
     /// The value, without locking: the exclusive borrow says that nobody holds it.
     pub fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
+        sole_mut(&mut self.inner).get_mut()
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
     }
 }
 
@@ -72,27 +114,20 @@ impl<T: ?Sized> Mutex<T> {
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
     // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
-    _holding: Holding<'a>,
+    _holding: Holding<&'a Loans>,
     inner: tokio::sync::MutexGuard<'a, T>,
     _deferral: ThrottleGuard,
 }
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner
-    }
+/// As [`MutexGuard`], and keeps the mutex alive.
+#[must_use = "the mutex unlocks at once if the guard is not kept"]
+pub struct OwnedMutexGuard<T: ?Sized> {
+    // In this order, see `MutexGuard`; the mutex goes last, so that whoever has the last one finds its value alone.
+    _holding: Holding<Arc<Loans>>,
+    inner: tokio::sync::OwnedMutexGuard<T>,
+    _deferral: ThrottleGuard,
+    _mutex: Arc<Mutex<T>>,
 }
 
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(formatter)
-    }
-}
+super::guard!(MutexGuard<'a>, mutable);
+super::guard!(OwnedMutexGuard, mutable);

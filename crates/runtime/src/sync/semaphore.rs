@@ -1,5 +1,7 @@
 //! A semaphore whose holders are not left throttled.
 
+use std::sync::Arc;
+
 use super::loans::{Holding, Loans};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
@@ -8,8 +10,9 @@ pub use tokio::sync::{AcquireError, TryAcquireError};
 /// A counting semaphore; as [`tokio::sync::Semaphore`], and holders of permits are not left throttled (see the module).
 #[derive(Debug)]
 pub struct Semaphore {
-    loans: Loans,
-    inner: tokio::sync::Semaphore,
+    loans: Arc<Loans>,
+    /// Apart, for permits that own their semaphore.
+    inner: Arc<tokio::sync::Semaphore>,
 }
 
 impl Semaphore {
@@ -22,8 +25,8 @@ impl Semaphore {
     /// As tokio's: more than [`Semaphore::MAX_PERMITS`].
     pub fn new(permits: usize) -> Self {
         Self {
-            loans: Loans::default(),
-            inner: tokio::sync::Semaphore::new(permits),
+            loans: Arc::default(),
+            inner: Arc::new(tokio::sync::Semaphore::new(permits)),
         }
     }
 
@@ -62,7 +65,7 @@ impl Semaphore {
         let deferral = defer_throttle();
         let waiting = self.loans.wait();
         let inner = self.inner.acquire_many(permits).await?;
-        let holding = self.loans.hold(&deferral);
+        let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
         Ok(SemaphorePermit {
             _holding: holding,
@@ -87,7 +90,66 @@ impl Semaphore {
         let inner = self.inner.try_acquire_many(permits)?;
         let deferral = defer_throttle();
         Ok(SemaphorePermit {
-            _holding: self.loans.hold(&deferral),
+            _holding: Holding::new(&*self.loans, &deferral),
+            inner,
+            _deferral: deferral,
+        })
+    }
+
+    /// As [`Semaphore::acquire`], with a permit that keeps the semaphore alive: for tasks that take it along.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.acquire_many_owned(1).await
+    }
+
+    /// As [`Semaphore::acquire_many`], with a permit that keeps the semaphore alive.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, AcquireError> {
+        match self.clone().try_acquire_many_owned(permits) {
+            Err(TryAcquireError::NoPermits) => {}
+            Ok(permit) => return Ok(permit),
+            // The longer way says it in the error's own type.
+            Err(TryAcquireError::Closed) => {}
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.clone().acquire_many_owned(permits).await?;
+        let holding = Holding::new(self.loans.clone(), &deferral);
+        drop(waiting);
+        Ok(OwnedSemaphorePermit {
+            _holding: holding,
+            inner,
+            _deferral: deferral,
+        })
+    }
+
+    /// As [`Semaphore::try_acquire`], with a permit that keeps the semaphore alive.
+    ///
+    /// # Errors
+    /// As [`Semaphore::try_acquire`].
+    pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.try_acquire_many_owned(1)
+    }
+
+    /// As [`Semaphore::try_acquire_many`], with a permit that keeps the semaphore alive.
+    ///
+    /// # Errors
+    /// As [`Semaphore::try_acquire`].
+    pub fn try_acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        let inner = self.inner.clone().try_acquire_many_owned(permits)?;
+        let deferral = defer_throttle();
+        Ok(OwnedSemaphorePermit {
+            _holding: Holding::new(self.loans.clone(), &deferral),
             inner,
             _deferral: deferral,
         })
@@ -109,12 +171,34 @@ impl Semaphore {
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct SemaphorePermit<'a> {
     // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
-    _holding: Holding<'a>,
+    _holding: Holding<&'a Loans>,
     inner: tokio::sync::SemaphorePermit<'a>,
     _deferral: ThrottleGuard,
 }
 
 impl SemaphorePermit<'_> {
+    /// Uses the permits up instead of giving them back.
+    pub fn forget(self) {
+        self.inner.forget();
+    }
+
+    /// How many permits this stands for.
+    pub fn num_permits(&self) -> usize {
+        self.inner.num_permits()
+    }
+}
+
+/// As [`SemaphorePermit`], and keeps the semaphore alive.
+#[derive(Debug)]
+#[must_use = "the permit is given back at once if it is not kept"]
+pub struct OwnedSemaphorePermit {
+    // In this order, see `SemaphorePermit`.
+    _holding: Holding<Arc<Loans>>,
+    inner: tokio::sync::OwnedSemaphorePermit,
+    _deferral: ThrottleGuard,
+}
+
+impl OwnedSemaphorePermit {
     /// Uses the permits up instead of giving them back.
     pub fn forget(self) {
         self.inner.forget();

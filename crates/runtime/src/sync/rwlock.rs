@@ -1,0 +1,228 @@
+//! A lock of one writer or many readers, who are not left throttled.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::loans::{Holding, Loans};
+use super::{TryLockError, sole, sole_mut};
+use crate::bandwidth::{ThrottleGuard, defer_throttle};
+
+/// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
+/// not left throttled (see the module): the longest waiter lends its place to the writer, or to every reader.
+#[derive(Debug, Default)]
+pub struct RwLock<T: ?Sized> {
+    loans: Arc<Loans>,
+    /// Apart, for guards that own their lock: only they and this ever hold it.
+    inner: Arc<tokio::sync::RwLock<T>>,
+}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    pub fn new(value: T) -> Self {
+        Self {
+            loans: Arc::default(),
+            inner: Arc::new(tokio::sync::RwLock::new(value)),
+        }
+    }
+
+    /// The value, by consuming the lock.
+    pub fn into_inner(self) -> T {
+        sole(self.inner).into_inner()
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until no writer holds the lock or waits in front. Cancel-safe: dropping the future gives up the place in the queue.
+    pub async fn read(&self) -> RwLockReadGuard<'_, T> {
+        if let Ok(guard) = self.try_read() {
+            return guard;
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.read().await;
+        let holding = Holding::new(&*self.loans, &deferral);
+        drop(waiting);
+        RwLockReadGuard {
+            _holding: holding,
+            inner,
+            _deferral: deferral,
+        }
+    }
+
+    /// The lock for reading, if no writer holds it or waits.
+    ///
+    /// # Errors
+    /// [`TryLockError`] if one does.
+    pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
+        let inner = self.inner.try_read()?;
+        let deferral = defer_throttle();
+        Ok(RwLockReadGuard {
+            _holding: Holding::new(&*self.loans, &deferral),
+            inner,
+            _deferral: deferral,
+        })
+    }
+
+    /// As [`RwLock::read`], with a guard that keeps the lock alive.
+    pub async fn read_owned(self: Arc<Self>) -> OwnedRwLockReadGuard<T> {
+        if let Ok(guard) = self.clone().try_read_owned() {
+            return guard;
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.clone().read_owned().await;
+        let holding = Holding::new(self.loans.clone(), &deferral);
+        drop(waiting);
+        OwnedRwLockReadGuard {
+            _holding: holding,
+            inner,
+            _deferral: deferral,
+            _lock: self,
+        }
+    }
+
+    /// As [`RwLock::try_read`], with a guard that keeps the lock alive.
+    ///
+    /// # Errors
+    /// As [`RwLock::try_read`].
+    pub fn try_read_owned(self: Arc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
+        let inner = self.inner.clone().try_read_owned()?;
+        let deferral = defer_throttle();
+        Ok(OwnedRwLockReadGuard {
+            _holding: Holding::new(self.loans.clone(), &deferral),
+            inner,
+            _deferral: deferral,
+            _lock: self,
+        })
+    }
+
+    /// Waits until nobody holds the lock, first in, first out. Cancel-safe.
+    pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
+        if let Ok(guard) = self.try_write() {
+            return guard;
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.write().await;
+        let holding = Holding::new(&*self.loans, &deferral);
+        drop(waiting);
+        RwLockWriteGuard {
+            holding,
+            inner,
+            deferral,
+        }
+    }
+
+    /// The lock for writing, if nobody holds it.
+    ///
+    /// # Errors
+    /// [`TryLockError`] if somebody does.
+    pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
+        let inner = self.inner.try_write()?;
+        let deferral = defer_throttle();
+        Ok(RwLockWriteGuard {
+            holding: Holding::new(&*self.loans, &deferral),
+            inner,
+            deferral,
+        })
+    }
+
+    /// As [`RwLock::write`], with a guard that keeps the lock alive.
+    pub async fn write_owned(self: Arc<Self>) -> OwnedRwLockWriteGuard<T> {
+        if let Ok(guard) = self.clone().try_write_owned() {
+            return guard;
+        }
+        let deferral = defer_throttle();
+        let waiting = self.loans.wait();
+        let inner = self.inner.clone().write_owned().await;
+        let holding = Holding::new(self.loans.clone(), &deferral);
+        drop(waiting);
+        OwnedRwLockWriteGuard {
+            _holding: holding,
+            inner,
+            _deferral: deferral,
+            _lock: self,
+        }
+    }
+
+    /// As [`RwLock::try_write`], with a guard that keeps the lock alive.
+    ///
+    /// # Errors
+    /// As [`RwLock::try_write`].
+    pub fn try_write_owned(self: Arc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
+        let inner = self.inner.clone().try_write_owned()?;
+        let deferral = defer_throttle();
+        Ok(OwnedRwLockWriteGuard {
+            _holding: Holding::new(self.loans.clone(), &deferral),
+            inner,
+            _deferral: deferral,
+            _lock: self,
+        })
+    }
+
+    /// The value, without locking: the exclusive borrow says that nobody holds it.
+    pub fn get_mut(&mut self) -> &mut T {
+        sole_mut(&mut self.inner).get_mut()
+    }
+}
+
+impl<T> From<T> for RwLock<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+/// An [`RwLock`] held for reading, beside other readers; let go when dropped.
+#[must_use = "the lock is let go at once if the guard is not kept"]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    // In this order: the loan ends, the next holders are chosen, and only then this task may be throttled.
+    _holding: Holding<&'a Loans>,
+    inner: tokio::sync::RwLockReadGuard<'a, T>,
+    _deferral: ThrottleGuard,
+}
+
+/// An [`RwLock`] held for writing, alone; let go when dropped.
+#[must_use = "the lock is let go at once if the guard is not kept"]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    // In this order, as with readers.
+    holding: Holding<&'a Loans>,
+    inner: tokio::sync::RwLockWriteGuard<'a, T>,
+    deferral: ThrottleGuard,
+}
+
+impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
+    /// Goes on as a reader, with no writer in between; other readers come in.
+    pub fn downgrade(self) -> RwLockReadGuard<'a, T> {
+        RwLockReadGuard {
+            _holding: self.holding,
+            inner: self.inner.downgrade(),
+            _deferral: self.deferral,
+        }
+    }
+}
+
+/// As [`RwLockReadGuard`], and keeps the lock alive.
+#[must_use = "the lock is let go at once if the guard is not kept"]
+pub struct OwnedRwLockReadGuard<T: ?Sized> {
+    // In this order, as with readers; the lock goes last, so that whoever has the last one finds its value alone.
+    _holding: Holding<Arc<Loans>>,
+    inner: tokio::sync::OwnedRwLockReadGuard<T>,
+    _deferral: ThrottleGuard,
+    _lock: Arc<RwLock<T>>,
+}
+
+/// As [`RwLockWriteGuard`], and keeps the lock alive.
+#[must_use = "the lock is let go at once if the guard is not kept"]
+pub struct OwnedRwLockWriteGuard<T: ?Sized> {
+    // In this order, as with `OwnedRwLockReadGuard`.
+    _holding: Holding<Arc<Loans>>,
+    inner: tokio::sync::OwnedRwLockWriteGuard<T>,
+    _deferral: ThrottleGuard,
+    _lock: Arc<RwLock<T>>,
+}
+
+super::guard!(RwLockReadGuard<'a>);
+super::guard!(RwLockWriteGuard<'a>, mutable);
+super::guard!(OwnedRwLockReadGuard);
+super::guard!(OwnedRwLockWriteGuard, mutable);

@@ -1,0 +1,178 @@
+//! Every lock of `quotient::sync`, in every form of its guard, lets a throttled holder run on the budget of who waits.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{eventually, guarded, runtime, scheduler};
+use quotient::sync::{Mutex, RwLock, Semaphore};
+
+/// Something that is held until it is dropped.
+type Held = Box<dyn Any + Send>;
+/// Waits for it.
+type Taking = Pin<Box<dyn Future<Output = Held> + Send>>;
+
+fn spin(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// A holder deep in debt, sixty quotas from the end of its critical section, beside somebody of a free group who waits.
+fn holder_runs_on(name: &str, hold: Taking, wait: Taking) {
+    let name = name.to_owned();
+    runtime(2).block_on(guarded(async move {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("1ms/1000ms").unwrap();
+        let (held, holds) = tokio::sync::oneshot::channel();
+        let holder = capped.spawn(async move {
+            let guard = hold.await;
+            let _ = held.send(());
+            for _ in 0..300 {
+                spin(Duration::from_micros(200));
+                tokio::task::yield_now().await;
+            }
+            drop(guard);
+        });
+        holds.await.unwrap();
+        eventually("throttled", || {
+            capped.cpu_time() > Duration::from_micros(1_900)
+        })
+        .await;
+        let waited = free
+            .spawn(async move {
+                let started = Instant::now();
+                drop(wait.await);
+                started.elapsed()
+            })
+            .await
+            .unwrap();
+        // Sixty quotas of a millisecond would take a minute.
+        assert!(waited < Duration::from_secs(5), "{name}: {waited:?}");
+        let (lent, own) = (free.cpu_time(), capped.cpu_time());
+        assert!(
+            lent > own,
+            "{name}: {lent:?} and {own:?}, but who waits pays"
+        );
+        holder.await.unwrap();
+        scheduler.shutdown().await;
+    }));
+}
+
+#[test]
+fn a_reader_or_writer_deep_in_debt_stalls_who_waits() {
+    let lock = || Arc::new(RwLock::new(()));
+    let owned_read = |lock: &Arc<RwLock<()>>| -> Taking {
+        let lock = lock.clone();
+        Box::pin(async move { Box::new(lock.read_owned().await) as Held })
+    };
+    let owned_write = |lock: &Arc<RwLock<()>>| -> Taking {
+        let lock = lock.clone();
+        Box::pin(async move { Box::new(lock.write_owned().await) as Held })
+    };
+    let first = lock();
+    holder_runs_on("write, then read", owned_write(&first), owned_read(&first));
+    let second = lock();
+    holder_runs_on(
+        "read, then write",
+        owned_read(&second),
+        owned_write(&second),
+    );
+    // The borrowed guards, held by tasks that own the lock.
+    let third: &'static RwLock<()> = Box::leak(Box::new(RwLock::new(())));
+    holder_runs_on(
+        "borrowed write, then read",
+        Box::pin(async { Box::new(third.write().await.downgrade()) as Held }),
+        Box::pin(async { Box::new(third.write().await) as Held }),
+    );
+}
+
+#[test]
+fn a_holder_that_owns_its_guard_stalls_who_waits() {
+    let mutex = Arc::new(Mutex::new(()));
+    let take = |mutex: &Arc<Mutex<()>>| -> Taking {
+        let mutex = mutex.clone();
+        Box::pin(async move { Box::new(mutex.lock_owned().await) as Held })
+    };
+    holder_runs_on("mutex", take(&mutex), take(&mutex));
+    let semaphore = Arc::new(Semaphore::new(3));
+    let take = |permits: u32| -> Taking {
+        let semaphore = semaphore.clone();
+        Box::pin(async move {
+            let permit = semaphore.acquire_many_owned(permits).await;
+            Box::new(permit.expect("it is open")) as Held
+        })
+    };
+    holder_runs_on("semaphore", take(2), take(3));
+}
+
+#[test]
+fn an_owned_guard_outlives_its_lock() {
+    runtime(2).block_on(guarded(async {
+        let mut mutex = Arc::new(Mutex::new(vec![1]));
+        let mut guard = mutex.clone().lock_owned().await;
+        assert!(mutex.try_lock().is_err() && mutex.clone().try_lock_owned().is_err());
+        assert!(
+            Arc::get_mut(&mut mutex).is_none(),
+            "the guard keeps the mutex"
+        );
+        guard.push(2);
+        // A waiter that gives up, with the mutex in its hands.
+        let waiter = tokio::time::timeout(Duration::from_millis(2), mutex.clone().lock_owned());
+        assert!(waiter.await.is_err());
+        drop(guard);
+        let inner = Arc::get_mut(&mut mutex).expect("nobody else has it");
+        inner.get_mut().push(3);
+        let value = Arc::into_inner(mutex)
+            .expect("nobody else has it")
+            .into_inner();
+        assert_eq!(value, [1, 2, 3]);
+
+        let lock = Arc::new(RwLock::new(String::new()));
+        lock.write().await.push('a');
+        let readers = [
+            lock.clone().read_owned().await,
+            lock.clone().read_owned().await,
+        ];
+        assert!(lock.try_write().is_err() && lock.try_read().is_ok());
+        assert_eq!(format!("{} {:?}", readers[0], readers[1]), "a \"a\"");
+        drop(readers);
+        let writer = lock.write().await;
+        assert!(lock.try_read().is_err());
+        let reader = writer.downgrade();
+        assert!(lock.try_read().is_ok() && lock.clone().try_write_owned().is_err());
+        drop(reader);
+        lock.clone()
+            .try_write_owned()
+            .expect("nobody has it")
+            .push('b');
+        let value = Arc::into_inner(lock)
+            .expect("nobody else has it")
+            .into_inner();
+        assert_eq!(value, "ab");
+
+        let semaphore = Arc::new(Semaphore::new(2));
+        let permit = semaphore.clone().acquire_owned().await.expect("it is open");
+        assert_eq!(
+            (permit.num_permits(), semaphore.available_permits()),
+            (1, 1)
+        );
+        assert!(semaphore.clone().try_acquire_many_owned(2).is_err());
+        drop(permit);
+        semaphore
+            .clone()
+            .try_acquire_owned()
+            .expect("two are free")
+            .forget();
+        assert_eq!(semaphore.available_permits(), 1);
+        semaphore.close();
+        assert!(semaphore.acquire_owned().await.is_err());
+    }));
+}
