@@ -100,7 +100,7 @@ mod vcpu;
 #[cfg(not(loom))]
 pub use self::{
     bandwidth::{
-        Cpus, Max, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle, throttled_time,
+        Cpus, Max, Share, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle, throttled_time,
     },
     blocking::{block_in_place, spawn_blocking},
     cpu_clock::{ClockError, TaskClock},
@@ -117,7 +117,7 @@ pub use self::{
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
 };
 #[cfg(not(loom))]
-pub use quotient_core::{BandwidthRules, Limit, LimitError, Policy, RatioRule};
+pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
 #[cfg(not(loom))]
 pub use quotient_keys::FlipError;
 pub use task::{AbortHandle, Id, JoinError, JoinHandle};

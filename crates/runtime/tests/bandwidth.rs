@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{eventually, on_every_host, runtime, scheduler};
-use quotient::{Cpus, Error, Group, Limit, LimitError, WithThrottledExt};
+use quotient::{Cpus, Error, Group, Limit, LimitError, Scheduler, Share, WithThrottledExt};
 
 /// Computes for that long.
 fn spin(time: Duration) {
@@ -328,6 +328,26 @@ fn limits_are_read_in_every_form_and_bad_ones_change_nothing() {
             Some(limit(ms(25), ms(50))),
             "the period is kept"
         );
+        group.set_max(Share(0.8)).unwrap();
+        assert_eq!(
+            group.max(),
+            Some(limit(ms(40), ms(50))),
+            "of one virtual CPU"
+        );
+        for share in [0.0, -0.5, 1.1, f64::NAN, f64::INFINITY] {
+            let refused = group.set_max(Share(share)).unwrap_err();
+            assert!(matches!(refused, Error::Limit(LimitError::Text { .. })));
+        }
+        let four = Scheduler::builder().vcpus(4).build().unwrap();
+        let part = four
+            .group("part")
+            .unwrap()
+            .max(Share(0.25))
+            .create()
+            .unwrap();
+        assert_eq!(part.max(), Some(limit(ms(100), ms(100))), "of four of them");
+        four.shutdown().await;
+        group.set_max(Cpus(0.5)).unwrap();
         group.set_max((ms(30), ms(60))).unwrap();
         let before = group.max();
         assert_eq!(before, Some(limit(ms(30), ms(60))));

@@ -14,10 +14,15 @@ use crate::shared::Shared;
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Cpus(pub f64);
 
+/// A part of the machine: of as many processors as the scheduler has virtual CPUs, stand-ins not counted. `Share(0.2)` on 8 of them
+/// is `Cpus(1.6)`. Worked out when the limit is set.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Share(pub f64);
+
 /// What [`crate::GroupBuilder::max`] and [`crate::Group::set_max`] accept; made by `into()` from
 ///
 /// - texts: `"50ms/100ms"`, and cgroup v2's `"50000 100000"` (microseconds), `"max 100000"`, `"max"`;
-/// - [`Cpus`], with the period in force or 100 ms;
+/// - [`Cpus`] or [`Share`] (of the scheduler's virtual CPUs), with the period in force or 100 ms;
 /// - `(quota, period)` as durations;
 /// - a whole [`Limit`] with its burst, or `Option<Limit>` with `None` for no limit.
 ///
@@ -31,6 +36,7 @@ pub struct Max {
 enum Form {
     Text(String),
     Cpus(f64),
+    Share(f64),
     Amount(Nanos, Nanos),
     Whole(Option<Limit>),
 }
@@ -52,6 +58,13 @@ impl From<String> for Max {
 impl From<Cpus> for Max {
     fn from(cpus: Cpus) -> Self {
         let form = Form::Cpus(cpus.0);
+        Self { form }
+    }
+}
+
+impl From<Share> for Max {
+    fn from(share: Share) -> Self {
+        let form = Form::Share(share.0);
         Self { form }
     }
 }
@@ -78,18 +91,20 @@ impl From<Option<Limit>> for Max {
 }
 
 impl Max {
-    /// The limit that this makes of the one in force.
-    fn onto(&self, base: Option<Limit>) -> Result<Option<Limit>, LimitError> {
+    /// The limit that this makes of the one in force, for a scheduler of so many virtual CPUs.
+    fn onto(&self, base: Option<Limit>, vcpus: usize) -> Result<Option<Limit>, LimitError> {
         let base = base.unwrap_or(Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT));
         match &self.form {
             Form::Text(text) => Limit::parse_onto(text, base),
-            Form::Cpus(cpus) => {
-                // The quota of one period of 100 ms, scaled to the period in force.
-                let limit = Limit::cpus(*cpus)?;
-                let quota = u128::from(limit.quota.0) * u128::from(base.period.0)
-                    / u128::from(limit.period.0);
-                let quota = Nanos(u64::try_from(quota).unwrap_or(u64::MAX));
-                Ok(Some(Limit { quota, ..base }))
+            Form::Cpus(cpus) => cpus_onto(*cpus, base).map(Some),
+            Form::Share(share) => {
+                if !(*share > 0.0 && *share <= 1.0) {
+                    return Err(LimitError::Text {
+                        text: share.to_string(),
+                        expected: "expected a share above 0 and up to 1",
+                    });
+                }
+                cpus_onto(share * vcpus as f64, base).map(Some)
             }
             Form::Amount(quota, period) => Ok(Some(Limit {
                 quota: *quota,
@@ -99,6 +114,15 @@ impl Max {
             Form::Whole(limit) => Ok(*limit),
         }
     }
+}
+
+/// So many processors, in the period of `base`.
+fn cpus_onto(cpus: f64, base: Limit) -> Result<Limit, LimitError> {
+    // The quota of one period of 100 ms, scaled to the period in force.
+    let limit = Limit::cpus(cpus)?;
+    let quota = u128::from(limit.quota.0) * u128::from(base.period.0) / u128::from(limit.period.0);
+    let quota = Nanos(u64::try_from(quota).unwrap_or(u64::MAX));
+    Ok(Limit { quota, ..base })
 }
 
 /// What a user asks for: any part may be left as it is.
@@ -115,9 +139,9 @@ impl LimitChange {
         self.max.is_none() && self.burst.is_none() && self.soft.is_none() && self.smooth.is_none()
     }
 
-    fn onto(&self, path: &str, base: Option<Limit>) -> Result<Option<Limit>, Error> {
+    fn onto(&self, path: &str, base: Option<Limit>, vcpus: usize) -> Result<Option<Limit>, Error> {
         let limit = match &self.max {
-            Some(max) => max.onto(base)?,
+            Some(max) => max.onto(base, vcpus)?,
             None => base,
         };
         let extras = self.burst.is_some() || self.soft.is_some() || self.smooth.is_some();
@@ -145,7 +169,7 @@ impl LimitChange {
             return Ok(());
         }
         let before = shared.tree.find(path).ok().and_then(|group| group.limit());
-        if let Some(limit) = self.onto(path, before)? {
+        if let Some(limit) = self.onto(path, before, shared.regular)? {
             let kernel = matches!(
                 shared.tree.config().bandwidth,
                 BandwidthRules::Kernel { .. }
@@ -167,7 +191,7 @@ impl LimitChange {
         {
             let _shape = shared.lock_shape();
             let before = group.core.limit();
-            let limit = self.onto(group.core.path(), before)?;
+            let limit = self.onto(group.core.path(), before, shared.regular)?;
             // Before the limit can be seen (see `gates`).
             let hold = match (before, limit) {
                 (None, Some(_)) => {

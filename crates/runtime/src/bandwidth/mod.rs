@@ -22,6 +22,6 @@ mod throttled;
 
 pub(crate) use deferral::Deferral;
 pub use deferral::{ThrottleGuard, defer_throttle};
-pub use limit::{Cpus, Max};
+pub use limit::{Cpus, Max, Share};
 pub(crate) use limit::{LimitChange, nanos};
 pub use throttled::{WithThrottled, WithThrottledExt, throttled_time};
