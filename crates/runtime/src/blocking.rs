@@ -1,34 +1,114 @@
 //! Blocking code, charged to the group that asked for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use quotient_core::Nanos;
 
 use crate::error::SpawnError;
-use crate::group::Group;
+use crate::group::{Group, admits};
 use crate::local;
 use crate::meter::ThreadMeter;
+use crate::spawn::refused;
+use crate::task::trace::{Labels, TaskSpan};
+use crate::task::{Id, JoinHandle, promise};
+use crate::task_builder::Origin;
 use crate::vcpu;
 
-/// Runs a blocking function on tokio's blocking pool and charges its CPU time to the caller's group, which it inherits: inside,
-/// [`Group::current`] is that group, and [`crate::spawn`] spawns into it.
+/// Runs a blocking function on tokio's blocking pool and charges its CPU time to the caller's group; see
+/// [`Group::spawn_blocking`].
 ///
-/// The charge arrives when the function reads a clock of its group, returns or panics. The handle is tokio's own. The pool's threads are scheduled by the
-/// operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their virtual time.
-///
-/// # Errors
-/// [`SpawnError::NoGroup`] outside any group, [`SpawnError::NoRuntime`] outside a tokio runtime; the function was dropped.
-pub fn spawn_blocking<F, R>(function: F) -> Result<tokio::task::JoinHandle<R>, SpawnError>
+/// # Panics
+/// Outside any group, as `tokio::task::spawn_blocking` outside a runtime; [`try_spawn_blocking`] does not.
+#[track_caller]
+pub fn spawn_blocking<F, R>(function: F) -> JoinHandle<R>
 where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
+    match Group::current() {
+        Some(group) => group.spawn_blocking(function),
+        None => panic!("{}", SpawnError::NoGroup),
+    }
+}
+
+/// As [`spawn_blocking`], with the reason if it was refused.
+///
+/// # Errors
+/// [`SpawnError::NoGroup`] outside any group; else as [`Group::try_spawn`]. The function was dropped.
+#[track_caller]
+pub fn try_spawn_blocking<F, R>(function: F) -> Result<JoinHandle<R>, SpawnError>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    let origin = Origin::caller();
     let group = Group::current().ok_or(SpawnError::NoGroup)?;
-    let handle = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
-    Ok(handle.spawn_blocking(move || {
-        let _meter = ThreadMeter::enter_within(&group);
-        function()
-    }))
+    spawn_at(&group, function, origin)
+}
+
+impl Group {
+    /// Runs a blocking function on the blocking pool of tokio's current runtime, or else of the scheduler's, and charges its
+    /// CPU time to the group. The function is in the group: inside, [`Group::current`] is it, and [`crate::spawn`] spawns into
+    /// it.
+    ///
+    /// The charge arrives when the function reads a clock of its group, returns or panics. The pool's threads are scheduled by
+    /// the operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their
+    /// virtual time. The handle is that of every task; as with tokio, aborting stops only a function that has not started.
+    ///
+    /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
+    #[track_caller]
+    pub fn spawn_blocking<F, R>(&self, function: F) -> JoinHandle<R>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let origin = Origin::caller();
+        spawn_at(self, function, origin).unwrap_or_else(|error| refused(&error, origin))
+    }
+}
+
+/// Gives a blocking function to the pool. What is promised to the handle is kept or broken by the function's end, or by its
+/// being dropped unrun at the end of the runtime.
+pub(crate) fn spawn_at<F, R>(
+    group: &Group,
+    function: F,
+    origin: Origin<'_>,
+) -> Result<JoinHandle<R>, SpawnError>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    admits(&group.shared, &group.inner)?;
+    let id = Id::next();
+    let span = TaskSpan::open(
+        id,
+        &Labels {
+            kind: "blocking",
+            name: origin.name,
+            group: group.path(),
+            size: size_of::<F>(),
+            location: origin.location,
+        },
+    );
+    let (promise, handle) = promise(id, span.id());
+    let charged = group.clone();
+    let run = move || {
+        if promise.is_aborted() {
+            return;
+        }
+        let output = {
+            let _meter = ThreadMeter::enter_within(&charged);
+            catch_unwind(AssertUnwindSafe(|| promise.run(|| span.run(function))))
+        };
+        // The bill is paid before the handle sees the end.
+        promise.deliver(output);
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(run)),
+        Err(_) => group.shared.host.spawn_blocking(Box::new(run)),
+    }
+    Ok(handle)
 }
 
 /// Runs a blocking function on this thread, as `tokio::task::block_in_place` does, without holding up other tasks: a stand-in

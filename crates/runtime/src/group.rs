@@ -5,7 +5,6 @@ mod members;
 mod shared;
 
 use std::future::Future;
-use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,15 +12,17 @@ use std::time::Duration;
 use quotient_core::{Limit, Weight};
 
 pub use self::builder::GroupBuilder;
-pub(crate) use self::members::{spawn_at, spawn_beyond};
+pub(crate) use self::members::{admits, spawn_at, spawn_beyond};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
 use crate::local;
 use crate::scheduler::Handles;
 use crate::shared::Shared;
+use crate::spawn::refused;
 use crate::stats::{GroupStats, TaskStats};
 use crate::task::JoinHandle;
+use crate::task_builder::Origin;
 
 /// What becomes of live tasks when their group is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +182,9 @@ impl Group {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        spawn_at(&self.shared, &self.inner, future, Location::caller())
-            .unwrap_or_else(|error| JoinHandle::failed(&error.to_string()))
+        let origin = Origin::caller();
+        spawn_at(&self.shared, &self.inner, future, origin)
+            .unwrap_or_else(|error| refused(&error, origin))
     }
 
     /// As [`Group::spawn`], with the reason if it was refused.
@@ -195,7 +197,7 @@ impl Group {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        spawn_at(&self.shared, &self.inner, future, Location::caller())
+        spawn_at(&self.shared, &self.inner, future, Origin::caller())
     }
 
     /// CPU time of the group and its descendants; exact when they are quiet, else behind by at most the polls in progress
@@ -223,7 +225,10 @@ impl Group {
     /// The figures of each live task of the group itself. O(tasks).
     pub fn task_stats(&self) -> Vec<TaskStats> {
         let tasks = self.inner.owned.snapshot();
-        tasks.iter().map(|task| task.context().stats()).collect()
+        tasks
+            .iter()
+            .map(|task| task.context().stats(task.id()))
+            .collect()
     }
 
     /// Stops the dispatch of the group's tasks and of its descendants'. Polls in progress end as usual. Idempotent.

@@ -14,6 +14,9 @@ pub(crate) trait Host: Send + Sync {
     /// Starts to poll `vcpu` until it is ready, from any thread.
     fn spawn(&self, vcpu: VcpuFuture);
 
+    /// Runs a function that blocks, on a thread for such; one that never runs is dropped.
+    fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>);
+
     /// Arranges that the calling virtual CPU, which returns `Pending` next, is polled again after the host's ready tasks and a
     /// turn of its I/O and timer driver.
     fn defer(&self, context: &mut Context<'_>);
@@ -39,6 +42,10 @@ impl TokioHost {
 impl Host for TokioHost {
     fn spawn(&self, vcpu: VcpuFuture) {
         drop(self.handle.spawn(vcpu));
+    }
+
+    fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>) {
+        drop(self.handle.spawn_blocking(function));
     }
 
     fn defer(&self, context: &mut Context<'_>) {

@@ -1,35 +1,61 @@
 //! A set of tasks whose outputs come in the order of completion, as tokio's `JoinSet`.
 
 use std::fmt;
-use std::future::Future;
-use std::task::{Context, Poll};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::group::Group;
-use crate::task::{AbortHandle, JoinError, JoinHandle};
+use crate::task::{AbortHandle, Id, JoinError, JoinHandle};
 
 /// Tasks spawned into groups and awaited together. Dropping the set aborts what is left in it.
+///
+/// Names and meanings are those of tokio's `JoinSet`; where tokio's takes a runtime (`spawn_on`), this takes a group.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let scheduler = quotient::Scheduler::builder().build()?;
+/// # let acme = scheduler.group("tenants/acme")?.create()?;
+/// let sum = acme.spawn(async {
+///     let set: quotient::JoinSet<u32> = (0..10).map(|number| async move { number }).collect();
+///     set.join_all().await.into_iter().sum::<u32>()
+/// });
+/// assert_eq!(sum.await?, 45);
+/// # scheduler.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct JoinSet<T> {
     // `FuturesUnordered` polls only the handles that were woken, so a join costs O(1) however many tasks there are.
-    handles: FuturesUnordered<Aborting<T>>,
+    handles: FuturesUnordered<Entry<T>>,
+    /// Who waits for the next task, as of the last poll: a look without a waker must not silence it.
+    waiter: Option<Waker>,
 }
 
-/// A handle that aborts its task when dropped.
-struct Aborting<T>(JoinHandle<T>, bool);
+/// A handle that aborts its task when dropped, and says whose output it gives.
+struct Entry<T> {
+    handle: JoinHandle<T>,
+    abort: bool,
+}
 
-impl<T> Future for Aborting<T> {
-    type Output = Result<T, JoinError>;
+impl<T> Future for Entry<T> {
+    type Output = (Id, Result<T, JoinError>);
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0).poll(context)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.handle.id();
+        Pin::new(&mut self.handle)
+            .poll(context)
+            .map(|output| (id, output))
     }
 }
 
-impl<T> Drop for Aborting<T> {
+impl<T> Drop for Entry<T> {
     fn drop(&mut self) {
-        if self.1 {
-            self.0.abort();
+        if self.abort {
+            self.handle.abort();
         }
     }
 }
@@ -54,6 +80,7 @@ impl<T> JoinSet<T> {
     pub fn new() -> Self {
         Self {
             handles: FuturesUnordered::new(),
+            waiter: None,
         }
     }
 
@@ -68,12 +95,16 @@ impl<T> JoinSet<T> {
     }
 }
 
-impl<T: Send + 'static> JoinSet<T> {
+impl<T: 'static> JoinSet<T> {
     /// Spawns into the caller's group, as [`crate::spawn`].
+    ///
+    /// # Panics
+    /// Outside any group.
     #[track_caller]
     pub fn spawn<F>(&mut self, future: F) -> AbortHandle
     where
         F: Future<Output = T> + Send + 'static,
+        T: Send,
     {
         self.insert(crate::spawn(future))
     }
@@ -83,19 +114,91 @@ impl<T: Send + 'static> JoinSet<T> {
     pub fn spawn_in<F>(&mut self, group: &Group, future: F) -> AbortHandle
     where
         F: Future<Output = T> + Send + 'static,
+        T: Send,
     {
         self.insert(group.spawn(future))
     }
 
-    fn insert(&mut self, handle: JoinHandle<T>) -> AbortHandle {
+    /// Spawns a `!Send` task into the caller's group, as [`crate::spawn_local`].
+    ///
+    /// # Panics
+    /// Outside any group or any local set.
+    #[track_caller]
+    pub fn spawn_local<F>(&mut self, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.insert(crate::spawn_local(future))
+    }
+
+    /// Spawns a `!Send` task into `group`, as [`Group::spawn_local`].
+    ///
+    /// # Panics
+    /// Outside a local set.
+    #[track_caller]
+    pub fn spawn_local_in<F>(&mut self, group: &Group, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.insert(group.spawn_local(future))
+    }
+
+    /// Runs a blocking function for the caller's group, as [`crate::spawn_blocking`].
+    ///
+    /// # Panics
+    /// Outside any group.
+    #[track_caller]
+    pub fn spawn_blocking<F>(&mut self, function: F) -> AbortHandle
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send,
+    {
+        self.insert(crate::spawn_blocking(function))
+    }
+
+    /// Runs a blocking function for `group`, as [`Group::spawn_blocking`].
+    #[track_caller]
+    pub fn spawn_blocking_in<F>(&mut self, group: &Group, function: F) -> AbortHandle
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send,
+    {
+        self.insert(group.spawn_blocking(function))
+    }
+
+    /// Takes over a task that was spawned elsewhere, with [`crate::task::Builder`] for instance.
+    pub fn insert(&mut self, handle: JoinHandle<T>) -> AbortHandle {
         let abort = handle.abort_handle();
-        self.handles.push(Aborting(handle, true));
+        self.handles.push(Entry {
+            handle,
+            abort: true,
+        });
+        if let Some(waiter) = &self.waiter {
+            // Whoever waits for the next task has not been told of this one, and it is polled only then.
+            waiter.wake_by_ref();
+        }
         abort
     }
 
     /// Waits for the next task that completes; `None` when the set is empty. Cancel safe.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
-        self.handles.next().await
+        poll_fn(|context| self.poll_join_next(context)).await
+    }
+
+    /// As [`JoinSet::join_next`], with the name of the task; a [`JoinError`] has it anyway.
+    pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        poll_fn(|context| self.poll_join_next_with_id(context)).await
+    }
+
+    /// The output of a task that has completed, if there is one; `None` also when the set is empty.
+    pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
+        self.look().map(|(_, output)| output)
+    }
+
+    /// As [`JoinSet::try_join_next`], with the name of the task.
+    pub fn try_join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        self.look()
+            .map(|(id, output)| output.map(|output| (id, output)))
     }
 
     /// Polls for the next task that completes; `Ready(None)` when the set is empty.
@@ -103,7 +206,41 @@ impl<T: Send + 'static> JoinSet<T> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<T, JoinError>>> {
-        self.handles.poll_next_unpin(context)
+        self.poll_next(context)
+            .map(|next| next.map(|(_, output)| output))
+    }
+
+    /// As [`JoinSet::poll_join_next`], with the name of the task.
+    pub fn poll_join_next_with_id(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(Id, T), JoinError>>> {
+        self.poll_next(context)
+            .map(|next| next.map(|(id, output)| output.map(|output| (id, output))))
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(Id, Result<T, JoinError>)>> {
+        let polled = self.handles.poll_next_unpin(context);
+        if polled.is_ready() {
+            self.waiter = None;
+            return polled;
+        }
+        match &mut self.waiter {
+            Some(known) => known.clone_from(context.waker()),
+            None => self.waiter = Some(context.waker().clone()),
+        }
+        polled
+    }
+
+    /// Looks for a completed task, on behalf of whoever waits already.
+    fn look(&mut self) -> Option<(Id, Result<T, JoinError>)> {
+        let waiter = self.waiter.clone();
+        let waker = waiter.as_ref().unwrap_or(Waker::noop());
+        let mut context = Context::from_waker(waker);
+        match self.handles.poll_next_unpin(&mut context) {
+            Poll::Ready(next) => next,
+            Poll::Pending => None,
+        }
     }
 
     /// Waits for all tasks; outputs in the order of completion.
@@ -125,9 +262,9 @@ impl<T: Send + 'static> JoinSet<T> {
     }
 
     /// Aborts every task; they stay in the set until joined.
-    pub fn abort_all(&self) {
-        for handle in &self.handles {
-            handle.0.abort();
+    pub fn abort_all(&mut self) {
+        for entry in &self.handles {
+            entry.handle.abort();
         }
     }
 
@@ -139,9 +276,43 @@ impl<T: Send + 'static> JoinSet<T> {
 
     /// Removes every task from the set and lets them run on.
     pub fn detach_all(&mut self) {
-        for handle in self.handles.iter_mut() {
-            handle.1 = false;
+        for entry in self.handles.iter_mut() {
+            entry.abort = false;
         }
         self.handles.clear();
+    }
+}
+
+impl<T, F> FromIterator<F> for JoinSet<T>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    /// Spawns every future into the caller's group.
+    ///
+    /// # Panics
+    /// Outside any group, if there is a future.
+    #[track_caller]
+    fn from_iter<I: IntoIterator<Item = F>>(futures: I) -> Self {
+        let mut set = Self::new();
+        set.extend(futures);
+        set
+    }
+}
+
+impl<T, F> Extend<F> for JoinSet<T>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    /// Spawns every future into the caller's group.
+    ///
+    /// # Panics
+    /// Outside any group, if there is a future.
+    #[track_caller]
+    fn extend<I: IntoIterator<Item = F>>(&mut self, futures: I) {
+        for future in futures {
+            self.spawn(future);
+        }
     }
 }

@@ -38,7 +38,7 @@ mod park;
 mod population;
 mod primitives;
 #[allow(unsafe_code)] // the one room of this crate that touches raw wakers and cells
-mod task;
+pub mod task;
 
 #[cfg(not(loom))]
 mod bandwidth;
@@ -77,6 +77,8 @@ mod local_set;
 #[cfg(not(loom))]
 mod meter;
 #[cfg(not(loom))]
+mod names;
+#[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
 mod scheduler;
@@ -89,6 +91,8 @@ mod stats;
 #[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]
+mod task_builder;
+#[cfg(not(loom))]
 mod task_context;
 #[cfg(not(loom))]
 mod tick;
@@ -100,9 +104,10 @@ mod vcpu;
 #[cfg(not(loom))]
 pub use self::{
     bandwidth::{
-        Cpus, Max, Share, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle, throttled_time,
+        Cpus, Max, Share, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle,
+        throttled_time,
     },
-    blocking::{block_in_place, spawn_blocking},
+    blocking::{block_in_place, spawn_blocking, try_spawn_blocking},
     cpu_clock::{ClockError, TaskClock},
     cpu_timer::{CpuTimer, CpuTimerError},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},
@@ -113,11 +118,11 @@ pub use self::{
     join_set::JoinSet,
     meter::{MeterError, ThreadMeter},
     scheduler::{Builder, Scheduler},
-    spawn::{Checkpoint, checkpoint, spawn, try_spawn},
+    spawn::{Checkpoint, checkpoint, spawn, spawn_local, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
 };
 #[cfg(not(loom))]
 pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
 #[cfg(not(loom))]
 pub use quotient_keys::FlipError;
-pub use task::{AbortHandle, Id, JoinError, JoinHandle};
+pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};

@@ -1,22 +1,123 @@
 //! `!Send` tasks: a local task of tokio's `LocalSet` whose polls are metered and ordered by a group.
+//!
+//! The future lives in tokio's task, on its thread. The handle is ours, and so what is promised to it (`task/promise`): the
+//! output, the payload of a panic, or a cancellation, if it was aborted or the local set was dropped first.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use crate::group::Group;
-use crate::in_group::InGroupExt;
+use pin_project_lite::pin_project;
+
+use crate::error::SpawnError;
+use crate::group::{Group, admits};
+use crate::in_group::{InGroup, InGroupExt};
+use crate::spawn::refused;
+use crate::task::trace::{Labels, TaskSpan, Traced};
+use crate::task::{Id, JoinHandle, Promise, promise};
+use crate::task_builder::Origin;
 
 impl Group {
     /// Spawns a `!Send` future onto the current [`tokio::task::LocalSet`], as a member of the group: `spawn_local` of
     /// [`InGroupExt::in_group`]. It is polled on the local set's thread when its turn among the groups has come.
     ///
+    /// A group that takes no tasks any more gives a handle that resolves at once to an error.
+    ///
     /// # Panics
     /// As `tokio::task::spawn_local`: outside a local set.
     #[track_caller]
-    pub fn spawn_local<F>(&self, future: F) -> tokio::task::JoinHandle<F::Output>
+    pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        tokio::task::spawn_local(future.in_group(self))
+        let origin = Origin::caller();
+        spawn_at(self, future, origin).unwrap_or_else(|error| refused(&error, origin))
+    }
+}
+
+/// Makes a local task.
+#[track_caller]
+pub(crate) fn spawn_at<F>(
+    group: &Group,
+    future: F,
+    origin: Origin<'_>,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    admits(&group.shared, &group.inner)?;
+    let id = Id::next();
+    let span = TaskSpan::open(
+        id,
+        &Labels {
+            kind: "local",
+            name: origin.name,
+            group: group.path(),
+            size: size_of::<F>(),
+            location: origin.location,
+        },
+    );
+    let (promise, handle) = promise(id, span.id());
+    // The handle of tokio's task is not needed: ours is told of everything.
+    drop(tokio::task::spawn_local(LocalTask {
+        future: Some(span.around(future.in_group(group))),
+        promise: Some(promise),
+    }));
+    Ok(handle)
+}
+
+pin_project! {
+    /// What tokio polls. Never panics itself.
+    struct LocalTask<F: Future> {
+        // Before the promise: the handle hears of a cancellation when the future is gone.
+        #[pin]
+        future: Option<Traced<InGroup<F>>>,
+        promise: Option<Promise<F::Output>>,
+    }
+}
+
+impl<F> Future for LocalTask<F>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let Some(promise) = this.promise.as_ref() else {
+            return Poll::Ready(());
+        };
+        // In this order: see why no abort is lost, in `task/promise`.
+        promise.watch(context.waker());
+        let polled = if promise.is_aborted() {
+            None
+        } else {
+            let poll = || match this.future.as_mut().as_pin_mut() {
+                Some(future) => future.poll(context),
+                None => Poll::Pending,
+            };
+            match catch_unwind(AssertUnwindSafe(|| promise.run(poll))) {
+                Ok(Poll::Pending) if !promise.is_aborted() => return Poll::Pending,
+                Ok(Poll::Pending) => None,
+                Ok(Poll::Ready(output)) => Some(Ok(output)),
+                Err(payload) => Some(Err(payload)),
+            }
+        };
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
+        // As for every task: the first panic stands, and one of the future's destructor takes the output's place.
+        let end = match (polled, dropped) {
+            (Some(Err(payload)), _) | (_, Err(payload)) => Some(Err(payload)),
+            (polled, Ok(())) => polled,
+        };
+        if let Some(promise) = this.promise.take()
+            && let Some(end) = end
+        {
+            promise.deliver(end);
+        }
+        Poll::Ready(())
     }
 }

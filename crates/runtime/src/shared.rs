@@ -29,6 +29,7 @@ use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
 use crate::kills::Kills;
+use crate::names::Names;
 use crate::park::Park;
 use crate::scheduler::Handles;
 use crate::task_context::{Task, TaskContext, TaskRef};
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) host: Box<dyn Host>,
     pub(crate) tick: TickControl,
     pub(crate) cpu_timers: CpuTimers,
+    /// What users call their tasks.
+    pub(crate) names: Names,
     /// What a recording of events has so far.
     pub(crate) log: EventLog,
     /// Numbers the kills of groups.
@@ -155,6 +158,7 @@ impl Shared {
             host,
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
+            names: Names::default(),
             log: EventLog::new(slots),
             kills: Kills::new(),
             shape: Mutex::new(()),

@@ -1,30 +1,39 @@
 //! Free functions that act on the group of the caller.
 
 use std::future::Future;
-use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use crate::error::SpawnError;
-use crate::group::spawn_at;
+use crate::group::{Group, spawn_at};
 use crate::local;
 use crate::task::JoinHandle;
+use crate::task_builder::Origin;
 
 /// Spawns a task into the group of the caller, as `tokio::spawn` spawns onto its runtime: children inherit the group.
 ///
-/// Outside any group the task is refused: the handle resolves at once to an error (see [`try_spawn`] for the reason).
+/// When the scheduler was shut down, or the group takes no tasks any more, the future is dropped and the handle resolves at
+/// once to an error, as tokio's does after its shutdown; [`try_spawn`] says why.
+///
+/// # Panics
+/// Outside any group, as `tokio::spawn` outside a runtime: neither in a task of a scheduler, nor inside `in_group`, nor on a
+/// thread that a [`crate::ThreadMeter`] bills to one.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_here(future, Location::caller())
-        .unwrap_or_else(|error| JoinHandle::failed(&error.to_string()))
+    let origin = Origin::caller();
+    match spawn_here(future, origin) {
+        Ok(handle) => handle,
+        Err(error @ SpawnError::NoGroup) => panic!("{error}"),
+        Err(error) => refused(&error, origin),
+    }
 }
 
-/// As [`spawn`], with the reason if it was refused.
+/// As [`spawn`], with the reason if it was refused, and without a panic.
 ///
 /// # Errors
 /// [`SpawnError::NoGroup`] outside any group, [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`]; the future was dropped.
@@ -34,19 +43,53 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_here(future, Location::caller())
+    spawn_here(future, Origin::caller())
 }
 
-fn spawn_here<F>(
-    future: F,
-    location: &'static Location<'static>,
-) -> Result<JoinHandle<F::Output>, SpawnError>
+fn spawn_here<F>(future: F, origin: Origin<'_>) -> Result<JoinHandle<F::Output>, SpawnError>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
     let (shared, group) = local::current_group().ok_or(SpawnError::NoGroup)?;
-    spawn_at(&shared, &group, future, location)
+    spawn_at(&shared, &group, future, origin)
+}
+
+/// Spawns a `!Send` task into the caller's group; see [`Group::spawn_local`].
+///
+/// # Panics
+/// Outside any group, and, as `tokio::task::spawn_local`, outside a local set.
+#[track_caller]
+pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    match Group::current() {
+        Some(group) => group.spawn_local(future),
+        None => panic!("{}", SpawnError::NoGroup),
+    }
+}
+
+/// The handle of a task that was refused. Its owner may drop it unread, so the refusal is also written to the log.
+pub(crate) fn refused<T: 'static>(error: &SpawnError, origin: Origin<'_>) -> JoinHandle<T> {
+    log_refused(error, origin);
+    JoinHandle::failed(&error.to_string())
+}
+
+/// One line for each refused task: a warning, or for the end of the whole scheduler, where every task is refused, a detail.
+pub(crate) fn log_refused(error: &SpawnError, origin: Origin<'_>) {
+    #[cfg(feature = "tracing")]
+    {
+        let (name, location) = (origin.name.unwrap_or_default(), origin.location);
+        if *error == SpawnError::ShutDown {
+            tracing::debug!(target: "quotient", name, %location, "a task was not spawned: {error}");
+        } else {
+            tracing::warn!(target: "quotient", name, %location, "a task was not spawned: {error}");
+        }
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (error, origin);
 }
 
 /// Gives way if somebody else should run: put it into loops that compute for long.

@@ -6,13 +6,14 @@
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use quotient_core::Nanos;
 
 use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
+use crate::task::Id;
 
 /// The longest poll seen and where its task was spawned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,10 @@ impl From<quotient_core::BandwidthStats> for BandwidthStats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskStats {
+    /// The task's own name among all tasks of the process.
+    pub id: Id,
+    /// What [`crate::task::Builder::name`] called it.
+    pub name: Option<Arc<str>>,
     /// CPU time billed to the task.
     pub cpu: Duration,
     /// Number of polls.

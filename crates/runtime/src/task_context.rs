@@ -178,10 +178,12 @@ impl TaskContext {
         alarm != u64::MAX && self.cpu_time().as_nanos() >= alarm
     }
 
-    /// The figures so far.
-    pub(crate) fn stats(&self) -> TaskStats {
+    /// The figures so far; `id` is the task's.
+    pub(crate) fn stats(&self, id: task::Id) -> TaskStats {
         let longest = u64::from(self.longest.load(Ordering::Relaxed));
         TaskStats {
+            id,
+            name: id.is_named().then(|| self.shared.names.of(id)).flatten(),
             cpu: Duration::from_nanos(self.cpu_time().as_nanos()),
             polls: self.polls.load(Ordering::Relaxed),
             run_delay: Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
@@ -214,6 +216,9 @@ impl task::Context for TaskContext {
         }
         if task.context().alarm.load(Ordering::SeqCst) != u64::MAX {
             task.context().shared.cpu_timers.task_ended(task);
+        }
+        if task.id().is_named() {
+            task.context().shared.names.forget(task.id());
         }
         task.context().shared.task_ended();
     }

@@ -21,13 +21,13 @@ fn blocking_functions_are_charged_for_their_cpu_time_only() {
                     std::thread::sleep(30 * MS);
                     9
                 });
-                assert_eq!(value.unwrap().await.unwrap(), 9);
+                assert_eq!(value.await.unwrap(), 9);
             })
             .await
             .unwrap();
         let charged = group.cpu_time();
         assert!(charged >= MS && charged < 25 * MS, "charged {charged:?}");
-        let refused = quotient::spawn_blocking(|| ()).map(|_| ()).unwrap_err();
+        let refused = quotient::try_spawn_blocking(|| ()).unwrap_err();
         assert_eq!(refused, SpawnError::NoGroup);
         scheduler.shutdown().await;
     });
@@ -81,12 +81,11 @@ fn blocking_functions_inherit_the_group_and_so_does_what_they_spawn() {
             quotient::spawn_blocking(move || {
                 // Detached: nobody would learn that it never ran.
                 drop(quotient::spawn(async move { sender.send(path()).unwrap() }));
-                let inner = quotient::spawn_blocking(path).unwrap();
+                let inner = quotient::spawn_blocking(path);
                 let inner = tokio::runtime::Handle::current().block_on(inner).unwrap();
                 assert_eq!(inner, path());
                 path()
             })
-            .unwrap()
             .await
             .unwrap()
         });
@@ -112,7 +111,7 @@ fn a_future_in_another_group_inside_a_blocking_function_is_gated() {
                 let inside = async { Group::current().unwrap().path().to_owned() };
                 tokio::runtime::Handle::current().block_on(inside.in_group(&target))
             };
-            quotient::spawn_blocking(function).unwrap().await.unwrap()
+            quotient::spawn_blocking(function).await.unwrap()
         });
         tokio::time::sleep(3 * MS).await;
         assert!(!task.is_finished(), "ran in a frozen group");

@@ -250,7 +250,6 @@ fn blocking_functions_are_billed_while_they_run() {
                 burn(5 * MS);
                 (before, own.cpu_time())
             })
-            .unwrap()
             .await
             .unwrap()
         }))

@@ -13,7 +13,9 @@ use crate::kills::is_stillborn;
 use crate::local;
 use crate::population::Closed;
 use crate::shared::{OPEN, Shared};
-use crate::task::{self, JoinHandle};
+use crate::task::trace::{Labels, TaskSpan};
+use crate::task::{self, Id, JoinHandle};
+use crate::task_builder::Origin;
 use crate::task_context::{Owned, TaskContext};
 
 impl GroupShared {
@@ -66,18 +68,33 @@ fn move_task(
     true
 }
 
+/// Whether the group takes work now that is not one of its tasks: a blocking function, a future elsewhere.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn admits(shared: &Shared, group: &GroupShared) -> Result<(), SpawnError> {
+    if shared.phase() != OPEN {
+        return Err(SpawnError::ShutDown);
+    }
+    if group.is_removed() {
+        let path = group.path();
+        return Err(SpawnError::GroupRemoved { path });
+    }
+    Ok(())
+}
+
 /// Makes a task, lists it and queues it.
 pub(crate) fn spawn_at<F>(
     shared: &Arc<Shared>,
     group: &Arc<GroupShared>,
     future: F,
-    location: &'static Location<'static>,
+    origin: Origin<'_>,
 ) -> Result<JoinHandle<F::Output>, SpawnError>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_as(shared, group, future, location, true)
+    spawn_as(shared, group, future, origin, true)
 }
 
 /// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
@@ -91,14 +108,18 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_as(shared, group, future, location, false)
+    let origin = Origin {
+        location,
+        name: None,
+    };
+    spawn_as(shared, group, future, origin, false)
 }
 
 fn spawn_as<F>(
     shared: &Arc<Shared>,
     group: &Arc<GroupShared>,
     future: F,
-    location: &'static Location<'static>,
+    origin: Origin<'_>,
     bounded: bool,
 ) -> Result<JoinHandle<F::Output>, SpawnError>
 where
@@ -119,14 +140,34 @@ where
     }
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
-    let context = TaskContext::new(shared.clone(), location, u16::try_from(home).unwrap_or(0));
+    let id = match origin.name {
+        Some(_) => Id::next().with_name(),
+        None => Id::next(),
+    };
+    let span = TaskSpan::open(
+        id,
+        &Labels {
+            kind: if bounded { "task" } else { "gate" },
+            name: origin.name,
+            group: group.core.path(),
+            size: size_of::<F>(),
+            location: origin.location,
+        },
+    );
+    let home_index = u16::try_from(home).unwrap_or(0);
+    let context = TaskContext::new(shared.clone(), origin.location, home_index);
+    if let Some(name) = origin.name {
+        shared.names.give(id, name);
+    }
     let owned = Owned {
         entity: TaskEntity::new(Weight::DEFAULT, None),
         group: group.clone(),
         since: Nanos::ZERO,
         throttling: None,
     };
-    let (token, reference, handle) = task::spawn(future, context, owned);
+    let span_id = span.id();
+    let future = span.around(future);
+    let (token, reference, handle) = task::spawn_as(id, span_id, future, context, owned);
     shared.list(group, &reference, home);
     // Close, kill and removal set their mark before they walk the lists: either they see the task, or it sees the mark.
     let stillborn = local::with_spawner(shared, |spawner| {

@@ -2,6 +2,7 @@
 
 use super::error::JoinError;
 use super::state::State;
+use super::trace::SpanId;
 use super::{Context, Id, Task, discard};
 use crate::primitives::UnsafeCell;
 use std::any::{Any, TypeId};
@@ -18,6 +19,8 @@ pub(super) struct Header {
     pub(super) state: State,
     pub(super) vtable: &'static Vtable,
     pub(super) id: Id,
+    /// Its span, for events of wakers: nothing without the feature `tracing`.
+    pub(super) span: SpanId,
     /// Initialised while `JOIN_WAKER` is set; see the protocol for who may touch it.
     pub(super) join_waker: UnsafeCell<MaybeUninit<Waker>>,
 }
@@ -61,6 +64,8 @@ pub(super) struct Vtable {
     pub(super) take_output: unsafe fn(NonNull<Header>, *mut ()) -> bool,
     /// Drops the output if it is still there. The caller owns the output.
     pub(super) drop_output: unsafe fn(NonNull<Header>),
+    /// Tells the scheduler that the task was asked to cancel itself. The caller holds a reference.
+    pub(super) aborted: unsafe fn(NonNull<Header>),
     /// Hands the run token, which the caller gives up, to the scheduler.
     pub(super) schedule: unsafe fn(NonNull<Header>),
     /// Frees the memory. The caller is the last to know it.
@@ -73,6 +78,7 @@ pub(super) struct Vtable {
 pub(super) fn allocate<C, F>(
     state: State,
     id: Id,
+    span: SpanId,
     future: F,
     context: C,
     owned: C::Owned,
@@ -82,10 +88,11 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    allocate_at_stage(state, id, Stage::Future(future), context, owned)
+    allocate_at_stage(state, id, span, Stage::Future(future), context, owned)
 }
 
-/// Makes the allocation of a task that never was: complete, with `error` as its output.
+/// Makes the allocation of a task that never was: complete, with `error` as its output. It never holds a `T`, so that need
+/// not be `Send`.
 pub(super) fn allocate_failed<C, T>(
     id: Id,
     error: JoinError,
@@ -94,15 +101,46 @@ pub(super) fn allocate_failed<C, T>(
 ) -> NonNull<Header>
 where
     C: Context,
-    T: Send + 'static,
+    T: 'static,
 {
     let stage: Stage<std::future::Pending<T>> = Stage::Output(Err(error));
-    allocate_at_stage(State::completed(), id, stage, context, owned)
+    let span = SpanId::NONE;
+    allocate_at_stage(State::completed(), id, span, stage, context, owned)
+}
+
+/// Makes the allocation of a task whose output is made elsewhere; the caller answers for outputs that are not `Send`.
+pub(super) fn allocate_promised<C, T>(
+    state: State,
+    id: Id,
+    span: SpanId,
+    context: C,
+) -> NonNull<Header>
+where
+    C: Context<Owned = ()>,
+    T: 'static,
+{
+    let stage: Stage<std::future::Pending<T>> = Stage::Future(std::future::pending());
+    allocate_at_stage(state, id, span, stage, context, ())
+}
+
+/// Stores the output of such a task, or the payload of a panic.
+///
+/// # Safety
+/// The caller holds the token of a cell that [`allocate_promised`] made for `C` and `T`.
+pub(super) unsafe fn store_promised<C, T>(
+    task: NonNull<Header>,
+    output: Result<T, Box<dyn Any + Send>>,
+) where
+    C: Context<Owned = ()>,
+{
+    // SAFETY: passed on to the caller.
+    unsafe { Cell::<C, std::future::Pending<T>>::finish(task, output) };
 }
 
 fn allocate_at_stage<C: Context, F: Future>(
     state: State,
     id: Id,
+    span: SpanId,
     stage: Stage<F>,
     context: C,
     owned: C::Owned,
@@ -111,6 +149,7 @@ fn allocate_at_stage<C: Context, F: Future>(
         state,
         vtable: Cell::<C, F>::VTABLE,
         id,
+        span,
         join_waker: UnsafeCell::new(MaybeUninit::uninit()),
     };
     let core = Core {
@@ -133,6 +172,7 @@ impl<C: Context, F: Future> Cell<C, F> {
         cancel: Self::cancel,
         take_output: Self::take_output,
         drop_output: Self::drop_output,
+        aborted: Self::aborted,
         schedule: Self::schedule,
         free: Self::free,
         context: TypeId::of::<C>,
@@ -258,6 +298,13 @@ impl<C: Context, F: Future> Cell<C, F> {
     }
 
     /// # Safety
+    /// As [`Vtable::aborted`].
+    unsafe fn aborted(task: NonNull<Header>) {
+        // SAFETY: the caller's reference keeps the memory; the context is never written.
+        unsafe { &(*task.cast::<Core<C>>().as_ptr()).context }.aborted();
+    }
+
+    /// # Safety
     /// As [`Vtable::schedule`].
     unsafe fn schedule(task: NonNull<Header>) {
         // SAFETY: the caller gives up the token of a task of this context.
@@ -279,14 +326,17 @@ mod tests {
     #[test]
     fn header_is_small() {
         assert!(size_of::<Header>() <= 64, "{}", size_of::<Header>());
-        assert_eq!(size_of::<Header>(), 40);
+        assert_eq!(size_of::<Header>(), 40 + size_of::<SpanId>());
+        #[cfg(not(feature = "tracing"))]
+        assert_eq!(size_of::<SpanId>(), 0);
     }
 
     /// With an allocator's head and the place in its group's list, that keeps a task below 256 bytes beside its future.
     #[test]
     fn the_scheduler_keeps_little_about_a_task() {
         type TaskCore = Core<crate::task_context::TaskContext>;
-        assert!(size_of::<TaskCore>() <= 208, "{}", size_of::<TaskCore>());
+        let size = size_of::<TaskCore>() - size_of::<SpanId>();
+        assert!(size <= 208, "{size}");
     }
 
     #[test]

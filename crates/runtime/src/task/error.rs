@@ -54,9 +54,10 @@ impl JoinError {
         }
     }
 
-    /// Whether the task was aborted, or dropped by the shutdown of its scheduler, before it completed.
+    /// Whether the task was aborted, or dropped by the shutdown of its scheduler, before it completed, or refused from the
+    /// start: whatever is not a panic, as with tokio.
     pub fn is_cancelled(&self) -> bool {
-        self.cause.is_none()
+        !self.is_panic()
     }
 
     /// Whether the task panicked, while it was polled or while its future was dropped.

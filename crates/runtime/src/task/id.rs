@@ -1,5 +1,6 @@
 //! Names of tasks.
 
+use super::waker;
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,6 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many identifiers a thread takes at once. Unit: identifiers; default 1024; so that a spawn shares no cache
 /// line with spawns on other threads (a shared counter costs a line transfer, 50 ns and more, each time).
 const BLOCK: u64 = 1024;
+
+/// Set in the identifier of a task that a user gave a name: so it costs nothing to know that most have none. The numbers
+/// themselves stay below: 2^63 tasks.
+const NAMED: u64 = 1 << 63;
 
 /// An opaque name of a task, unique among all tasks of the process, living or not.
 ///
@@ -18,11 +23,21 @@ pub struct Id(NonZeroU64);
 impl Id {
     /// The number, for records of events.
     pub(crate) fn number(self) -> u64 {
-        self.0.get()
+        self.0.get() & !NAMED
+    }
+
+    /// The identifier of a task that a user gives a name; before anybody has seen it.
+    pub(crate) fn with_name(self) -> Self {
+        Self(self.0 | NAMED)
+    }
+
+    /// Whether the task has a name.
+    pub(crate) fn is_named(self) -> bool {
+        self.0.get() & NAMED != 0
     }
 
     /// A fresh identifier. O(1), no shared write except once in [`BLOCK`] calls.
-    pub(super) fn next() -> Self {
+    pub(crate) fn next() -> Self {
         // Plain `std` even under loom: a name takes part in no protocol.
         static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
         std::thread_local! {
@@ -35,13 +50,28 @@ impl Id {
                 end = next + BLOCK;
             }
             unused.set((next + 1, end));
-            Self(NonZeroU64::new(next).expect("fewer than 2^64 tasks in a process's life"))
+            Self(NonZeroU64::new(next).expect("fewer than 2^63 tasks in a process's life"))
         })
     }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
+        self.number().fmt(formatter)
     }
+}
+
+/// The name of the task that runs: the innermost one on this thread that is being polled, or, in `spawn_blocking` and
+/// `spawn_local`, that of the function or the local future.
+///
+/// # Panics
+/// Outside a task of a group, as tokio's.
+#[track_caller]
+pub fn id() -> Id {
+    try_id().expect("no task of a group runs here: `try_id` says so without a panic")
+}
+
+/// As [`id`]; `None` outside a task of a group. A future that is only wrapped by `in_group` is no task of its own.
+pub fn try_id() -> Option<Id> {
+    waker::current_id()
 }

@@ -3,7 +3,7 @@
 use super::cell::{Header, allocate_failed};
 use super::reference::Reference;
 use super::state::Snapshot;
-use super::{AbortHandle, Context, Id, JoinError, Task, TaskRef, discard};
+use super::{AbortHandle, AbortOnDropHandle, Context, Id, JoinError, Task, TaskRef, discard};
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -58,7 +58,7 @@ impl<T> JoinHandle<T> {
     /// A handle of a task that was never spawned: resolves at once to a [`JoinError`] that carries `reason`.
     pub(crate) fn failed(reason: &str) -> Self
     where
-        T: Send + 'static,
+        T: 'static,
     {
         let id = Id::next();
         let error = JoinError::not_spawned(id, reason);
@@ -79,6 +79,11 @@ impl<T> JoinHandle<T> {
     /// The right to cancel the task, to be kept apart from this handle.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(Reference::clone(&self.task))
+    }
+
+    /// This handle, as one that cancels the task when it is dropped.
+    pub fn abort_on_drop(self) -> AbortOnDropHandle<T> {
+        AbortOnDropHandle::new(self)
     }
 
     /// Whether the task is complete, be it with an output, a panic or a cancellation.

@@ -1,4 +1,10 @@
-//! Task cells: a future, what its scheduler keeps about it, and the one word that says who may touch what.
+//! Tasks: their handles and names, and what runs now ([`id`], [`Builder`]).
+//!
+//! Names are not tokio's: `tokio::task::try_id()` in a task of a group is that of the virtual CPU which polls it, the same for
+//! every task there. Ask [`try_id`].
+//!
+//! # Inside: task cells
+//! A future, what its scheduler keeps about it, and the one word that says who may touch what.
 //! This is the only room of the runtime with unsafe code.
 //!
 //! # Words
@@ -87,17 +93,22 @@ mod error;
 mod id;
 mod join;
 mod polled;
+mod promise;
 mod reference;
 mod state;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trace;
 mod waker;
 
-pub use abort::AbortHandle;
+#[cfg(not(loom))]
+pub use crate::task_builder::Builder;
+pub use abort::{AbortHandle, AbortOnDropHandle};
 pub use error::JoinError;
-pub use id::Id;
+pub use id::{Id, id, try_id};
 pub use join::JoinHandle;
 pub(crate) use polled::{Finishing, Parked, Parking, Polled};
+pub(crate) use promise::{Promise, promise};
 pub(crate) use waker::probe_cloned;
 
 use cell::{Core, Header};
@@ -127,11 +138,13 @@ pub(crate) trait Context: Sized + Send + Sync + 'static {
     /// Called exactly once a task, by the token's holder, before completion can be seen: remove the task from lists
     /// here. Must not panic.
     fn released(task: &TaskRef<Self>);
+
+    /// The task was asked to cancel itself, which its token's holder will see. Called once a task, on the thread that asked.
+    fn aborted(&self) {}
 }
 
-/// Makes a task, queued: the caller runs it by its token or schedules that.
-///
-/// One allocation. The token may be dropped, which cancels the task.
+/// [`spawn_as`] with a name and a span of its own.
+#[cfg(test)]
 pub(crate) fn spawn<C, F>(
     future: F,
     context: C,
@@ -142,7 +155,25 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let task = cell::allocate(State::spawned(), Id::next(), future, context, owned);
+    spawn_as(Id::next(), trace::SpanId::NONE, future, context, owned)
+}
+
+/// Makes a task, queued: the caller runs it by its token or schedules that.
+///
+/// One allocation. The token may be dropped, which cancels the task.
+pub(crate) fn spawn_as<C, F>(
+    id: Id,
+    span: trace::SpanId,
+    future: F,
+    context: C,
+    owned: C::Owned,
+) -> (Task<C>, TaskRef<C>, JoinHandle<F::Output>)
+where
+    C: Context,
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let task = cell::allocate(State::spawned(), id, span, future, context, owned);
     // SAFETY: the state counts one token, two references and the interest of a handle; the output's type is the future's.
     unsafe {
         (

@@ -90,6 +90,8 @@ impl Reference {
     pub(super) fn abort(&self) {
         if self.state().request_abort() {
             self.wake_by_ref();
+            // SAFETY: this reference keeps the memory.
+            unsafe { (self.header().vtable.aborted)(self.0) };
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::cell::Header;
 use super::reference::Reference;
+use super::trace;
 use crate::primitives::thread_local;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -42,28 +43,36 @@ unsafe fn clone(data: *const ()) -> RawWaker {
         return RawWaker::new(Waker::noop().data(), Waker::noop().vtable());
     }
     // SAFETY: passed on to the caller. The new waker owns the count added here.
-    unsafe { Reference::clone(&reference(data)) }.into_waker()
+    let clone = unsafe { Reference::clone(&reference(data)) };
+    trace::waker_op(clone.header().span, "waker.clone");
+    clone.into_waker()
 }
 
 /// # Safety
 /// As `RawWakerVTable` says: `data` is that of a waker of ours, consumed here.
 unsafe fn wake(data: *const ()) {
     // SAFETY: the waker's count passes to the reference.
-    ManuallyDrop::into_inner(unsafe { reference(data) }).wake();
+    let reference = ManuallyDrop::into_inner(unsafe { reference(data) });
+    trace::waker_op(reference.header().span, "waker.wake");
+    reference.wake();
 }
 
 /// # Safety
 /// As `RawWakerVTable` says: `data` is that of a waker of ours.
 unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: passed on to the caller.
-    unsafe { reference(data) }.wake_by_ref();
+    let reference = unsafe { reference(data) };
+    trace::waker_op(reference.header().span, "waker.wake_by_ref");
+    reference.wake_by_ref();
 }
 
 /// # Safety
 /// As `RawWakerVTable` says: `data` is that of a waker of ours, consumed here.
 unsafe fn drop_waker(data: *const ()) {
     // SAFETY: the waker's count passes to the reference.
-    drop(ManuallyDrop::into_inner(unsafe { reference(data) }));
+    let reference = ManuallyDrop::into_inner(unsafe { reference(data) });
+    trace::waker_op(reference.header().span, "waker.drop");
+    drop(reference);
 }
 
 impl Reference {
@@ -145,6 +154,16 @@ pub(super) fn current() -> Option<Reference> {
     // poll, which keeps the task alive. Scopes are of this thread, so none can end while we look.
     let task = unsafe { reference(data) };
     Some(Reference::clone(&task))
+}
+
+/// The name of the task that is polled on this thread.
+pub(super) fn current_id() -> Option<super::Id> {
+    let data = current_data();
+    if data.is_null() {
+        return None;
+    }
+    // SAFETY: as in `current`.
+    Some(unsafe { reference(data) }.id())
 }
 
 /// The poll of one task on this thread. Polls nest (`block_in_place` may run a whole scheduler inside one), so the

@@ -105,7 +105,7 @@ fn a_failed_handle_resolves_at_once() {
     let abort = handle.abort_handle();
     assert!(abort.is_finished());
     let error = output(&mut handle).unwrap_err();
-    assert!(error.is_not_spawned() && !error.is_cancelled() && !error.is_panic());
+    assert!(error.is_not_spawned() && error.is_cancelled() && !error.is_panic());
     assert_eq!(error.id(), abort.id());
     assert_eq!(
         error.to_string(),

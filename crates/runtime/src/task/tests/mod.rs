@@ -19,6 +19,8 @@ mod join;
 #[cfg(not(loom))]
 mod panics;
 #[cfg(not(loom))]
+mod promise;
+#[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
 mod wake;
