@@ -1,106 +1,313 @@
-//! The two ends of a change, as far as the count goes: what happens before code is written, after, and on failure.
+//! The count of a key: one word, and who may move it when.
 //!
-//! All of it runs under the engine's lock, which keeps 0 and -1 stable: only counts above 0 move without it, and never
-//! to 0. So a holder may be *added* at the end (the count cannot have become 0), but must be *removed* at the beginning
-//! (by the end it could have become the last).
+//! # The word
+//!
+//! | bits | what |
+//! |---|---|
+//! | 0 to 31 | anonymous holders: `inc`, `enable` |
+//! | 32 to 62 | guards: `hold` |
+//! | 63 | *turning*: the word belongs to the holder of the engine's lock |
+//!
+//! Guards are counted apart, so that nobody can take a guard's count away: `dec` takes anonymous holders only, and
+//! `disable` refuses a key that guards hold. The key is on while the sum of both is above 0.
+//!
+//! # Who may move it
+//!
+//! * Sum 0, or *turning*: only the holder of the engine's lock. The word is *owned*, so plain loads and stores do.
+//! * Sum above 0 and not *turning*: anybody, by compare-and-swap, and never to a sum of 0. Going there means rewriting code,
+//!   so the holder of the lock does it: its compare-and-swap of the last holder to 0 makes the word owned.
+//!
+//! *Turning* is set when the first holder comes and cleared (Release) after the last site has changed. Whoever sees a sum
+//! above 0 without it therefore sees patched code; whoever meets it waits for the lock, and thereby for the flip.
+//!
+//! # Failure
+//!
+//! What needs no code to be written is final at once. Otherwise the word is owned from the change on, and undoing is storing
+//! what was there before: nobody can have moved it.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::Change;
+use crate::engine::{Action, Step};
 use crate::error::FlipError;
-use crate::key::COUNT_FIRST_ENABLE;
 
-/// What has been done to a key's count on behalf of a change, and what is still to be done.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reserved {
-    /// The change asks for what is already so.
-    Nothing,
-    /// A holder is added at the end: nobody can take the count to 0 meanwhile, since that needs the lock.
-    AddHolder,
-    /// A holder that is not the last was removed already: at the end it could have become the last.
-    RemovedHolder,
-    /// 0 became -1.
-    TurningOn,
-    /// 1 became 0.
-    TurningOff,
+const GUARD: u64 = 1 << 32;
+const TURNING: u64 = 1 << 63;
+const ANONYMOUS_MASK: u64 = GUARD - 1;
+const GUARDS_MASK: u64 = !(ANONYMOUS_MASK | TURNING);
+/// Most holders of a kind.
+const HOLDERS_MAX: u64 = i32::MAX as u64;
+
+/// Who holds a key on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Whoever called `inc` or `enable`.
+    Anonymous,
+    /// A value that gives back what it took.
+    Guard,
 }
 
-/// The part of a change that touches the count before any code is written. The lock is held, so 0 and -1 are stable;
-/// counts above 0 move by compare-and-swap.
-pub(crate) fn reserve(change: &Change) -> Result<Reserved, FlipError> {
-    let key = change.key();
-    let holders = &key.counts.holders;
-    let turn_on = || {
-        holders.store(COUNT_FIRST_ENABLE, Ordering::Release);
-        Reserved::TurningOn
-    };
-    // Fails only if another holder came or went at the same time: look again.
-    let turn_off = || {
-        holders
-            .compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire)
+impl Holder {
+    const fn unit(self) -> u64 {
+        match self {
+            Self::Anonymous => 1,
+            Self::Guard => GUARD,
+        }
+    }
+}
+
+/// What a word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count {
+    word: u64,
+}
+
+impl Count {
+    const fn anonymous(self) -> u64 {
+        self.word & ANONYMOUS_MASK
+    }
+
+    const fn guards(self) -> u64 {
+        (self.word & GUARDS_MASK) >> 32
+    }
+
+    const fn of(self, holder: Holder) -> u64 {
+        match holder {
+            Holder::Anonymous => self.anonymous(),
+            Holder::Guard => self.guards(),
+        }
+    }
+
+    const fn is_turning(self) -> bool {
+        self.word & TURNING != 0
+    }
+
+    /// Holders of both kinds.
+    pub(crate) const fn sum(self) -> u64 {
+        self.anonymous() + self.guards()
+    }
+
+    /// Whether only the holder of the engine's lock may move it.
+    const fn is_owned(self) -> bool {
+        self.is_turning() || self.sum() == 0
+    }
+
+    /// Holders of both kinds, as far as 31 bits go.
+    pub(crate) fn as_i32(self) -> i32 {
+        i32::try_from(self.sum()).unwrap_or(i32::MAX)
+    }
+}
+
+/// The word.
+#[derive(Debug)]
+pub(crate) struct Holders(AtomicU64);
+
+/// What has been done to a key's count on behalf of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// The step asks for what is already so.
+    Unchanged,
+    /// The step is over: it needs no code to be written.
+    Moved,
+    /// The word is owned, and was this before: whether code must be written shows when all steps on it are applied.
+    Owned(Count),
+}
+
+impl Holders {
+    pub(crate) const fn new(anonymous: bool) -> Self {
+        Self(AtomicU64::new(anonymous as u64))
+    }
+
+    pub(crate) fn load(&self) -> Count {
+        Count {
+            word: self.0.load(Ordering::Acquire),
+        }
+    }
+
+    fn swap(&self, seen: Count, word: u64) -> bool {
+        self.0
+            .compare_exchange_weak(seen.word, word, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
-    };
-    loop {
-        let count = holders.load(Ordering::Acquire);
-        match change {
-            Change::Inc(_) | Change::Enable(_) if count == 0 => return Ok(turn_on()),
-            Change::Inc(_) if count == i32::MAX => {
-                return Err(FlipError::Overflow { key: key.name() });
+    }
+
+    /// Adds a holder to a key that has one already, without the lock. `Ok(false)`: the key is off, or turning.
+    pub(crate) fn try_add(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
+        loop {
+            let seen = self.load();
+            if seen.is_owned() {
+                return Ok(false);
             }
-            Change::Inc(_) => return Ok(Reserved::AddHolder),
-            Change::Enable(_) => return Ok(Reserved::Nothing),
-            Change::Dec(_) if count == 1 => {
-                if turn_off() {
-                    return Ok(Reserved::TurningOff);
+            refuse_overflow(seen, holder, key)?;
+            if self.swap(seen, seen.word + holder.unit()) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Removes a holder that is not the last one, without the lock. `Ok(false)`: it may be the last, or the key is turning.
+    pub(crate) fn try_remove(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
+        loop {
+            let seen = self.load();
+            if seen.is_turning() {
+                // The first holder has not come back from taking its count: this cannot be its giving back.
+                return Err(FlipError::EnableInProgress { key });
+            }
+            refuse_underflow(seen, holder, key)?;
+            if seen.sum() == 1 {
+                return Ok(false);
+            }
+            if self.swap(seen, seen.word - holder.unit()) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Applies a step. The engine's lock is held.
+    pub(crate) fn apply(&self, step: &Step) -> Result<Applied, FlipError> {
+        let key = step.key.name();
+        loop {
+            let seen = self.load();
+            let word = match step.action {
+                Action::Add(holder) => {
+                    refuse_overflow(seen, holder, key)?;
+                    added(seen, holder)
                 }
-            }
-            Change::Dec(_) => {
-                if key.try_dec_counted()? {
-                    return Ok(Reserved::RemovedHolder);
+                Action::Remove(holder) => {
+                    refuse_underflow(seen, holder, key)?;
+                    removed(seen, holder)
                 }
-            }
-            Change::Disable(_) if count == 0 => return Ok(Reserved::Nothing),
-            Change::Disable(_) if count == 1 => {
-                if turn_off() {
-                    return Ok(Reserved::TurningOff);
+                Action::Enable if seen.sum() == 0 => added(seen, Holder::Anonymous),
+                Action::Enable => seen.word,
+                Action::Disable => match (seen.anonymous(), seen.guards()) {
+                    (0, 0) => seen.word,
+                    (1, 0) => removed(seen, Holder::Anonymous),
+                    (_, 0) => {
+                        let count = seen.as_i32();
+                        return Err(FlipError::StillCounted { key, count });
+                    }
+                    (_, guards) => return Err(FlipError::StillHeld { key, guards }),
+                },
+            };
+            let becomes = Count { word };
+            if !(seen.is_owned() || becomes.is_owned()) {
+                if word == seen.word {
+                    return Ok(Applied::Unchanged);
                 }
+                if self.swap(seen, word) {
+                    return Ok(Applied::Moved);
+                }
+            } else if word == seen.word && !seen.is_turning() {
+                return Ok(Applied::Unchanged);
+            } else if seen.is_owned() {
+                self.0.store(word, Ordering::Release);
+                return Ok(Applied::Owned(seen));
+            } else if self.swap(seen, word) {
+                return Ok(Applied::Owned(seen));
             }
-            Change::Disable(_) => {
-                return Err(FlipError::StillCounted {
-                    key: key.name(),
-                    count,
-                });
+        }
+    }
+
+    /// Whether a step only adds a holder to a key that is on. Nobody can turn the key off while the engine's lock is held, so
+    /// this can wait for the end of a transaction, where it cannot fail any more.
+    pub(crate) fn can_wait(&self, step: &Step) -> Result<Option<Holder>, FlipError> {
+        let seen = self.load();
+        match step.action {
+            Action::Add(holder) if !seen.is_owned() => {
+                refuse_overflow(seen, holder, step.key.name())?;
+                Ok(Some(holder))
             }
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds a holder to a key that is on. The field has room for as many beyond the maximum as there can be threads.
+    pub(crate) fn add(&self, holder: Holder) {
+        self.0.fetch_add(holder.unit(), Ordering::AcqRel);
+    }
+
+    /// Takes back what was done since the word became owned.
+    pub(crate) fn restore(&self, before: Count) {
+        self.0.store(before.word, Ordering::Release);
+    }
+
+    /// All steps are applied and every site follows: others may move the word again, if the key is on.
+    pub(crate) fn settle(&self) {
+        let seen = self.load();
+        if seen.is_turning() {
+            self.0.store(seen.word & !TURNING, Ordering::Release);
         }
     }
 }
 
-/// Takes back what `reserve` did, for the changes that were reserved (a prefix of `changes`).
-pub(crate) fn undo(changes: &[Change], reserved: &[Reserved]) {
-    for (change, reservation) in changes.iter().zip(reserved) {
-        let holders = &change.key().counts.holders;
-        match reservation {
-            Reserved::Nothing | Reserved::AddHolder => {}
-            Reserved::RemovedHolder => {
-                holders.fetch_add(1, Ordering::AcqRel);
-            }
-            Reserved::TurningOn => holders.store(0, Ordering::Release),
-            Reserved::TurningOff => holders.store(1, Ordering::Release),
-        }
+/// The word with a holder more: owned if it was, or is the first.
+const fn added(seen: Count, holder: Holder) -> u64 {
+    let more = seen.word + holder.unit();
+    if seen.is_owned() {
+        more | TURNING
+    } else {
+        more
     }
 }
 
-/// The part of a change that touches the count after the flip has taken effect.
-pub(crate) fn finish(changes: &[Change], reserved: &[Reserved]) {
-    for (change, reservation) in changes.iter().zip(reserved) {
-        let holders = &change.key().counts.holders;
-        match reservation {
-            Reserved::Nothing | Reserved::RemovedHolder | Reserved::TurningOff => {}
-            Reserved::AddHolder => {
-                holders.fetch_add(1, Ordering::AcqRel);
-            }
-            // Whoever sees 1 sees patched code and the new state.
-            Reserved::TurningOn => holders.store(1, Ordering::Release),
-        }
+/// The word with a holder less: nothing if it was the last.
+const fn removed(seen: Count, holder: Holder) -> u64 {
+    if seen.sum() == 1 {
+        0
+    } else {
+        seen.word - holder.unit()
+    }
+}
+
+fn refuse_overflow(seen: Count, holder: Holder, key: &'static str) -> Result<(), FlipError> {
+    if seen.of(holder) >= HOLDERS_MAX {
+        return Err(FlipError::Overflow { key });
+    }
+    Ok(())
+}
+
+fn refuse_underflow(seen: Count, holder: Holder, key: &'static str) -> Result<(), FlipError> {
+    match (seen.of(holder), seen.guards()) {
+        (0, 0) => Err(FlipError::Underflow { key }),
+        (0, guards) => Err(FlipError::StillHeld { key, guards }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remove(holders: &Holders, holder: Holder) -> Result<bool, FlipError> {
+        holders.try_remove(holder, "k")
+    }
+
+    #[test]
+    fn a_guards_count_is_its_own() {
+        let holders = Holders(AtomicU64::new(GUARD + 1));
+        assert_eq!(remove(&holders, Holder::Anonymous), Ok(true));
+        assert_eq!(
+            remove(&holders, Holder::Anonymous),
+            Err(FlipError::StillHeld {
+                key: "k",
+                guards: 1
+            })
+        );
+        assert_eq!(
+            remove(&holders, Holder::Guard),
+            Ok(false),
+            "the last one needs the lock"
+        );
+        assert_eq!(holders.load().sum(), 1);
+    }
+
+    #[test]
+    fn the_last_count_of_each_kind_is_refused() {
+        let full = Holders(AtomicU64::new(HOLDERS_MAX));
+        let refused = Err(FlipError::Overflow { key: "k" });
+        assert_eq!(full.try_add(Holder::Anonymous, "k"), refused);
+        assert_eq!(full.try_add(Holder::Guard, "k"), Ok(true));
+        assert_eq!(full.load().as_i32(), i32::MAX);
+        let full = Holders(AtomicU64::new(HOLDERS_MAX * GUARD));
+        assert_eq!(full.try_add(Holder::Guard, "k"), refused);
+        assert_eq!(full.load().guards(), HOLDERS_MAX);
     }
 }

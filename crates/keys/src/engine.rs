@@ -49,7 +49,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::counting::{Reserved, finish, reserve, undo};
+use crate::counting::{Applied, Holder};
 use crate::deferred::Deferred;
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
@@ -59,7 +59,7 @@ use crate::status::{EngineStatus, KeyStatus};
 use crate::text::Text;
 
 /// The one engine of this program or library.
-static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
+pub(crate) static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
 /// What times of settling are counted from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -92,11 +92,40 @@ impl Change {
     }
 }
 
-/// What a flip cost.
+/// What is to be done to a key's count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Add(Holder),
+    Remove(Holder),
+    Enable,
+    Disable,
+}
+
+/// A change as the engine sees it: of users' changes and of guards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) key: &'static Key,
+    pub(crate) action: Action,
+}
+
+impl From<&Change> for Step {
+    fn from(change: &Change) -> Self {
+        let (key, action) = match *change {
+            Change::Inc(key) => (key, Action::Add(Holder::Anonymous)),
+            Change::Dec(key) => (key, Action::Remove(Holder::Anonymous)),
+            Change::Enable(key) => (key, Action::Enable),
+            Change::Disable(key) => (key, Action::Disable),
+        };
+        Self { key, action }
+    }
+}
+
+/// What a flip cost. Calls from several threads that meet are made together: one of them is told what all of them cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// Keys that changed their value. 0: only counts changed, or nothing.
+    /// Keys that changed their value. 0: only counts changed, or nothing; or somebody else's change that was made together
+    /// with this one took it back.
     pub flipped: usize,
     /// Sites rewritten, once for each change of form.
     pub sites: usize,
@@ -139,48 +168,71 @@ impl Engine {
         }
     }
 
-    fn transact(&mut self, changes: &[Change], settle: Settle) -> Result<Receipt, FlipError> {
+    /// Makes all the steps or none.
+    pub(crate) fn transact(
+        &mut self,
+        steps: &[Step],
+        settle: Settle,
+    ) -> Result<Receipt, FlipError> {
         self.text.look();
-        refuse_duplicates(changes)?;
-        let mut reserved = Vec::with_capacity(changes.len());
-        for change in changes {
-            registry::register(change.key());
-            match reserve(change) {
-                Ok(reservation) => reserved.push(reservation),
-                Err(error) => {
-                    undo(changes, &reserved);
-                    return Err(error);
-                }
+        refuse_duplicates(steps)?;
+        let mut reserved = Reserved::default();
+        let result = self.reserve(steps, &mut reserved).and_then(|()| {
+            let flips: Vec<(Flip, Settle)> =
+                reserved.flips.iter().map(|&flip| (flip, settle)).collect();
+            self.flip_together(&flips)
+        });
+        if result.is_ok() {
+            for (key, holder) in reserved.late {
+                key.counts.holders.add(holder);
+            }
+        } else {
+            for (step, applied) in reserved.applied {
+                take_back(&step, applied);
             }
         }
-        let flips: Vec<Flip> = changes
-            .iter()
-            .zip(&reserved)
-            .filter_map(|(change, reservation)| match reservation {
-                Reserved::TurningOn => Some(Flip {
-                    key: change.key(),
-                    target: true,
-                }),
-                Reserved::TurningOff => Some(Flip {
-                    key: change.key(),
-                    target: false,
-                }),
-                _ => None,
-            })
-            .collect();
+        result
+    }
 
+    fn reserve(&mut self, steps: &[Step], reserved: &mut Reserved) -> Result<(), FlipError> {
+        for &step in steps {
+            registry::register(step.key);
+            let holders = &step.key.counts.holders;
+            if let Some(holder) = holders.can_wait(&step)? {
+                reserved.late.push((step.key, holder));
+                continue;
+            }
+            let applied = holders.apply(&step)?;
+            reserved.applied.push((step, applied));
+            if matches!(applied, Applied::Owned(_)) {
+                reserved.flips.push(Flip {
+                    key: step.key,
+                    target: holders.load().sum() > 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The three steps, for keys whose counts are owned.
+    pub(crate) fn flip_together(
+        &mut self,
+        flips_and_delays: &[(Flip, Settle)],
+    ) -> Result<Receipt, FlipError> {
+        let flips: Vec<Flip> = flips_and_delays.iter().map(|&(flip, _)| flip).collect();
         let mut receipt = Receipt::default();
         let released = self.text.release(&flips, &mut receipt);
         if let Err(error) = released {
-            undo(changes, &reserved);
             self.account(&flips, &receipt);
             return Err(error);
         }
         for flip in &flips {
             flip.key.store_state(flip.target);
         }
-        finish(changes, &reserved);
-        self.settle(&flips, settle, &mut receipt);
+        for flip in &flips {
+            flip.key.counts.holders.settle();
+        }
+        self.settle(flips_and_delays, &mut receipt);
         receipt.flipped = flips.len();
         for flip in &flips {
             flip.key.counts.flips.fetch_add(1, Ordering::Relaxed);
@@ -190,12 +242,12 @@ impl Engine {
     }
 
     /// Step 3, now or later, for the keys that changed.
-    fn settle(&mut self, flips: &[Flip], settle: Settle, receipt: &mut Receipt) {
+    fn settle(&mut self, flips: &[(Flip, Settle)], receipt: &mut Receipt) {
         let mut now = Vec::with_capacity(flips.len());
-        for flip in flips {
+        for (flip, settle) in flips {
             self.deferred.forget(flip.key);
             let delay = match settle {
-                Settle::After(delay) => delay,
+                Settle::After(delay) => *delay,
                 Settle::Now => delay_of_rate_limit(flip.key),
             };
             if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
@@ -280,8 +332,29 @@ impl Engine {
     }
 }
 
-fn refuse_duplicates(changes: &[Change]) -> Result<(), FlipError> {
-    let mut keys: Vec<&'static Key> = changes.iter().map(Change::key).collect();
+/// What a transaction has done to the counts, and what it will do.
+#[derive(Default)]
+struct Reserved {
+    applied: Vec<(Step, Applied)>,
+    flips: Vec<Flip>,
+    /// Holders that are added at the end.
+    late: Vec<(&'static Key, Holder)>,
+}
+
+fn take_back(step: &Step, applied: Applied) {
+    let holders = &step.key.counts.holders;
+    match (applied, step.action) {
+        (Applied::Owned(before), _) => holders.restore(before),
+        (Applied::Moved, Action::Remove(holder)) => holders.add(holder),
+        _ => {}
+    }
+}
+
+fn refuse_duplicates(steps: &[Step]) -> Result<(), FlipError> {
+    if steps.len() < 2 {
+        return Ok(());
+    }
+    let mut keys: Vec<&'static Key> = steps.iter().map(|step| step.key).collect();
     keys.sort_unstable_by_key(|&key| core::ptr::from_ref(key).addr());
     match keys.windows(2).find(|pair| core::ptr::eq(pair[0], pair[1])) {
         Some(pair) => Err(FlipError::DuplicateKey {
@@ -308,10 +381,6 @@ fn delay_of_rate_limit(key: &Key) -> Duration {
     Duration::from_nanos(allowed_at_ns.saturating_sub(ns_since_epoch()))
 }
 
-pub(crate) fn transact(changes: &[Change], settle: Settle) -> Result<Receipt, FlipError> {
-    lock().transact(changes, settle)
-}
-
 /// Applies several changes together, with the barriers of one. All or none of them happen; see the crate's notes on
 /// what that means for readers.
 ///
@@ -321,7 +390,8 @@ pub(crate) fn transact(changes: &[Change], settle: Settle) -> Result<Receipt, Fl
 /// # Complexity
 /// Proportional to the sites of the keys that change their value.
 pub fn transaction(changes: &[Change]) -> Result<Receipt, FlipError> {
-    transact(changes, Settle::Now)
+    let steps: Vec<Step> = changes.iter().map(Step::from).collect();
+    lock().transact(&steps, Settle::Now)
 }
 
 /// [`transaction`] that enables all of `keys`.

@@ -31,6 +31,13 @@ pub enum FlipError {
         /// Its count, at least 2.
         count: i32,
     },
+    /// `disable` of a key that guards hold, or a `dec` when nobody but guards does: their counts are theirs.
+    StillHeld {
+        /// Name of the key.
+        key: &'static str,
+        /// Number of guards.
+        guards: u64,
+    },
     /// The same key twice in one transaction.
     DuplicateKey {
         /// Name of the key.
@@ -92,6 +99,12 @@ impl fmt::Display for FlipError {
                 write!(
                     formatter,
                     "static key `{key}`: cannot be disabled, {count} holders have incremented it"
+                )
+            }
+            Self::StillHeld { key, guards } => {
+                write!(
+                    formatter,
+                    "static key `{key}`: {guards} guards hold it, and only they can give it back"
                 )
             }
             Self::DuplicateKey { key } => {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use crate::counting::Holder;
+use crate::engine::Settle;
 use crate::error::FlipError;
 use crate::key::Key;
 
 /// Holds a key on; dropping it gives the holder back. Made by [`Key::hold`].
 ///
-/// Dropping cannot report an error. The guard owns its count, so the only ones possible are the engine's (the program
+/// Dropping cannot report an error. The guard owns its count (nobody else can take it), so the only ones possible are the engine's (the program
 /// sandboxed itself, a debugger sits on a site): the key then simply stays on, which is its value before the drop.
 /// Call [`EnableGuard::release`] to see them.
 #[must_use = "the key is given back when the guard is dropped"]
@@ -19,7 +21,7 @@ pub struct EnableGuard {
 
 impl EnableGuard {
     pub(crate) fn new(key: &'static Key) -> Result<Self, FlipError> {
-        key.inc()?;
+        key.add(Holder::Guard)?;
         Ok(Self { key, delay: None })
     }
 
@@ -45,11 +47,8 @@ impl EnableGuard {
     }
 
     fn give_back(&self) -> Result<(), FlipError> {
-        match self.delay {
-            None => self.key.dec(),
-            Some(delay) => self.key.dec_deferred(delay),
-        }
-        .map(|_| ())
+        let settle = self.delay.map_or(Settle::Now, Settle::After);
+        self.key.remove(Holder::Guard, settle).map(|_| ())
     }
 }
 

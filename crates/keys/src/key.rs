@@ -1,16 +1,6 @@
 //! A key: the value that sites load, and the count that decides it.
 //!
-//! # The count (the kernel's rules)
-//!
-//! | count | meaning |
-//! |---|---|
-//! | 0 | off |
-//! | -1 | the first increment is in progress; reads as on |
-//! | n > 0 | on, n holders |
-//!
-//! The steps 1 -> 2, 2 -> 1 and so on are single compare-and-swaps. The steps 0 -> 1 and 1 -> 0 rewrite code, so they
-//! happen under the engine's lock. Whoever sees a count above 0 sees patched code: 1 is stored (Release) only after the
-//! last site has changed. Later increments that find -1 or 0 wait for the lock and thereby for the first increment.
+//! The count is `counting.rs`.
 //!
 //! # The value
 //!
@@ -19,16 +9,15 @@
 //! progress, as in the kernel.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::engine::{self, Change, Receipt, Settle};
+use crate::combine;
+use crate::counting::{Holder, Holders};
+use crate::engine::{self, Action, Receipt, Settle, Step};
 use crate::error::FlipError;
 use crate::guard::EnableGuard;
 use crate::status::KeyStatus;
-
-/// Count of a key whose first increment is in progress.
-pub(crate) const COUNT_FIRST_ENABLE: i32 = -1;
 
 /// What every key offers, whatever its default: counting, plain switching, its name and its figures.
 ///
@@ -55,7 +44,7 @@ pub struct Key {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Counts {
-    pub(crate) holders: AtomicI32,
+    pub(crate) holders: Holders,
     /// Completed changes of value.
     pub(crate) flips: AtomicU64,
     /// Barriers of the transactions that this key took part in.
@@ -76,7 +65,7 @@ impl Key {
             documentation,
             next_registered: AtomicPtr::new(core::ptr::null_mut()),
             counts: Counts {
-                holders: AtomicI32::new(default as i32),
+                holders: Holders::new(default),
                 flips: AtomicU64::new(0),
                 barriers: AtomicU64::new(0),
                 rate_limit_ns: AtomicU64::new(0),
@@ -100,12 +89,9 @@ impl Key {
         self.default
     }
 
-    /// Number of holders; 1 while the first increment is in progress.
+    /// Number of holders, guards among them; while the first one is coming, it counts already.
     pub fn count(&self) -> i32 {
-        match self.counts.holders.load(Ordering::Acquire) {
-            COUNT_FIRST_ENABLE => 1,
-            holders => holders,
-        }
+        self.counts.holders.load().as_i32()
     }
 
     /// Whether the count is above 0. A slow way to ask: branches use the macros.
@@ -134,21 +120,19 @@ impl Key {
     /// One compare-and-swap if the key is on; otherwise proportional to the key's sites, with at most the mode's
     /// number of barriers.
     pub fn inc(&'static self) -> Result<Receipt, FlipError> {
-        match self.try_inc_counted()? {
-            true => Ok(Receipt::default()),
-            false => engine::transact(&[Change::Inc(self)], Settle::Now),
-        }
+        self.add(Holder::Anonymous)
     }
 
     /// Removes a holder; the last one turns the key off.
     ///
     /// # Errors
-    /// [`FlipError::Underflow`] and [`FlipError::EnableInProgress`] for an unbalanced call, or one of the engine's.
+    /// [`FlipError::Underflow`], [`FlipError::StillHeld`] and [`FlipError::EnableInProgress`] for an unbalanced call, or one
+    /// of the engine's.
     ///
     /// # Complexity
     /// As [`Key::inc`].
     pub fn dec(&'static self) -> Result<Receipt, FlipError> {
-        self.dec_settling(Settle::Now)
+        self.remove(Holder::Anonymous, Settle::Now)
     }
 
     /// As [`Key::dec`], for a key that is likely to be enabled again soon: the key is off when this returns, but its
@@ -158,14 +142,38 @@ impl Key {
     /// # Errors
     /// As [`Key::dec`].
     pub fn dec_deferred(&'static self, delay: Duration) -> Result<Receipt, FlipError> {
-        self.dec_settling(Settle::After(delay))
+        self.remove(Holder::Anonymous, Settle::After(delay))
     }
 
-    fn dec_settling(&'static self, settle: Settle) -> Result<Receipt, FlipError> {
-        match self.try_dec_counted()? {
+    /// Adds a holder if the key is on already: never a flip, never the engine's lock. `false`: the key is off, or just being
+    /// enabled.
+    ///
+    /// # Errors
+    /// [`FlipError::Overflow`].
+    pub fn try_inc(&'static self) -> Result<bool, FlipError> {
+        self.counts.holders.try_add(Holder::Anonymous, self.name)
+    }
+
+    pub(crate) fn add(&'static self, holder: Holder) -> Result<Receipt, FlipError> {
+        match self.counts.holders.try_add(holder, self.name)? {
             true => Ok(Receipt::default()),
-            false => engine::transact(&[Change::Dec(self)], settle),
+            false => self.flip(Action::Add(holder), Settle::Now),
         }
+    }
+
+    pub(crate) fn remove(
+        &'static self,
+        holder: Holder,
+        settle: Settle,
+    ) -> Result<Receipt, FlipError> {
+        match self.counts.holders.try_remove(holder, self.name)? {
+            true => Ok(Receipt::default()),
+            false => self.flip(Action::Remove(holder), settle),
+        }
+    }
+
+    fn flip(&'static self, action: Action, settle: Settle) -> Result<Receipt, FlipError> {
+        combine::flip(Step { key: self, action }, settle)
     }
 
     /// Turns the key on if it is off: count 0 becomes 1, any other count stays.
@@ -173,15 +181,16 @@ impl Key {
     /// # Errors
     /// One of the engine's errors: the key is still off.
     pub fn enable(&'static self) -> Result<Receipt, FlipError> {
-        engine::transact(&[Change::Enable(self)], Settle::Now)
+        self.flip(Action::Enable, Settle::Now)
     }
 
     /// Turns the key off if nobody but a single holder has it on: count 1 becomes 0, 0 stays.
     ///
     /// # Errors
-    /// [`FlipError::StillCounted`] if the count is above 1, or one of the engine's errors.
+    /// [`FlipError::StillCounted`] if the count is above 1, [`FlipError::StillHeld`] if guards hold it, or one of the engine's
+    /// errors.
     pub fn disable(&'static self) -> Result<Receipt, FlipError> {
-        engine::transact(&[Change::Disable(self)], Settle::Now)
+        self.flip(Action::Disable, Settle::Now)
     }
 
     /// As [`Key::disable`] with the delay of [`Key::dec_deferred`].
@@ -189,7 +198,7 @@ impl Key {
     /// # Errors
     /// As [`Key::disable`].
     pub fn disable_deferred(&'static self, delay: Duration) -> Result<Receipt, FlipError> {
-        engine::transact(&[Change::Disable(self)], Settle::After(delay))
+        self.flip(Action::Disable, Settle::After(delay))
     }
 
     /// [`Key::enable`] or [`Key::disable`].
@@ -200,7 +209,7 @@ impl Key {
         if on { self.enable() } else { self.disable() }
     }
 
-    /// [`Key::inc`], undone when the guard is dropped.
+    /// [`Key::inc`], undone when the guard is dropped. The guard owns its count: no [`Key::dec`] or [`Key::disable`] takes it.
     ///
     /// # Errors
     /// As [`Key::inc`].
@@ -221,50 +230,6 @@ impl Key {
     /// The key's figures. Takes the engine's lock.
     pub fn status(&'static self) -> KeyStatus {
         engine::key_status(self)
-    }
-
-    /// Adds a holder to a key that already has one, without the lock. `Ok(false)`: the key is off or just being
-    /// enabled, the caller must go through the engine.
-    pub(crate) fn try_inc_counted(&self) -> Result<bool, FlipError> {
-        let mut holders = self.counts.holders.load(Ordering::Acquire);
-        loop {
-            match holders {
-                ..=0 => return Ok(false),
-                i32::MAX => return Err(FlipError::Overflow { key: self.name }),
-                _ => {}
-            }
-            match self.counts.holders.compare_exchange_weak(
-                holders,
-                holders + 1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Ok(true),
-                Err(seen) => holders = seen,
-            }
-        }
-    }
-
-    /// Removes a holder that is not the last one, without the lock. `Ok(false)`: it may be the last.
-    pub(crate) fn try_dec_counted(&self) -> Result<bool, FlipError> {
-        let mut holders = self.counts.holders.load(Ordering::Acquire);
-        loop {
-            match holders {
-                1 => return Ok(false),
-                0 => return Err(FlipError::Underflow { key: self.name }),
-                ..0 => return Err(FlipError::EnableInProgress { key: self.name }),
-                _ => {}
-            }
-            match self.counts.holders.compare_exchange_weak(
-                holders,
-                holders - 1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Ok(true),
-                Err(seen) => holders = seen,
-            }
-        }
     }
 
     pub(crate) fn mark_registered(&self) -> bool {

@@ -70,6 +70,7 @@ mod array;
 #[doc(hidden)]
 pub mod bench;
 mod branched;
+mod combine;
 mod counting;
 mod deferred;
 mod engine;

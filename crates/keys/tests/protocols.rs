@@ -36,6 +36,8 @@ static_key! {
     static NAMED = false, as "test.named";
     /// Has no site.
     static LONELY = false;
+    /// Is held by guards.
+    static HELD = false, as "test.held";
     /// Is an array.
     static STAGES = [false; 12], as "test.stages";
     /// Is left out.
@@ -301,6 +303,27 @@ fn counting_follows_the_kernel() {
     assert!(one(0));
     second.release().expect("nothing hinders");
     assert!(!one(0) && COUNTED.count() == 0);
+}
+
+#[test]
+fn a_guard_owns_its_count() {
+    let _guard = in_mode(Mode::Soft);
+    let first = HELD.hold().expect("nothing hinders");
+    let refused = set_by_name("test.held", false);
+    let held = FlipError::StillHeld {
+        key: "test.held",
+        guards: 1,
+    };
+    assert_eq!((refused, HELD.dec()), (Err(held.clone()), Err(held)));
+    assert!(static_branch!(HELD));
+    let second = HELD.hold().expect("nothing hinders");
+    drop(first);
+    assert!(static_branch!(HELD), "the second guard holds it");
+    assert_eq!(HELD.try_inc(), Ok(true));
+    second.release().expect("its count is its own");
+    assert!(static_branch!(HELD));
+    assert_eq!(HELD.disable().expect("one anonymous holder").flipped, 1);
+    assert_eq!((HELD.try_inc(), HELD.count()), (Ok(false), 0));
 }
 
 #[test]

@@ -6,12 +6,18 @@
 //! only call `exec`, as POSIX asks of it anyway.)
 
 use core::cell::UnsafeCell;
-use std::sync::{MutexGuard, Once};
+use std::sync::{Arc, MutexGuard, Once};
 
+use crate::combine::{self, Request};
 use crate::engine::{self, Engine};
 
-/// The guard of the lock that is held across the fork.
-struct Held(UnsafeCell<Option<MutexGuard<'static, Engine>>>);
+/// The guards of the locks that are held across the fork.
+type Guards = (
+    MutexGuard<'static, Engine>,
+    MutexGuard<'static, Vec<Arc<Request>>>,
+);
+
+struct Held(UnsafeCell<Option<Guards>>);
 
 // SAFETY: the cell is touched by `prepare` after it has taken the lock, and by `parent` and `child` before they give it
 // back, all on the forking thread (in the child: on its only thread, the copy of it).
@@ -30,9 +36,10 @@ pub(super) fn install() {
 }
 
 unsafe extern "C" fn prepare() {
-    let guard = engine::lock();
+    let engine = engine::lock();
+    let waiting = combine::lock_waiting();
     // SAFETY: this thread holds the lock, see `Held`.
-    unsafe { *HELD.0.get() = Some(guard) };
+    unsafe { *HELD.0.get() = Some((engine, waiting)) };
 }
 
 unsafe extern "C" fn parent() {
@@ -42,8 +49,10 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     // SAFETY: this thread is the copy of the one that holds the lock since `prepare`.
-    let guard = unsafe { (*HELD.0.get()).take() };
-    if let Some(mut engine) = guard {
+    let guards = unsafe { (*HELD.0.get()).take() };
+    if let Some((mut engine, mut waiting)) = guards {
         engine.deferred.helper_was_lost();
+        // Those who wait do so in the parent.
+        waiting.clear();
     }
 }

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How often a thread that blocks `SIGTRAP` is looked at again: one in a signal handler, or in the middle of starting
-/// another, does so for some microseconds.
-const LOOKS: u32 = 20;
+/// another thread, does so for some microseconds, one that starts a program until that runs.
+const LOOKS: u32 = 50;
 
 /// Between two looks. Ours: `LOOKS` of them are what a flip waits at most, once.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(500);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// The id of a thread of this process that blocks `SIGTRAP`. `None` as well if the kernel does not tell.
 pub(super) fn that_blocks_traps() -> Option<i32> {
