@@ -64,7 +64,7 @@ impl Group {
         R: Send + 'static,
     {
         let origin = Origin::caller();
-        spawn_at(self, function, origin).unwrap_or_else(|error| refused(&error, origin))
+        spawn_at(self, function, origin).unwrap_or_else(|error| refused(&error))
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
 use crate::local;
+use crate::loss::{Loss, note};
 use crate::scheduler::Handles;
 use crate::shared::Shared;
 use crate::spawn::refused;
@@ -183,8 +184,7 @@ impl Group {
         F::Output: Send + 'static,
     {
         let origin = Origin::caller();
-        spawn_at(&self.shared, &self.inner, future, origin)
-            .unwrap_or_else(|error| refused(&error, origin))
+        spawn_at(&self.shared, &self.inner, future, origin).unwrap_or_else(|error| refused(&error))
     }
 
     /// As [`Group::spawn`], with the reason if it was refused.
@@ -215,6 +215,7 @@ impl Group {
         let mut stats = GroupStats {
             cpu: self.cpu_time(),
             tasks: self.inner.owned.len(),
+            losses: self.inner.losses.read(),
             bandwidth: self.inner.core.bandwidth_stats().into(),
             ..GroupStats::default()
         };
@@ -286,12 +287,16 @@ impl Group {
                     group.killed_at.mark(kill);
                 }
                 for group in &subtree {
-                    group.owned.flag_killed(&mut dead);
+                    dead.push((group.clone(), group.owned.flag_killed()));
                 }
             });
         }
-        for task in &dead {
-            task.abort();
+        for (group, dead) in &dead {
+            for task in dead {
+                task.abort();
+            }
+            let reason = "the group, or one above it, was killed";
+            note(&self.shared, group, Loss::KilledTask, dead.len(), &reason);
         }
         for group in &subtree {
             group.release_parked(&self.shared);
@@ -358,6 +363,12 @@ impl Group {
         }
         self.inner.move_all(&self.shared, &target.inner);
         Ok(())
+    }
+
+    /// Whether a request that gets no task of its own may come in.
+    #[cfg(feature = "tower")]
+    pub(crate) fn check_open(&self) -> Result<(), SpawnError> {
+        self::members::check_open(&self.shared, &self.inner)
     }
 
     fn check_changeable(&self) -> Result<(), Error> {

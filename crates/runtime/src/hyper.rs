@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::group::{Group, spawn_at};
-use crate::spawn::log_refused;
+use crate::loss::{Loss, note};
 use crate::task_builder::Origin;
 
 /// Spawns into one group. The handles are dropped: the tasks are detached, as hyper expects.
 ///
 /// hyper's interface has no room for a refusal: a connection that the group does not take (removed, full, shut down) is closed.
-/// [`GroupExecutor::refused`] counts them, and with the feature `tracing` each is a warning in the log.
+/// [`GroupExecutor::refused`] counts them, as [`crate::Losses::refused_connections`] does for the group, and with the feature `tracing`
+/// the first of a group is a warning in the log.
 #[derive(Clone, Debug)]
 pub struct GroupExecutor {
     group: Group,
@@ -41,10 +42,10 @@ where
 {
     #[track_caller]
     fn execute(&self, future: F) {
-        let origin = Origin::caller();
-        if let Err(error) = spawn_at(&self.group.shared, &self.group.inner, future, origin) {
+        let Group { shared, inner, .. } = &self.group;
+        if let Err(error) = spawn_at(shared, inner, future, Origin::caller()) {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            log_refused(&error, origin);
+            note(shared, inner, Loss::RefusedConnection, 1, &error);
         }
     }
 }

@@ -75,6 +75,8 @@ mod local;
 #[cfg(not(loom))]
 mod local_set;
 #[cfg(not(loom))]
+mod loss;
+#[cfg(not(loom))]
 mod meter;
 #[cfg(not(loom))]
 mod names;
@@ -116,6 +118,7 @@ pub use self::{
     histogram::Histogram,
     in_group::{InGroup, InGroupExt},
     join_set::JoinSet,
+    loss::Losses,
     meter::{MeterError, ThreadMeter},
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, spawn, spawn_local, try_spawn},

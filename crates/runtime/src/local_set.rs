@@ -33,7 +33,7 @@ impl Group {
         F::Output: 'static,
     {
         let origin = Origin::caller();
-        spawn_at(self, future, origin).unwrap_or_else(|error| refused(&error, origin))
+        spawn_at(self, future, origin).unwrap_or_else(|error| refused(&error))
     }
 }
 

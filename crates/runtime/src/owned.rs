@@ -44,8 +44,9 @@ impl OwnedTasks {
         self.shard(place.shard()).try_remove(place.0 / SHARDS)
     }
 
-    /// K2 of `kills`: flags all tasks listed now that are not yet, and adds them to `dead`. O(tasks).
-    pub(crate) fn flag_killed(&self, dead: &mut Vec<TaskRef>) {
+    /// K2 of `kills`: flags all tasks listed now, and returns those that were not yet. O(tasks).
+    pub(crate) fn flag_killed(&self) -> Vec<TaskRef> {
+        let mut dead = Vec::new();
         for shard in 0..SHARDS {
             let tasks = self.shard(shard);
             let alive = tasks
@@ -54,6 +55,7 @@ impl OwnedTasks {
                 .filter(|task| !task.context().killed.swap(true, Ordering::Relaxed));
             dead.extend(alive.cloned());
         }
+        dead
     }
 
     /// References to all tasks listed now. O(tasks).

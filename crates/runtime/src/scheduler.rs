@@ -13,6 +13,7 @@ use crate::error::{BuildError, Error, MAX_VCPUS};
 use crate::gates;
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
+use crate::loss::Losses;
 use crate::shared::Shared;
 use crate::tick;
 use crate::vcpu::Vcpu;
@@ -207,6 +208,11 @@ impl Scheduler {
     /// Live tasks of all groups.
     pub fn tasks(&self) -> usize {
         self.shared.live()
+    }
+
+    /// What was refused or dropped in all groups since the start, removed ones included.
+    pub fn losses(&self) -> Losses {
+        self.shared.losses.read()
     }
 
     /// Tasks of the tokio runtime that are outside the groups: alive there now, this scheduler's virtual CPUs not counted.

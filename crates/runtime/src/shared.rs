@@ -29,6 +29,7 @@ use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
 use crate::kills::Kills;
+use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
 use crate::scheduler::Handles;
@@ -93,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     /// What a recording of events has so far.
     pub(crate) log: EventLog,
+    /// What was refused or dropped, in all groups there were.
+    pub(crate) losses: LossCounters,
     /// Numbers the kills of groups.
     pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
@@ -160,6 +163,7 @@ impl Shared {
             cpu_timers: CpuTimers::default(),
             names: Names::default(),
             log: EventLog::new(slots),
+            losses: LossCounters::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),
             leaving: Mutex::new(Vec::new()),

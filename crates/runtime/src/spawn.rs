@@ -29,7 +29,7 @@ where
     match spawn_here(future, origin) {
         Ok(handle) => handle,
         Err(error @ SpawnError::NoGroup) => panic!("{error}"),
-        Err(error) => refused(&error, origin),
+        Err(error) => refused(&error),
     }
 }
 
@@ -71,25 +71,9 @@ where
     }
 }
 
-/// The handle of a task that was refused. Its owner may drop it unread, so the refusal is also written to the log.
-pub(crate) fn refused<T: 'static>(error: &SpawnError, origin: Origin<'_>) -> JoinHandle<T> {
-    log_refused(error, origin);
+/// The handle of a task that was refused. Its owner may drop it unread: the refusal was counted and said by `loss`.
+pub(crate) fn refused<T: 'static>(error: &SpawnError) -> JoinHandle<T> {
     JoinHandle::failed(&error.to_string())
-}
-
-/// One line for each refused task: a warning, or for the end of the whole scheduler, where every task is refused, a detail.
-pub(crate) fn log_refused(error: &SpawnError, origin: Origin<'_>) {
-    #[cfg(feature = "tracing")]
-    {
-        let (name, location) = (origin.name.unwrap_or_default(), origin.location);
-        if *error == SpawnError::ShutDown {
-            tracing::debug!(target: "quotient", name, %location, "a task was not spawned: {error}");
-        } else {
-            tracing::warn!(target: "quotient", name, %location, "a task was not spawned: {error}");
-        }
-    }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (error, origin);
 }
 
 /// Gives way if somebody else should run: put it into loops that compute for long.

@@ -13,6 +13,7 @@ use quotient_core::Nanos;
 
 use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
+use crate::loss::Losses;
 use crate::task::Id;
 
 /// The longest poll seen and where its task was spawned.
@@ -46,6 +47,8 @@ pub struct GroupStats {
     /// Tasks that left the groups through `tokio::spawn` during polls of this group: by how much the number of the host's live
     /// tasks grew across them. An estimate: short polls are not looked at, and what other threads spawned meanwhile counts too.
     pub escaped_spawns: u64,
+    /// What was refused to the group or dropped from it.
+    pub losses: Losses,
     /// What the group's own limit did; all zero if it never had one.
     pub bandwidth: BandwidthStats,
 }

@@ -69,6 +69,11 @@ fn requests_run_in_the_group_of_their_header() {
             assert_eq!(request(address, "/", "x-tenant: a\r\n").await, "web/a");
             assert_eq!(request(address, "/", "x-tenant: b\r\n").await, "web/b");
             assert_eq!(request(address, "/", "x-tenant: a\r\n").await, "web/a");
+            // With work in both nobody makes room.
+            for tenant in ["web/a", "web/b"] {
+                let group = scheduler.find(tenant).unwrap();
+                group.spawn(forever());
+            }
             for stranger in [
                 "",
                 "x-tenant: one-too-many\r\n",

@@ -90,15 +90,27 @@ impl GroupBuilder {
     /// A malformed path, a weight or a limit out of range (nothing is created or changed then), a group that is being removed, a
     /// scheduler that was shut down. O(depth + log siblings).
     pub fn create(self) -> Result<Group, Error> {
+        self.create_unless(false).map(|(group, _)| group)
+    }
+
+    /// As [`GroupBuilder::create`], but a group that exists keeps its settings; whether it was made.
+    #[cfg(feature = "tower")]
+    pub(crate) fn create_or_keep(self) -> Result<(Group, bool), Error> {
+        self.create_unless(true)
+    }
+
+    /// The group, with the settings unless it existed and is to `keep` its own; whether it was made.
+    fn create_unless(self, keep: bool) -> Result<(Group, bool), Error> {
         let weight = self.weight.map(Weight::new).transpose()?;
         if self.shared.phase() != OPEN {
             return Err(Error::ShutDown);
         }
         self.limit.check(&self.shared, &self.path)?;
-        let group = {
+        let (group, made) = {
             let _shape = self.shared.lock_shape();
+            let made = self.shared.tree.find(&self.path).is_err();
             let core = self.shared.tree.group(&self.path)?;
-            lookup(&self.shared, &core)
+            (lookup(&self.shared, &core), made)
         };
         if group.is_removed() {
             // It may have been made just now, below a group that was removed before.
@@ -107,20 +119,23 @@ impl GroupBuilder {
             }
             return Err(Error::Removed { path: self.path });
         }
-        self.limit.apply(&self.shared, &group)?;
-        if let Some(weight) = weight {
-            group.core.set_weight(weight);
+        if made || !keep {
+            self.limit.apply(&self.shared, &group)?;
+            if let Some(weight) = weight {
+                group.core.set_weight(weight);
+            }
+            if let Some(idle) = self.idle {
+                group.core.set_idle(idle);
+            }
+            if let Some(max) = self.tasks_max {
+                group.population.set_max(max);
+            }
         }
-        if let Some(idle) = self.idle {
-            group.core.set_idle(idle);
-        }
-        if let Some(max) = self.tasks_max {
-            group.population.set_max(max);
-        }
-        Ok(Group {
+        let group = Group {
             inner: group,
             shared: self.shared,
             _handles: self.handles,
-        })
+        };
+        Ok((group, made))
     }
 }

@@ -11,6 +11,7 @@ use super::shared::GroupShared;
 use crate::error::SpawnError;
 use crate::kills::is_stillborn;
 use crate::local;
+use crate::loss::{Loss, note};
 use crate::population::Closed;
 use crate::shared::{OPEN, Shared};
 use crate::task::trace::{Labels, TaskSpan};
@@ -29,6 +30,28 @@ impl GroupShared {
         // Whoever is kept here as frozen goes along.
         self.release_parked(shared);
     }
+}
+
+/// What a group's population says, in words for users.
+fn refusal(closed: Closed, group: &GroupShared) -> SpawnError {
+    let path = group.path();
+    match closed {
+        Closed::Removed => SpawnError::GroupRemoved { path },
+        Closed::Full(max) => SpawnError::TooManyTasks { path, max },
+    }
+}
+
+/// Whether the group would take one more task now; nothing is counted.
+#[cfg(feature = "tower")]
+pub(crate) fn check_open(shared: &Shared, group: &Arc<GroupShared>) -> Result<(), SpawnError> {
+    if shared.phase() != OPEN {
+        return Err(SpawnError::ShutDown);
+    }
+    group
+        .join(shared, true)
+        .map_err(|(closed, group)| refusal(closed, &group))?;
+    group.left(shared);
+    Ok(())
 }
 
 /// Relists a live task under another group; the holder of its token follows at the next dispatch. Whether it could.
@@ -68,22 +91,24 @@ fn move_task(
     true
 }
 
-/// Whether the group takes work now that is not one of its tasks: a blocking function, a future elsewhere.
+/// Whether the group takes work now that is not one of its tasks: a blocking function, a future elsewhere. A refusal is counted.
 ///
 /// # Errors
 /// Why not.
 pub(crate) fn admits(shared: &Shared, group: &GroupShared) -> Result<(), SpawnError> {
-    if shared.phase() != OPEN {
-        return Err(SpawnError::ShutDown);
-    }
-    if group.is_removed() {
+    let error = if shared.phase() != OPEN {
+        SpawnError::ShutDown
+    } else if group.is_removed() {
         let path = group.path();
-        return Err(SpawnError::GroupRemoved { path });
-    }
-    Ok(())
+        SpawnError::GroupRemoved { path }
+    } else {
+        return Ok(());
+    };
+    note(shared, group, Loss::RefusedTask, 1, &error);
+    Err(error)
 }
 
-/// Makes a task, lists it and queues it.
+/// Makes a task, lists it and queues it. A refusal is counted for the group that was asked.
 pub(crate) fn spawn_at<F>(
     shared: &Arc<Shared>,
     group: &Arc<GroupShared>,
@@ -94,7 +119,12 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_as(shared, group, future, origin, true)
+    let spawned = spawn_as(shared, group, future, origin, true);
+    if let Err(error) = &spawned {
+        let reason = format_args!("{error}; spawned at {}", origin.location);
+        note(shared, group, Loss::RefusedTask, 1, &reason);
+    }
+    spawned
 }
 
 /// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
@@ -131,13 +161,9 @@ where
     }
     // S1 of `kills`.
     let now = shared.kills.now();
-    if let Err((closed, group)) = group.join(shared, bounded) {
-        let path = group.path();
-        return Err(match closed {
-            Closed::Removed => SpawnError::GroupRemoved { path },
-            Closed::Full(max) => SpawnError::TooManyTasks { path, max },
-        });
-    }
+    group
+        .join(shared, bounded)
+        .map_err(|(closed, group)| refusal(closed, &group))?;
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
     let id = match origin.name {

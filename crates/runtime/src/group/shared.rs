@@ -24,6 +24,7 @@ use quotient_core::Enqueue;
 use quotient_keys::EnableGuard;
 
 use crate::kills::KilledAt;
+use crate::loss::LossCounters;
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
 use crate::shared::Shared;
@@ -41,6 +42,7 @@ pub(crate) struct GroupShared {
     /// Tasks of the group and below it; nothing in the root group, whose are `Shared::live`.
     pub(crate) population: Population,
     pub(crate) killed_at: KilledAt,
+    pub(crate) losses: LossCounters,
     /// This group itself was frozen; written under `Shared::shape`.
     pub(super) frozen: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
@@ -68,6 +70,7 @@ impl GroupShared {
             cpus: GroupCpus::new(slots),
             population: Population::new(parent.map(|parent| &parent.population)),
             killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
+            losses: LossCounters::default(),
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::new(Vec::new()),

@@ -1,0 +1,118 @@
+//! What was refused or dropped: counted for its group and for the scheduler, and said once a group and kind.
+//!
+//! With the feature `tracing` the first loss of a kind in a group is an event of level `WARN` and target `quotient`, with the group's
+//! path and the reason; later ones are counted only, so that an overload does not become a flood of lines.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::group::GroupShared;
+use crate::shared::Shared;
+
+/// What is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A spawn was refused.
+    RefusedTask,
+    /// A task was killed with its group.
+    KilledTask,
+    /// A request was answered by the layer, not by its handler.
+    RefusedRequest,
+    /// A body ended before its end.
+    CutBody,
+    /// A connection was closed, because its executor could not spawn it.
+    RefusedConnection,
+}
+
+/// Number of kinds.
+const KINDS: usize = 5;
+
+impl Loss {
+    #[cfg(feature = "tracing")]
+    fn name(self) -> &'static str {
+        match self {
+            Self::RefusedTask => "a task was refused",
+            Self::KilledTask => "tasks were killed",
+            Self::RefusedRequest => "a request was refused",
+            Self::CutBody => "the body of an answer was cut off",
+            Self::RefusedConnection => "a connection was closed",
+        }
+    }
+}
+
+/// What was refused or dropped, in a group or in all groups there were. The counters wrap after 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Losses {
+    /// Spawns that were refused, for whatever [`crate::SpawnError`].
+    pub refused_tasks: u64,
+    /// Tasks that were aborted because their group was killed, or removed with [`crate::Leftover::Kill`].
+    pub killed_tasks: u64,
+    /// Requests that the tower layer answered itself: 503, unless the application says otherwise.
+    pub refused_requests: u64,
+    /// Bodies of answers that were cut off, because the group was killed or removed, or the scheduler was shut down.
+    pub cut_bodies: u64,
+    /// Connections that were closed, because [`crate::hyper::GroupExecutor`] could not spawn them.
+    #[cfg_attr(not(feature = "hyper"), doc = "(Needs the feature `hyper`.)")]
+    pub refused_connections: u64,
+}
+
+/// The counters of one group, or of the scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct LossCounters {
+    counts: [AtomicU64; KINDS],
+    /// Bit i: kind i was said.
+    said: AtomicU8,
+}
+
+impl LossCounters {
+    /// A copy of the counters.
+    pub(crate) fn read(&self) -> Losses {
+        let count = |kind: Loss| self.counts[kind as usize].load(Ordering::Relaxed);
+        Losses {
+            refused_tasks: count(Loss::RefusedTask),
+            killed_tasks: count(Loss::KilledTask),
+            refused_requests: count(Loss::RefusedRequest),
+            cut_bodies: count(Loss::CutBody),
+            refused_connections: count(Loss::RefusedConnection),
+        }
+    }
+
+    /// Counts; whether it is the first of its kind.
+    fn add(&self, kind: Loss, count: u64) -> bool {
+        self.counts[kind as usize].fetch_add(count, Ordering::Relaxed);
+        let bit = 1 << kind as u8;
+        self.said.load(Ordering::Relaxed) & bit == 0
+            && self.said.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+}
+
+/// Counts `count` losses of `group`, and says so if it is the first time.
+#[cold]
+pub(crate) fn note(
+    shared: &Shared,
+    group: &GroupShared,
+    kind: Loss,
+    count: usize,
+    reason: &dyn fmt::Display,
+) {
+    if count == 0 {
+        return;
+    }
+    let count = count as u64;
+    shared.losses.add(kind, count);
+    let first = group.losses.add(kind, count);
+    #[cfg(feature = "tracing")]
+    if first {
+        tracing::warn!(
+            target: "quotient",
+            group = group.core.path(),
+            count,
+            reason = %reason,
+            "{}; further ones in this group are only counted",
+            kind.name(),
+        );
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (first, reason);
+}

@@ -1,0 +1,257 @@
+//! Tenants by the value of a header.
+//!
+//! The table has a bound, and what clients write must not fill it for ever: a new tenant takes the place of one that is idle. A tenant is
+//! idle if no request holds a [`Claim`] to it and its group, with all below, has no task. Claims are copies of the table's
+//! `Arc<Tenant>`, made under the read lock; eviction takes an entry out under the write lock if there is no copy: from then on nobody
+//! can get one. The group is then removed with [`Leftover::Refuse`], which is exact; if it has work, the entry goes back. Only groups that
+//! the table has made are removed; of others only the entry goes.
+//!
+//! Who goes is decided by the second-chance rule: a ring, and a mark that each request sets. So headers that come once push each other out,
+//! not those who come again. One admission looks at [`LOOKS`] entries at most.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use http::{HeaderName, Request};
+
+use super::select::{Claim, Select};
+use crate::error::Error;
+use crate::group::{Group, GroupBuilder, Leftover};
+use crate::scheduler::Scheduler;
+use crate::tower::GroupLayer;
+
+/// How many entries a new tenant may push aside or look at. Unit: entries. 128 are some microseconds: what an invented header may cost.
+const LOOKS: usize = 128;
+
+/// Settings of a new tenant's group.
+type OnTenant = dyn Fn(&str, GroupBuilder) -> GroupBuilder + Send + Sync;
+
+/// Chooses by the value of a header, with a bound on the number of tenants and a default group for the rest.
+#[derive(Clone, Debug)]
+pub struct ByHeader {
+    shared: Arc<Table>,
+    on_tenant: Option<Callback>,
+}
+
+#[derive(Clone)]
+struct Callback(Arc<OnTenant>);
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("custom")
+    }
+}
+
+/// A tenant of the table.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    name: Box<[u8]>,
+    group: Group,
+    /// The table has made the group, and may remove it.
+    made: bool,
+    /// A request came since the ring looked last.
+    used: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Table {
+    scheduler: Scheduler,
+    header: HeaderName,
+    parent: String,
+    tenants_max: usize,
+    default: Group,
+    known: RwLock<HashMap<Box<[u8]>, Arc<Tenant>>>,
+    /// All entries, the next to be looked at first. Held during an admission; `known` is taken inside.
+    ring: Mutex<VecDeque<Arc<Tenant>>>,
+}
+
+impl GroupLayer<ByHeader> {
+    /// Runs a request whose `header` says `acme` in the group `parent/acme`, made on its first request, for at most `tenants_max`
+    /// tenants at a time: a new one takes the place of one without work, whose group is removed. Requests without the header, with a
+    /// value that is no group name, or of one tenant too many while all others have work, run in `default`. A tenant whose group
+    /// was removed gets a new one with its next request.
+    ///
+    /// # Errors
+    /// As [`Scheduler::group`] for a malformed `parent`.
+    pub fn by_header(
+        scheduler: &Scheduler,
+        header: HeaderName,
+        parent: &str,
+        tenants_max: usize,
+        default: Group,
+    ) -> Result<Self, Error> {
+        let _ = scheduler.group(parent)?;
+        Ok(Self::by(ByHeader {
+            shared: Arc::new(Table {
+                scheduler: scheduler.clone(),
+                header,
+                parent: parent.to_owned(),
+                tenants_max,
+                default,
+                known: RwLock::new(HashMap::new()),
+                ring: Mutex::new(VecDeque::new()),
+            }),
+            on_tenant: None,
+        }))
+    }
+
+    /// Has `settings` say what the group of a new tenant is made with: weight, limit, bounds. It gets the header's value and the builder.
+    /// A group that exists already keeps what it has. Called once a new group, in the connection's task; other new tenants wait
+    /// meanwhile.
+    pub fn on_tenant(
+        mut self,
+        settings: impl Fn(&str, GroupBuilder) -> GroupBuilder + Send + Sync + 'static,
+    ) -> Self {
+        self.select.on_tenant = Some(Callback(Arc::new(settings)));
+        self
+    }
+}
+
+impl<B> Select<Request<B>> for ByHeader {
+    fn select(&self, request: &Request<B>) -> Group {
+        self.claim(request).group().clone()
+    }
+
+    fn claim(&self, request: &Request<B>) -> Claim {
+        let table = &*self.shared;
+        let tenant = request
+            .headers()
+            .get(&table.header)
+            .and_then(|value| self.tenant(value.as_bytes()));
+        match tenant {
+            Some(tenant) => Claim::new(tenant.group.clone(), Some(tenant)),
+            None => table.default.clone().into(),
+        }
+    }
+}
+
+impl ByHeader {
+    fn tenant(&self, value: &[u8]) -> Option<Arc<Tenant>> {
+        if let Some(tenant) = self.shared.find(value) {
+            return Some(tenant);
+        }
+        self.admit(value)
+    }
+
+    /// The entry of a new tenant; `None` if its name is no group name, or there is no room.
+    fn admit(&self, value: &[u8]) -> Option<Arc<Tenant>> {
+        let table = &*self.shared;
+        let name = std::str::from_utf8(value).ok()?;
+        // A tenant is one level below the parent, whatever it calls itself.
+        if name.contains('/') {
+            return None;
+        }
+        let builder = table
+            .scheduler
+            .group(&format!("{}/{name}", table.parent))
+            .ok()?;
+        let mut ring = table
+            .ring
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        if let Some(tenant) = table.find(value) {
+            return Some(tenant);
+        }
+        if !table.has_room() && !table.evict(&mut ring) {
+            return None;
+        }
+        let builder = match &self.on_tenant {
+            Some(Callback(settings)) => settings(name, builder),
+            None => builder,
+        };
+        let (group, made) = builder.create_or_keep().ok()?;
+        let tenant = Arc::new(Tenant {
+            name: value.into(),
+            group,
+            made,
+            used: AtomicBool::new(false),
+        });
+        ring.push_back(tenant.clone());
+        table.insert(tenant.clone());
+        Some(tenant)
+    }
+}
+
+impl Table {
+    /// The tenant, if it is known and its group was not removed.
+    fn find(&self, value: &[u8]) -> Option<Arc<Tenant>> {
+        let known = self
+            .known
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let tenant = known.get(value)?;
+        if tenant.group.inner.is_removed() {
+            return None;
+        }
+        if !tenant.used.load(Ordering::Relaxed) {
+            tenant.used.store(true, Ordering::Relaxed);
+        }
+        Some(tenant.clone())
+    }
+
+    fn has_room(&self) -> bool {
+        let known = self
+            .known
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
+        known.len() < self.tenants_max
+    }
+
+    fn insert(&self, tenant: Arc<Tenant>) {
+        let mut known = self
+            .known
+            .write()
+            .unwrap_or_else(|poison| poison.into_inner());
+        known.insert(tenant.name.clone(), tenant);
+    }
+
+    /// Makes room for one; whether it could.
+    fn evict(&self, ring: &mut VecDeque<Arc<Tenant>>) -> bool {
+        for _ in 0..LOOKS.min(2 * ring.len()) {
+            let Some(tenant) = ring.pop_front() else {
+                return self.has_room();
+            };
+            let removed = tenant.group.inner.is_removed();
+            let spared = !removed && tenant.used.swap(false, Ordering::Relaxed);
+            if spared || !self.forget(&tenant) {
+                ring.push_back(tenant);
+                continue;
+            }
+            // Nobody has it any more, and nobody can get it.
+            let busy = !removed
+                && tenant.made
+                && matches!(
+                    tenant.group.remove(Leftover::Refuse),
+                    Err(Error::Busy { .. })
+                );
+            if busy {
+                self.insert(tenant.clone());
+                ring.push_back(tenant);
+                continue;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes a tenant out of the table, unless a request has it. Those whose group was removed go in any case.
+    fn forget(&self, tenant: &Arc<Tenant>) -> bool {
+        let mut known = self
+            .known
+            .write()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let listed = known
+            .get(&tenant.name)
+            .is_some_and(|known| Arc::ptr_eq(known, tenant));
+        // The table's own copy and the caller's.
+        if listed && Arc::strong_count(tenant) > 2 && !tenant.group.inner.is_removed() {
+            return false;
+        }
+        if listed {
+            known.remove(&tenant.name);
+        }
+        true
+    }
+}
