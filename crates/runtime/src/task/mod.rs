@@ -9,11 +9,11 @@
 //!
 //! # Words
 //! - **cell**: the one allocation of a task: header (state word, table, identifier, join waker's slot), the scheduler's
-//!   [`Context`], its `Owned` part, and the future, later the output, in the same place.
-//! - **token**: the right and duty to run the task ([`Task`]; [`Parking`] between a pending poll and *idle*; [`Finishing`]
+//!   `Context`, its `Owned` part, and the future, later the output, in the same place.
+//! - **token**: the right and duty to run the task (`Task`; `Parking` between a pending poll and *idle*; `Finishing`
 //!   between the stored output and *complete*, so that the last poll is charged before anybody sees the end). It exists if
 //!   and only if the task is queued or being run, and there is never more than one.
-//! - **reference**: a count that keeps the memory: [`TaskRef`], [`JoinHandle`], [`AbortHandle`], every cloned waker. The
+//! - **reference**: a count that keeps the memory: `TaskRef`, `JoinHandle`, `AbortHandle`, every cloned waker. The
 //!   token is not counted: while it exists, the state itself keeps the memory.
 //! - **completing side**: the token's holder from `COMPLETE` on.
 //!
@@ -41,7 +41,7 @@
 //! # Who may touch what
 //! - **Future, `Owned`**: the token's holder. Tokens pass from holder to holder either by hand or through the word:
 //!   *idle* releases, and the wake-up that makes the next token acquires. From *idle* on, a waker on another thread may
-//!   already hold the next token: whatever is to be settled in `Owned` after a poll is settled before [`Parking::park`].
+//!   already hold the next token: whatever is to be settled in `Owned` after a poll is settled before `Parking::park`.
 //! - **Output**: the token's holder stores it. At *complete*, if `JOIN_INTEREST` was set, it is the join handle's, and if
 //!   not, the completing side's, which drops it. The handle gives up its interest by one step on the same word, so that
 //!   exactly one of the two sees the other's step first. The place is emptied when read: at most one reader.
@@ -70,7 +70,7 @@
 //! # Abort
 //! Complete: nothing. Queued: the holder sees `ABORT` at *begin* and drops the future unpolled. Polled: seen after a
 //! pending poll; a ready poll wins, its output stands. Idle: the wake-up queues the task, the rest as queued. A token
-//! that is dropped (a queue goes down) cancels in its destructor, on that thread; [`Task::cancel`] is the same by name.
+//! that is dropped (a queue goes down) cancels in its destructor, on that thread; `Task::cancel` is the same by name.
 //!
 //! # Panics
 //! - in a poll: caught; the future is dropped; the payload goes to the join handle.
@@ -78,13 +78,13 @@
 //!   output. After a panic in the poll: the first payload stays.
 //! - in the output's destructor (a detached task, a handle dropped late), and in a join waker: caught and dropped, since
 //!   nobody is left to be told.
-//! - in [`Context::released`]: aborts the process. A scheduler whose lists are broken must not go on.
+//! - in `Context::released`: aborts the process. A scheduler whose lists are broken must not go on.
 //!
 //! # The deferral probe
-//! A future may hand its waker to something that wakes it "later, on this thread" (tokio's deferred wake-ups). [`Task::poll`]
+//! A future may hand its waker to something that wakes it "later, on this thread" (tokio's deferred wake-ups). `Task::poll`
 //! tells its caller when that is possible: pending, not woken, and the waker was cloned on this thread during the poll.
 //! The caller then probes with the same waker; meanwhile clones of it are no-op wakers and are noted
-//! ([`probe_cloned`]). Waking it in the probe is a real wake-up: the task runs once more.
+//! (`probe_cloned`). Waking it in the probe is a real wake-up: the task runs once more.
 
 mod abort;
 mod cell;
