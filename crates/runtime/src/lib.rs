@@ -28,7 +28,13 @@
 //! # What it does not cover
 //! Fairness cannot be finer than a poll: a poll that computes for 10 ms holds its processor for 10 ms (the statistics name the task;
 //! [`checkpoint`] splits such loops). Tasks spawned with `tokio::spawn` are outside the groups: use [`spawn`], [`JoinSet`],
-//! [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor.
+//! [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor. `tokio::task::id` is the virtual CPU's in every
+//! task of a group: [`task::id`] is the task's own.
+//!
+//! # Features
+//! `tower` and `hyper` (both on by default): layer and executor. `tracing`: a span for each task, as tokio has them, so that
+//! tokio-console shows tasks and their groups. Limits, recording and the like are behind branches that become one instruction if the
+//! application calls `quotient_keys::patch()` in its `main`; no code is rewritten unless it does.
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
