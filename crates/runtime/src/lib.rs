@@ -34,7 +34,7 @@
 //! # Features
 //! `tower` and `hyper` (both on by default): layer and executor. `tracing`: a span for each task, as tokio has them, so that
 //! tokio-console shows tasks and their groups. Limits, recording and the like are behind branches that become one instruction if the
-//! application calls `quotient_keys::patch()` in its `main`; no code is rewritten unless it does.
+//! application calls [`keys::patch`] in its `main`; no code is rewritten unless it does.
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
@@ -133,5 +133,5 @@ pub use self::{
 #[cfg(not(loom))]
 pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
 #[cfg(not(loom))]
-pub use quotient_keys::FlipError;
+pub use quotient_keys::{self as keys, FlipError};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};

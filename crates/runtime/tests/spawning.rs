@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{CountDrop, eventually, guarded, on_every_host, runtime, scheduler};
 use quotient::task::{Builder, try_id};
-use quotient::{AbortOnDropHandle, Group, JoinHandle, Leftover, SpawnError};
+use quotient::{AbortOnDropHandle, ClockError, Group, JoinHandle, Leftover, SpawnError};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -138,6 +138,8 @@ fn tasks_of_one_virtual_cpu_share_a_name() {
         }
         let blocking = group.spawn_blocking(quotient::task::id);
         let name = blocking.id();
+        let clock = blocking.clock().map(|_| ());
+        assert_eq!(clock, Err(ClockError::NoClock { id: name }));
         assert_eq!(blocking.await.expect("it does not panic"), name);
         let local = tokio::task::LocalSet::new();
         let member = group.clone();

@@ -27,6 +27,11 @@ pub enum ClockError {
         /// The name of the handle.
         id: Id,
     },
+    /// The handle is of a blocking function or a local task: their time is on their group's clock alone.
+    NoClock {
+        /// The name of the handle.
+        id: Id,
+    },
     /// The caller is not inside a task of a scheduler.
     NoTask,
 }
@@ -36,6 +41,10 @@ impl fmt::Display for ClockError {
         match self {
             Self::UnknownTask { id } => write!(formatter, "no live task {id} in this scheduler"),
             Self::NotSpawned { id } => write!(formatter, "task {id} was never spawned"),
+            Self::NoClock { id } => write!(
+                formatter,
+                "{id} is a blocking function or a local task: its time is on its group's clock alone"
+            ),
             Self::NoTask => formatter.write_str("the caller is not inside a task of a scheduler"),
         }
     }
@@ -86,18 +95,29 @@ impl fmt::Debug for TaskClock {
     }
 }
 
+/// Why a handle has no clock.
+fn no_clock(id: Id, is_promised: bool) -> ClockError {
+    if is_promised {
+        ClockError::NoClock { id }
+    } else {
+        ClockError::NotSpawned { id }
+    }
+}
+
 impl<T> JoinHandle<T> {
     /// The task's CPU clock.
     ///
     /// # Errors
-    /// [`ClockError::NotSpawned`] for the handle of a task that was refused.
+    /// [`ClockError::NotSpawned`] for the handle of a task that was refused, [`ClockError::NoClock`] for that of a blocking
+    /// function or a local task.
     pub fn clock(&self) -> Result<TaskClock, ClockError> {
-        let id = self.id();
-        let task = self.task_ref().ok_or(ClockError::NotSpawned { id })?;
+        let task = self
+            .task_ref()
+            .ok_or_else(|| no_clock(self.id(), self.is_promised()))?;
         Ok(TaskClock { task })
     }
 
-    /// CPU time of the task so far; zero if it was never spawned. See [`TaskClock::cpu_time`].
+    /// CPU time of the task so far; zero if it has no clock of its own. See [`TaskClock::cpu_time`].
     pub fn cpu_time(&self) -> Duration {
         self.clock()
             .map_or(Duration::ZERO, |clock| clock.cpu_time())
@@ -108,10 +128,12 @@ impl AbortHandle {
     /// The task's CPU clock.
     ///
     /// # Errors
-    /// [`ClockError::NotSpawned`] for the handle of a task that was refused.
+    /// [`ClockError::NotSpawned`] for the handle of a task that was refused, [`ClockError::NoClock`] for that of a blocking
+    /// function or a local task.
     pub fn clock(&self) -> Result<TaskClock, ClockError> {
-        let id = self.id();
-        let task = self.task_ref().ok_or(ClockError::NotSpawned { id })?;
+        let task = self
+            .task_ref()
+            .ok_or_else(|| no_clock(self.id(), self.is_promised()))?;
         Ok(TaskClock { task })
     }
 }

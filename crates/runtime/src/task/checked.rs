@@ -1,5 +1,6 @@
 //! From an untyped reference to one that knows its scheduler: checked, so that callers need no unsafe code.
 
+use super::promise::Promised;
 use super::reference::Reference;
 use super::{AbortHandle, Context, JoinHandle, TaskRef, waker};
 use std::any::TypeId;
@@ -31,15 +32,30 @@ impl<C: Context> TaskRef<C> {
     }
 }
 
+/// Whether the output is made elsewhere: by a blocking function or a local task.
+fn is_promised(task: &Reference) -> bool {
+    (task.header().vtable.context)() == TypeId::of::<Promised>()
+}
+
 impl<T> JoinHandle<T> {
-    /// The task behind the handle; `None` if it was never spawned.
+    /// Whether the handle is of a blocking function or a local task.
+    pub(crate) fn is_promised(&self) -> bool {
+        is_promised(self.reference())
+    }
+
+    /// The task behind the handle; `None` if it was never spawned, or is a blocking function or a local task.
     pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
         TaskRef::checked(Reference::clone(self.reference()))
     }
 }
 
 impl AbortHandle {
-    /// The task behind the handle; `None` if it was never spawned.
+    /// Whether the handle is of a blocking function or a local task.
+    pub(crate) fn is_promised(&self) -> bool {
+        is_promised(self.reference())
+    }
+
+    /// The task behind the handle; `None` if it was never spawned, or is a blocking function or a local task.
     pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
         TaskRef::checked(Reference::clone(self.reference()))
     }
