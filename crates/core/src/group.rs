@@ -266,7 +266,7 @@ impl Group {
         let mut level = Some(self);
         while let Some(group) = level {
             if let Some(bandwidth) = group.bandwidth.get() {
-                bandwidth.charge_outside(time, now, self.config().debt_limit, &self.changes.timers);
+                bandwidth.charge_outside(time, now, &self.changes.timers);
             }
             level = group.parent.as_deref();
         }

@@ -33,3 +33,171 @@ fn an_idle_past_does_not_pay_for_foreign_time_that_came_after_it() {
     );
     assert!(group.bandwidth_account().is_balanced());
 }
+
+/// 1.8 s of threads beside the run queues under 40 ms in 100 ms: the tasks wait until the last nanosecond of it is paid.
+/// (While the debt was forgiven beyond one quota or 100 ms, they ran after a few periods.)
+#[test]
+fn no_foreign_debt_is_forgiven() {
+    let mut machine = Machine::new(Config::new(2));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(40, 100)));
+    for cpu in 0..2 {
+        machine.spawn(cpu, &group, Work::Hog { chunk: POLL });
+    }
+    machine.run_until(SECOND - MILLI);
+    assert_eq!(machine.ran(&group), 400 * MILLI);
+    let foreign = 1_800 * MILLI + 7;
+    group.add_foreign_cpu_time(Nanos(foreign), Nanos(machine.now));
+    let account = group.bandwidth_account();
+    assert_eq!(account.pool + account.local, -i128::from(foreign));
+    // 45 refills, the last at 5.4 s, pay all but 7 ns.
+    machine.run_until(5_500 * MILLI - 1);
+    assert_eq!(machine.ran(&group), 400 * MILLI, "no task runs before");
+    machine.run_until(10 * SECOND - 1);
+    let tasks = 400 * MILLI + 45 * 40 * MILLI - 7;
+    let used = machine.ran(&group);
+    assert!(
+        (tasks..=tasks + 2 * POLL).contains(&used),
+        "{used} of {tasks}"
+    );
+    let stats = group.bandwidth_stats();
+    assert_eq!(
+        (stats.nr_periods, stats.nr_throttled),
+        (99, 99),
+        "{stats:?}"
+    );
+    assert!(
+        stats.throttled_time >= Nanos(2 * 4_400 * MILLI),
+        "{stats:?}"
+    );
+    assert!(group.bandwidth_account().is_balanced());
+}
+
+/// The whole path owes, and the tightest limit on it decides.
+#[test]
+fn foreign_time_is_owed_at_every_level() {
+    let mut machine = Machine::new(Config::new(2));
+    let groups = ["a", "a/b", "a/b/c"].map(|path| machine.group(path, 100));
+    let sibling = machine.group("a/s", 100);
+    for (group, quota) in groups.iter().zip([50, 20, 40]) {
+        machine.limit(group, Some(limit(quota, 100)));
+    }
+    groups[2].add_foreign_cpu_time(Nanos(SECOND), Nanos(0));
+    for (group, quota) in groups.iter().zip([50u64, 20, 40]) {
+        let pool = group.bandwidth_account().pool;
+        assert_eq!(pool, i128::from(quota * MILLI) - i128::from(SECOND));
+    }
+    for cpu in 0..2 {
+        machine.spawn(cpu, &groups[2], Work::Hog { chunk: POLL });
+        machine.spawn(cpu, &sibling, Work::Hog { chunk: POLL });
+    }
+    machine.run_until(1_900 * MILLI - 1);
+    assert_eq!(
+        machine.ran(&sibling),
+        0,
+        "a pays 1,000 ms with its first 20 quotas"
+    );
+    machine.run_until(3 * SECOND);
+    assert!(machine.ran(&sibling) > 400 * MILLI);
+    assert_eq!(machine.ran(&groups[2]), 0, "a/b needs 50 quotas");
+    machine.run_until(6 * SECOND);
+    let used = machine.ran(&groups[2]);
+    assert!((190 * MILLI..=225 * MILLI).contains(&used), "{used}");
+}
+
+/// Tasks that poll for microseconds and sleep never use a slice up: what CPUs hold is called in.
+#[test]
+fn tiny_polls_are_throttled_for_foreign_debt() {
+    let mut machine = Machine::new(Config::new(2));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(40, 100)));
+    for cpu in 0..8 {
+        let (run, sleep) = (2_000, 300_000);
+        machine.spawn(cpu % 2, &group, Work::Periodic { run, sleep });
+    }
+    machine.run_until(50 * MILLI);
+    let before = machine.ran(&group);
+    group.add_foreign_cpu_time(Nanos(500 * MILLI), Nanos(machine.now));
+    let balances = group.bandwidth_balances();
+    assert!(balances.iter().all(|at| at.balance <= 0), "{balances:?}");
+    machine.run_until(SECOND);
+    let used = machine.ran(&group) - before;
+    assert!(used <= 2 * 52_000, "{used}: no more than was under way");
+    let stats = group.bandwidth_stats();
+    assert!(stats.nr_throttled >= 9, "{stats:?}");
+    machine.run_until(3 * SECOND);
+    assert!(machine.ran(&group) > 10 * before, "paid, it runs on");
+}
+
+/// A group that nobody runs owes as well: the task that comes later pays first.
+#[test]
+fn a_task_that_comes_later_waits_for_the_debt() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(10, 100)));
+    group.add_foreign_cpu_time(Nanos(95 * MILLI), Nanos(0));
+    machine.run_until(450 * MILLI);
+    machine.spawn(0, &group, Work::Hog { chunk: POLL });
+    // Its first use began a period: 40 ms are owed then, and paid at 850 ms to the nanosecond.
+    machine.run_until(950 * MILLI - 1);
+    assert_eq!(machine.ran(&group), 0);
+    machine.run_until(951 * MILLI);
+    assert_eq!(machine.ran(&group), MILLI);
+}
+
+/// Neither another limit nor none for a while is a payment.
+#[test]
+fn foreign_debt_outlives_changes_of_the_limit() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(10, 100)));
+    group.add_foreign_cpu_time(Nanos(210 * MILLI), Nanos(0));
+    machine.limit(&group, None);
+    machine.run_until(10 * SECOND);
+    let account = group.bandwidth_account();
+    assert_eq!(
+        account.pool,
+        -210 * i128::from(MILLI),
+        "nothing was granted or earned"
+    );
+    machine.spawn(0, &group, Work::Hog { chunk: POLL });
+    machine.run_until(10 * SECOND + MILLI);
+    assert_eq!(machine.ran(&group), MILLI, "no limit, no wait");
+    machine.limit(&group, Some(limit(100, 100)));
+    machine.limit(&group, Some(limit(50, 100)));
+    machine.run_until(10 * SECOND + 401 * MILLI - 1);
+    let polls = POLL;
+    assert!(
+        machine.ran(&group) <= MILLI + polls,
+        "{}",
+        machine.ran(&group)
+    );
+    machine.run_until(10 * SECOND + 501 * MILLI);
+    let used = machine.ran(&group) - MILLI;
+    assert!(
+        (40 * MILLI - 2 * polls..=90 * MILLI).contains(&used),
+        "{used}"
+    );
+}
+
+/// The books hold whatever is charged, up to far beyond the age of anything.
+#[test]
+fn absurd_foreign_time_overflows_nothing() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("a/b", 100);
+    machine.limit(&group, Some(limit(10, 100)));
+    for time in [u64::MAX, 1 << 60, 1] {
+        group.charge_foreign_cpu_time(Nanos(time), Nanos(machine.now));
+        machine.run_until(machine.now + SECOND);
+        let account = group.bandwidth_account();
+        assert!(account.is_balanced(), "{account:?}");
+        assert!(
+            account.pool < -(1 << 59) && account.pool >= -(1 << 60),
+            "{account:?}"
+        );
+    }
+    machine.limit(&group, Some(limit(20, 100)));
+    machine.limit(&group, None);
+    machine.limit(&group, Some(limit(20, 100)));
+    assert!(group.bandwidth_account().is_balanced());
+}

@@ -328,16 +328,22 @@ fn check_budget(machine: &Machine, watch: &mut Watch, config: &Config, poll_max:
     assert!(account.is_balanced(), "{path}: {account:?}");
     let balances = watch.group.bandwidth_balances();
     let Some(limit) = watch.group.limit() else {
-        assert_eq!(
-            (account.pool, account.waiting),
-            (0, 0),
-            "{path} is not limited"
-        );
+        // What is left or owed stays for the next limit; by the kernel's rules nothing does.
+        assert_eq!(account.waiting, 0, "{path} is not limited");
+        assert!(config.bandwidth == BandwidthRules::Default || account.pool == 0);
         return;
     };
     // Invariant 6.
     let cap = i128::from(limit.quota.0 + limit.burst.0);
-    assert!(account.pool <= cap, "{path}: {account:?}, {limit:?}");
+    if config.bandwidth == BandwidthRules::Default {
+        assert!(account.pool <= cap, "{path}: {account:?}, {limit:?}");
+        // No CPU runs on while the group is in debt.
+        let held = balances.iter().any(|at| at.balance > 0);
+        assert!(
+            account.pool >= 0 || !held,
+            "{path}: {account:?} {balances:?}"
+        );
+    }
     let now = machine.now;
     let due = machine.tree.next_refill().is_some_and(|due| due.0 <= now);
     if config.bandwidth == BandwidthRules::Default {
@@ -354,8 +360,8 @@ fn check_budget(machine: &Machine, watch: &mut Watch, config: &Config, poll_max:
         );
         let ample = limit.quota.0 >= limit.period.0 * u64::from(config.cpus);
         assert!(
-            !ample || account.waiting == 0,
-            "{path} has all there is, and waits"
+            !ample || account.waiting == 0 || account.pool < 0,
+            "{path} has all there is, and waits: {account:?}"
         );
     }
     // Invariant 8: who waits is served within its position, the debts ahead of it, and a period; unless deferring tasks

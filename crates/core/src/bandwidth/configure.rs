@@ -29,7 +29,7 @@ impl Bandwidth {
             return false;
         }
         match limit {
-            None => pool.disable(),
+            None => pool.disable(now),
             Some(limit) if pool.enabled => pool.change(limit, now),
             // Groups interleave by the kernel's rules; the phase is as good as random and repeatable.
             Some(limit) => pool.enable(
@@ -40,18 +40,14 @@ impl Bandwidth {
         }
         let (quota, period) = (pool.limit.quota.0, pool.limit.period.0);
         let ample = u128::from(quota) >= u128::from(period) * u128::from(self.cpus);
-        self.ample.store(ample && !kernel, Release);
+        pool.ample = ample && !kernel;
         self.soft.store(pool.limit.soft && !kernel, Release);
         let overdraft = super::OVERDRAFT_MAX.min(pool.limit.quota);
         self.overdraft.store(overdraft.0.cast_signed(), Release);
         self.enabled.store(pool.enabled, Release);
-        if !pool.enabled || kernel || self.is_ample() {
+        if !pool.enabled || kernel {
             // Nobody has to wait any more; by the kernel's rules everybody starts anew.
-            while let Some(local) = pool.waiting.pop_front() {
-                local.post();
-                local.set_queued(false);
-                kicks.push(local.cpu);
-            }
+            Self::let_go(&mut pool, kicks);
         } else {
             self.distribute(&mut pool, kicks);
         }
@@ -75,8 +71,11 @@ impl Group {
     /// Limits the group, live, or ends its limit. `kick` is called for each CPU that has groups to unthrottle now, as by
     /// [`crate::GroupTree::refill`]. CPUs follow as they follow weights.
     ///
-    /// By the default rules writing the same limit again changes nothing, and a changed quota is worth what it would
-    /// have been worth had it been written when the period began. By the kernel's, every write refills.
+    /// By the default rules a change gives the new quota for the rest of the new period in place of the old quota for the
+    /// rest of the old one, so that no sequence of writes is worth more than what the limits earn while they are in force:
+    /// over any time from the start on, the integral of quota / period, plus the largest quota that was in force. Debts
+    /// outlive every change; while there is no limit nothing is earned, nothing charged and nothing forgiven. Writing the
+    /// same limit again changes nothing. By the kernel's rules, every write refills.
     ///
     /// # Errors
     /// [`LimitError`] names what is wrong; the old limit stays in force.

@@ -19,7 +19,7 @@ pub(crate) struct Local {
     consumed: AtomicU64,
     /// What was taken off because its period was over, ns (slice expiry only).
     expired: AtomicU64,
-    /// The period in which the balance was taken (slice expiry only).
+    /// The period in which something was taken last.
     period: AtomicU64,
     /// Whether the CPU has anything of the group to run.
     busy: AtomicBool,
@@ -40,7 +40,7 @@ impl Local {
             balance: AtomicI64::new(0),
             consumed: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            period: AtomicU64::new(0),
+            period: AtomicU64::new(u64::MAX),
             busy: AtomicBool::new(false),
             throttled: AtomicBool::new(false),
             queued: AtomicBool::new(false),
@@ -91,18 +91,35 @@ impl Local {
 
     /// Takes what exceeds `kept`.
     pub(super) fn take_above(&self, kept: i64) -> i64 {
+        self.take_down_to(|_| kept)
+    }
+
+    /// Takes what is positive, up to `amount`, by anybody. Returns the amount.
+    pub(super) fn take_at_most(&self, amount: i64) -> i64 {
+        self.take_down_to(|balance| balance.saturating_sub(amount).max(0))
+    }
+
+    fn take_down_to(&self, kept: impl Fn(i64) -> i64) -> i64 {
         let mut balance = self.balance.load(Relaxed);
         // Bounded in practice: each failure means that the other side has made progress.
-        while balance > kept {
+        while balance > kept(balance) {
             match self
                 .balance
-                .compare_exchange_weak(balance, kept, Relaxed, Relaxed)
+                .compare_exchange_weak(balance, kept(balance), Relaxed, Relaxed)
             {
-                Ok(_) => return balance - kept,
+                Ok(_) => return balance - kept(balance),
                 Err(now) => balance = now,
             }
         }
         0
+    }
+
+    /// Notes that something is taken in a period. Returns whether that is new. Under the pool's lock.
+    pub(super) fn begin_period(&self, period: u64) -> bool {
+        self.period.load(Relaxed) != period && {
+            self.period.store(period, Relaxed);
+            true
+        }
     }
 
     /// Replaces the balance and returns the old one. Under the pool's lock.

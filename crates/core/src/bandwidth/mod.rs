@@ -5,7 +5,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | quota Q, period P, burst B | the limit: Q ns in each P, and up to B of unused quota carried over |
-//! | pool R | what CPUs may still take; at most Q + B |
+//! | pool R | what CPUs may still take; at most Q + B; negative is a debt of the whole group |
 //! | balance r | what one CPU has taken and not yet run; negative is a debt |
 //! | slice | how far a balance is filled at once |
 //! | dry | a balance of zero or less that the pool could not fill |
@@ -34,7 +34,7 @@
 //! | pool, waiting list, limit, timer | anybody | the group's pool lock |
 //! | balance: charge | its CPU | atomic subtraction, no lock |
 //! | balance: pay | anybody | atomic addition, pool lock |
-//! | balance: reclaim what is positive | anybody, of an idle CPU | compare-and-swap, pool lock |
+//! | balance: reclaim what is positive | anybody, of an idle CPU; of any if the pool owes | compare-and-swap, pool lock |
 //! | busy, throttled (of a balance) | its CPU | its run queue's exclusive borrow |
 //! | mailbox of a CPU | posted by anybody, emptied by its CPU | its own lock |
 //! | the tree's timer map | anybody | its own lock |
@@ -83,6 +83,15 @@
 //! Not both reads can come before both writes. Idle balances thus need no return as long as nobody waits: a group that
 //! sleeps and wakes all the time takes no lock.
 //!
+//! # Debts
+//!
+//! A poll that ran beyond its CPU's balance leaves a debt there. Time spent beside the run queues
+//! ([`crate::Group::charge_foreign_cpu_time`]) and limits that are lowered leave one in the pool, of any size: none is
+//! forgiven (but beyond [`rules::DEBT_MAX`], 36 years, nothing is counted). A pool that owes *calls in* what CPUs hold, also
+//! of busy ones, so that R < 0 and a positive balance do not go together: no CPU runs on, not even in polls too small to use
+//! a balance up, and who comes later waits. Refills pay R first, then the CPUs that wait. A CPU that was called in finds out
+//! at its next charge, a publication later at most; the two exemptions above hold. What changes of a limit are worth: [`ledger`].
+//!
 //! # Time
 //!
 //! The period timer of a group runs from its first use to the first period in which nothing was taken and nobody
@@ -96,6 +105,7 @@
 //! |---|---|
 //! | `limit`, `parse`, `rules` | what users write; constants |
 //! | `pool` | the arithmetic, without locks |
+//! | `ledger`, `spans` | changes of the limit in absolute time |
 //! | `local`, `mailbox`, `meter` | one CPU's part |
 //! | `timer` | which group is due |
 //! | `configure` | changing limits |
@@ -104,6 +114,7 @@
 //! | `../run_queue/throttle`, `budget` | the CPU's side: taking entities out and putting them back |
 
 mod configure;
+mod ledger;
 mod limit;
 mod local;
 mod mailbox;
@@ -113,6 +124,7 @@ mod model;
 mod parse;
 mod pool;
 pub(crate) mod rules;
+mod spans;
 mod stats;
 mod sync;
 mod timer;
@@ -150,7 +162,7 @@ pub(crate) struct Bandwidth {
     enabled: AtomicBool,
     /// Whether the limit is soft.
     soft: AtomicBool,
-    /// Whether the quota is all that the CPUs can run, so that by default it never throttles.
+    /// Whether the quota is all that the CPUs can run, so that by default it never throttles; but for debts.
     ample: AtomicBool,
     /// How far deferring tasks may run into debt on one CPU, ns.
     overdraft: AtomicI64,
@@ -229,7 +241,7 @@ impl Bandwidth {
         self.soft.load(Acquire)
     }
 
-    /// Whether the group never throttles, because its quota is all that there is.
+    /// Whether the group does not throttle, because its quota is all that there is and it owes nothing.
     #[inline]
     pub(crate) fn is_ample(&self) -> bool {
         self.ample.load(Acquire)
@@ -287,7 +299,7 @@ impl Bandwidth {
     /// wait.
     pub(crate) fn wait(self: &Arc<Self>, local: &Arc<Local>, now: Nanos, timers: &Timers) -> bool {
         let mut pool = self.pool();
-        if !pool.enabled || self.is_ample() {
+        if !pool.enabled || pool.suffices() {
             return false;
         }
         // The kernel asks for no more than it takes to go on, since it is about to stop.
@@ -343,21 +355,34 @@ impl Bandwidth {
         self.settle(&mut pool, timers);
     }
 
-    /// Charges time that was spent outside of the run queues, up to `now`.
-    pub(crate) fn charge_outside(
-        self: &Arc<Self>,
-        time: Nanos,
-        now: Nanos,
-        debt_max: Nanos,
-        timers: &Timers,
-    ) {
+    /// Charges time that was spent outside of the run queues, up to `now`. O(CPUs that met the group) in debt.
+    pub(crate) fn charge_outside(self: &Arc<Self>, time: Nanos, now: Nanos, timers: &Timers) {
         let mut pool = self.pool();
         if pool.enabled && time > Nanos::ZERO {
             // First what is due up to now, which is capped: an idle past pays for nothing that came after it.
             pool.activate(now);
-            pool.charge_outside(time.0, debt_max);
+            pool.charge_outside(time.0);
             self.settle(&mut pool, timers);
         }
+    }
+
+    /// How much of the `time` ns up to `now` has to be charged by somebody who did not know whether there was a limit: that
+    /// for which there was one.
+    #[cold]
+    pub(crate) fn limited_part(&self, time: u64, now: Nanos) -> u64 {
+        if self.rules.is_kernel() {
+            return 0;
+        }
+        let within = self.pool().spans.within(now.0.saturating_sub(time), now.0);
+        within.min(time)
+    }
+
+    /// Charges what ran under a limit that was lifted before the CPU had noticed it.
+    #[cold]
+    pub(crate) fn charge_belated(self: &Arc<Self>, time: u64, timers: &Timers) {
+        let mut pool = self.pool();
+        pool.charge_outside(time);
+        self.settle(&mut pool, timers);
     }
 
     /// Runs whichever of the group's timers is due, and notes which CPUs then have something to unthrottle.
@@ -380,6 +405,9 @@ impl Bandwidth {
     }
 
     fn distribute(&self, pool: &mut Pool, kicks: &mut Vec<CpuId>) {
+        if pool.suffices() {
+            return Self::let_go(pool, kicks);
+        }
         pool.distribute(|local| {
             // Posted first: a throttled balance is on the list or posted, at any moment.
             local.post();
@@ -388,9 +416,19 @@ impl Bandwidth {
         });
     }
 
+    /// Nobody has to wait any more.
+    fn let_go(pool: &mut Pool, kicks: &mut Vec<CpuId>) {
+        while let Some(local) = pool.waiting.pop_front() {
+            local.post();
+            local.set_queued(false);
+            kicks.push(local.cpu);
+        }
+    }
+
     /// Publishes what changed under the pool's lock and moves the timer.
     fn settle(self: &Arc<Self>, pool: &mut Pool, timers: &Timers) {
         self.publish_waiting(pool);
+        self.ample.store(pool.suffices(), Release);
         self.period.store(pool.period_number, Release);
         let period = if pool.active && pool.enabled {
             pool.next_refill()

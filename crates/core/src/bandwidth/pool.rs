@@ -1,8 +1,10 @@
-//! The arithmetic of a group's pool: periods, refills, grants, and changes of the limit. No locks and no clocks.
+//! The arithmetic of a group's pool: periods, refills and grants. No locks and no clocks. Changes of the limit are in
+//! [`super::ledger`].
 
 use super::limit::Limit;
 use super::local::Local;
-use super::rules::{BandwidthRules, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MAX, SLICE_MIN};
+use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MAX, SLICE_MIN};
+use super::spans::Spans;
 use super::stats::BandwidthStats;
 use super::timer::NEVER;
 use crate::units::Nanos;
@@ -16,16 +18,21 @@ pub(super) struct Pool {
     /// The limit, or the last one while there is none.
     pub(super) limit: Limit,
     pub(super) enabled: bool,
-    /// R: what CPUs may still take, ns. Negative if time spent outside of the run queues exceeded it.
+    /// Whether the quota is all that the CPUs can run. Never by the kernel's rules.
+    pub(super) ample: bool,
+    /// R: what CPUs may still take, ns; negative is a debt of the whole group. Kept while there is no limit.
     pub(super) runtime: i64,
-    /// R as of the last refill, moved along with changes of the quota, so that a change is worth the same whenever it
-    /// happens and however often.
-    base: i64,
     /// What was taken since the last refill, less what was given back, ns.
-    granted: i64,
+    pub(super) granted: i64,
+    /// Where the grid of periods begins: every period starts a multiple of its length after it.
+    pub(super) origin: u64,
     /// When the current period began, and how many of its parts are refilled.
     pub(super) start: u64,
-    part: u64,
+    pub(super) part: u64,
+    /// The latest time that the pool was told.
+    pub(super) seen: u64,
+    /// When limits were in force.
+    pub(super) spans: Spans,
     /// Periods begun so far, to tell slices of different periods apart.
     pub(super) period_number: u64,
     /// Whether the period timer is armed.
@@ -40,6 +47,9 @@ pub(super) struct Pool {
     pub(super) throttled_lately: bool,
     throttled_run: u64,
     late_run: u32,
+    /// CPUs that took something in the current period, and in the one before.
+    takers: u32,
+    takers_before: u32,
     /// CPUs that wait for budget, in the order in which they were throttled.
     pub(super) waiting: VecDeque<Arc<Local>>,
     /// Every CPU that has met the limited group.
@@ -53,7 +63,7 @@ pub(super) struct Pool {
 }
 
 /// ns as the signed numbers in which budget is kept; [`Limit::AMOUNT_MAX`] fits.
-fn signed(nanos: Nanos) -> i64 {
+pub(super) fn signed(nanos: Nanos) -> i64 {
     i64::try_from(nanos.0).unwrap_or(i64::MAX)
 }
 
@@ -63,11 +73,14 @@ impl Pool {
             rules,
             limit: Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT),
             enabled: false,
+            ample: false,
             runtime: 0,
-            base: 0,
             granted: 0,
+            origin: 0,
             start: 0,
             part: 0,
+            seen: 0,
+            spans: Spans::default(),
             period_number: 0,
             active: false,
             slack_at: NEVER,
@@ -76,6 +89,8 @@ impl Pool {
             throttled_lately: false,
             throttled_run: 0,
             late_run: 0,
+            takers: 0,
+            takers_before: 0,
             waiting: VecDeque::new(),
             locals: Vec::new(),
             stats: BandwidthStats::default(),
@@ -94,8 +109,13 @@ impl Pool {
         signed(self.limit.quota + self.limit.burst)
     }
 
+    /// Whether nobody has to wait, whatever the balances: the CPUs can use no more than the quota, and nothing is owed.
+    pub(super) fn suffices(&self) -> bool {
+        self.ample && self.runtime >= 0
+    }
+
     /// In how many parts a period is refilled.
-    fn parts(&self) -> u64 {
+    pub(super) fn parts(&self) -> u64 {
         if self.limit.smooth && !self.rules.is_kernel() {
             (self.limit.period.0 / PART_MIN).clamp(1, PARTS_MAX)
         } else {
@@ -104,7 +124,7 @@ impl Pool {
     }
 
     /// The quota of the first `parts` of a period.
-    fn share(&self, parts: u64) -> i64 {
+    pub(super) fn share(&self, parts: u64) -> i64 {
         let share = i128::from(self.quota()) * i128::from(parts) / i128::from(self.parts());
         // No more than the quota.
         share as i64
@@ -120,23 +140,53 @@ impl Pool {
 
     /// Lets the clock of periods follow to `now`: how many periods have ended, and what that adds to the pool.
     fn elapse(&mut self, now: Nanos) -> (u64, i64) {
-        let (period, parts) = (self.limit.period.0, self.parts());
+        let period = self.limit.period.0;
         let passed = now.0.saturating_sub(self.start);
         let full = passed / period;
-        let part = (u128::from(passed % period) * u128::from(parts) / u128::from(period)) as u64;
+        let part = self.part_at(passed % period);
         let credit = if self.rules.is_kernel() {
             // Once, however many periods were missed.
             if full > 0 { self.quota() } else { 0 }
         } else {
-            // What exceeds the cap is lost anyway, so many periods need no exact count.
-            let periods = i64::try_from(full.min(1 << 20)).unwrap_or(1 << 20);
+            // Saturates far beyond any cap and any debt.
+            let periods = i64::try_from(full).unwrap_or(i64::MAX);
             let whole = self.quota().saturating_mul(periods);
             whole.saturating_add(self.share(part) - self.share(self.part))
         };
         self.start += full * period;
         self.part = part;
         self.period_number += full;
+        if full > 0 {
+            self.takers_before = if full == 1 { self.takers } else { 0 };
+            self.takers = 0;
+        }
         (full, credit)
+    }
+
+    /// How many parts of a period are refilled once `passed` ns of it have.
+    pub(super) fn part_at(&self, passed: u64) -> u64 {
+        let parts = u128::from(passed) * u128::from(self.parts()) / u128::from(self.limit.period.0);
+        // No more than the number of parts.
+        parts as u64
+    }
+
+    /// Lets the pool follow to `now`, whether its timer runs or not. Returns the time as the pool sees it, which never
+    /// goes back. Default rules only.
+    pub(super) fn follow(&mut self, now: Nanos) -> Nanos {
+        let now = self.see(now);
+        if self.active {
+            self.run_timer(now);
+        } else {
+            let (_, credit) = self.elapse(now);
+            self.put(credit);
+        }
+        now
+    }
+
+    /// The latest time told, by whoever.
+    pub(super) fn see(&mut self, now: Nanos) -> Nanos {
+        self.seen = self.seen.max(now.0);
+        Nanos(self.seen)
     }
 
     /// Puts budget in, up to the cap.
@@ -147,12 +197,15 @@ impl Pool {
         self.runtime = kept;
     }
 
-    /// Budget that a CPU gives back, up to the cap.
+    /// Budget that a CPU gives back, up to the cap; by the kernel's rules all of it, and the next refill sees to the cap.
     pub(super) fn give_back(&mut self, amount: i64) {
         let sum = self.runtime.saturating_add(amount);
-        let kept = sum.min(self.cap());
+        let kept = if self.rules.is_kernel() {
+            sum
+        } else {
+            sum.min(self.cap())
+        };
         self.discarded += i128::from(sum - kept);
-        self.base -= sum - kept;
         self.runtime = kept;
         self.granted -= amount;
     }
@@ -172,10 +225,12 @@ impl Pool {
         }
         // What the idle time was worth. It ended a whole period without use, so that a period may begin anew right
         // here: no window of a period's length then sees two refills.
+        let now = self.see(now);
         let (_, credit) = self.elapse(now);
         self.put(credit);
-        (self.base, self.granted) = (self.runtime, 0);
-        (self.start, self.part) = (now.0, 0);
+        self.granted = 0;
+        self.origin = now.0;
+        self.rebase(self.limit, now);
     }
 
     /// Runs the period timer. Returns whether anything was due.
@@ -183,22 +238,23 @@ impl Pool {
         if !self.active || now.0 < self.next_refill() {
             return false;
         }
+        let now = self.see(now);
         let (full, credit) = self.elapse(now);
         if full == 0 {
-            let before = self.runtime;
             self.put(credit);
-            self.base += self.runtime - before;
             return true;
         }
         self.count_periods(full);
         self.put(credit);
-        (self.base, self.granted) = (self.runtime, 0);
+        self.granted = 0;
         if self.waiting.is_empty() && !self.touched {
             self.active = false;
             self.reclaim_idle();
         }
         self.touched = false;
-        self.guard_against_lateness(full);
+        if self.rules.is_kernel() {
+            self.guard_against_lateness(full);
+        }
         true
     }
 
@@ -226,7 +282,8 @@ impl Pool {
         self.throttled_lately = !self.waiting.is_empty();
     }
 
-    /// Doubles everything if the host cannot keep up: the ratio is kept exactly, and half as many timers run.
+    /// Doubles everything if the host cannot keep up: the ratio is kept exactly, and half as many timers run. The kernel's
+    /// way. By default one late timer refills for all the time that has passed, and nobody's limit is rewritten.
     fn guard_against_lateness(&mut self, full: u64) {
         self.late_run = if full > 1 { self.late_run + 1 } else { 0 };
         let doubled = Limit {
@@ -246,22 +303,26 @@ impl Pool {
         self.limit = doubled;
     }
 
-    /// How far a CPU's balance is filled at once.
+    /// How far a CPU's balance is filled at once: the pool is shared among twice as many as took something in this period
+    /// or the last one. O(1).
     fn slice(&self) -> i64 {
         if self.rules.is_kernel() {
             return SLICE_MAX;
         }
-        let busy = self.locals.iter().filter(|local| local.is_busy()).count();
-        let share = self.runtime / (2 * i64::try_from(busy).unwrap_or(i64::MAX).max(1));
+        let share = self.runtime / (2 * i64::from(self.takers.max(self.takers_before).max(1)));
         share.clamp(SLICE_MIN, SLICE_MAX)
     }
 
     /// Fills a balance from the pool, up to a slice or (`least`) to barely positive. Returns whether it is positive then.
     pub(super) fn take(&mut self, local: &Local, least: bool, now: Nanos) -> bool {
         self.activate(now);
+        let kernel = self.rules.is_kernel();
+        if !kernel && local.begin_period(self.period_number) {
+            self.takers += 1;
+        }
         let goal = if least { 1 } else { self.slice() };
         self.move_to(local, goal);
-        if local.balance() <= 0 && !self.rules.is_kernel() && self.reclaim_idle() {
+        if local.balance() <= 0 && !kernel && self.reclaim_idle() {
             self.move_to(local, goal);
         }
         local.balance() > 0
@@ -305,124 +366,36 @@ impl Pool {
         }
     }
 
-    /// Charges time that was spent outside of the run queues. The debt that this may leave is bounded by one quota or
-    /// `debt_max`, whichever is more.
-    pub(super) fn charge_outside(&mut self, amount: u64, debt_max: Nanos) {
+    /// Charges time that no balance was charged. What the pool does not hold is a debt, up to [`DEBT_MAX`].
+    pub(super) fn charge_outside(&mut self, amount: u64) {
         self.touched = true;
         let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-        let least = self.quota().max(signed(debt_max)).saturating_neg();
-        let left = self
-            .runtime
-            .saturating_sub(amount)
-            .max(least.min(self.runtime));
+        let left = self.runtime.saturating_sub(amount);
+        let left = left.max(self.runtime.min(-DEBT_MAX));
         let taken = self.runtime - left;
         self.outside += i128::from(taken);
         self.granted += taken;
         self.runtime = left;
+        self.call_in();
     }
 
-    /// Puts a limit in force where there was none.
-    pub(super) fn enable(&mut self, limit: Limit, phase: u64, now: Nanos) {
-        let same_period = now.0 < self.start.saturating_add(limit.period.0) && self.granted > 0;
-        let used = if same_period { self.granted } else { 0 };
-        self.limit = limit;
-        self.enabled = true;
-        self.part = 0;
-        let full = if self.parts() > 1 {
-            self.share(1)
-        } else {
-            self.quota()
-        };
+    /// A pool that owes takes what CPUs hold, of those first that have nothing of the group to run: no CPU runs on while
+    /// the group is in debt. O(CPUs that met the group), nothing without a debt.
+    pub(super) fn call_in(&mut self) {
         if self.rules.is_kernel() {
-            self.start = now.0.saturating_sub(phase % limit.period.0);
-            self.granted = 0;
-            self.put(full);
-            self.base = self.runtime;
-        } else {
-            // Lifting a limit and setting it again within one period is worth no second quota.
-            self.put((full - used).max(0));
-            if same_period {
-                self.active = true;
-            } else {
-                (self.start, self.granted) = (now.0, 0);
-            }
-            self.base = full;
-        }
-        for local in self.locals.clone() {
-            self.reset_local(&local);
-        }
-    }
-
-    /// Starts a balance anew: with nothing, or by the kernel's rules with 1 ns.
-    fn reset_local(&mut self, local: &Local) {
-        let start = i64::from(self.rules.is_kernel() && self.enabled);
-        let old = local.reset(start);
-        self.discarded += i128::from(old);
-        self.refilled += i128::from(start);
-    }
-
-    /// Ends the limit. What was granted in this period is remembered.
-    pub(super) fn disable(&mut self) {
-        self.enabled = false;
-        self.active = false;
-        self.slack_at = NEVER;
-        self.discarded += i128::from(self.runtime);
-        self.runtime = 0;
-        for local in self.locals.clone() {
-            let old = local.balance();
-            self.reset_local(&local);
-            self.granted -= old.max(0);
-        }
-    }
-
-    /// Changes a limit in force.
-    pub(super) fn change(&mut self, limit: Limit, now: Nanos) {
-        if self.rules.is_kernel() {
-            self.limit = limit;
-            // The kernel refills at every write, and gives every CPU a fresh start: rewriting a limit mints budget.
-            self.put(self.quota());
-            (self.base, self.granted) = (self.runtime, 0);
-            for local in self.locals.clone() {
-                self.reset_local(&local);
-            }
-            if self.active {
-                let missed = now.0.saturating_sub(self.start) / self.limit.period.0;
-                self.start += missed * self.limit.period.0;
-                self.period_number += missed;
-            }
             return;
         }
-        if self.active {
-            // What was due under the old limit is still paid.
-            self.run_timer(now);
+        for busy in [false, true] {
+            for local in &self.locals {
+                if self.runtime >= 0 {
+                    return;
+                }
+                if local.is_busy() == busy {
+                    let found = local.take_at_most(self.runtime.saturating_neg());
+                    self.runtime += found;
+                    self.granted -= found;
+                }
+            }
         }
-        let (old, old_share) = (self.limit, self.share(self.part));
-        self.limit = limit;
-        let parts = self.parts();
-        if (old.smooth, old.period) != (limit.smooth, limit.period) {
-            // How far the new parts of this period are refilled by what was refilled of the old.
-            let passed = now.0.saturating_sub(self.start).min(limit.period.0 - 1);
-            self.part =
-                (u128::from(passed) * u128::from(parts) / u128::from(limit.period.0)) as u64;
-        }
-        let in_force = |share: i64, smooth: bool, quota: Nanos| {
-            if smooth { share } else { signed(quota) }
-        };
-        let before = in_force(old_share, old.smooth, old.quota);
-        let after = in_force(self.share(self.part), parts > 1, limit.quota);
-        self.base += after - before;
-        let kept = self.base - self.granted;
-        let kept = if kept < 0 {
-            self.runtime.min(0)
-        } else {
-            kept.min(self.cap())
-        };
-        let change = kept - self.runtime;
-        if change > 0 {
-            self.refilled += i128::from(change);
-        } else {
-            self.discarded -= i128::from(change);
-        }
-        self.runtime = kept;
     }
 }

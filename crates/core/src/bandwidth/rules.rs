@@ -70,13 +70,16 @@ pub(crate) const SLACK_MARGIN: u64 = 2_000_000;
 pub(crate) const PARTS_MAX: u64 = 64;
 pub(crate) const PART_MIN: u64 = 1_000_000;
 
-/// How often in a row a timer may come a whole period late before period, quota and burst are doubled. (The kernel: how
-/// often one callback may find that another period has passed.)
+/// How often in a row a timer may come a whole period late before period, quota and burst are doubled. Kernel only. (There
+/// it is how often one callback may find that another period has passed.)
 pub(crate) const LATE_MAX: u32 = 3;
 
 /// How far tasks that defer a throttle may run into debt on one CPU, ns: 10 ms, but never more than one quota, so that
 /// each CPU's debt is paid by the next refills.
 pub(crate) const OVERDRAFT_MAX: Nanos = Nanos::from_millis(10);
+
+/// The most that a pool owes, ns: 2^60 (36 years), so that nothing overflows. What is charged beyond is in no account.
+pub(crate) const DEBT_MAX: i64 = 1 << 60;
 
 /// The longest time that one charge takes off a balance, ns: 2^42 (73 minutes), so that nothing overflows.
 pub(crate) const CHARGE_MAX: u64 = 1 << 42;

@@ -79,6 +79,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             meter.bandwidth.add_overage(delta);
             return;
         }
+        let mut delta = delta;
+        if !meter.bandwidth.is_enabled() {
+            // Lifted, which this CPU follows after this charge.
+            delta = meter.bandwidth.limited_part(delta, self.last);
+        }
         if meter.bandwidth.rules.expires_slices() {
             meter.local.expire(meter.bandwidth.period());
         }
@@ -181,7 +186,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Follows a change of a group's limit: begins or ends to charge its budget here.
+    /// Follows a change of a group's limit: begins or ends to charge its budget here. What the current task (and those before
+    /// it that are not charged yet) ran is charged with the time for which there was a limit.
     pub(super) fn follow_limit(&mut self, level: u32) {
         let metered = self.timelines[level as usize].meter.is_some();
         match (self.has_limit(level), metered) {
@@ -192,7 +198,27 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.flush();
                 self.set_limit();
             }
+            (false, false) if self.is_on_chain(level) => {
+                // Set and lifted within one poll.
+                let missed = self.limited_pending(level);
+                if let Some(bandwidth) = self.timelines[level as usize].group.bandwidth.get()
+                    && missed > 0
+                {
+                    bandwidth.charge_belated(missed, &self.changes.timers);
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// How much of what is collected on the chain ran under a limit of one of its groups, which is not metered here.
+    fn limited_pending(&self, level: u32) -> u64 {
+        let bandwidth = self.timelines[level as usize].group.bandwidth.get();
+        match bandwidth {
+            Some(bandwidth) if self.unfollowed > 0 && self.is_on_chain(level) => {
+                bandwidth.limited_part(self.unfollowed, self.last)
+            }
+            _ => 0,
         }
     }
 
@@ -217,7 +243,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Starts to charge a group's budget. O(1) for a group without children or a `new` timeline, else O(timelines x depth).
     #[cold]
     pub(super) fn attach_meter(&mut self, level: u32, new: bool) {
-        // What ran so far ran without a limit.
+        // What ran so far ran without a limit, but for the time since it was set.
+        let limited = if new { 0 } else { self.limited_pending(level) };
         self.flush();
         let timeline = &mut self.timelines[level as usize];
         let Some(bandwidth) = timeline.group.bandwidth.get().cloned() else {
@@ -236,6 +263,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.limited = level;
         if !alone {
             self.recount();
+        }
+        if limited > 0 {
+            self.debit(level, limited);
         }
         self.set_limit();
     }

@@ -21,6 +21,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return Nanos::ZERO;
         }
         let delta = self.charge_task(now, excluded.0);
+        self.follow_limits();
         self.flush();
         self.set_limit();
         Nanos(delta)
@@ -33,6 +34,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         self.charge_time(extra.0);
+        self.follow_limits();
         self.flush();
         self.set_limit();
     }
@@ -44,10 +46,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         if self.current == NONE {
             return;
         }
+        self.follow_limits();
         self.flush();
         self.charge_service(extra.0);
         self.flush_levels::<false>();
         self.set_limit();
+    }
+
+    /// Follows changes before the groups are charged, so that a limit finds what ran under it.
+    #[inline]
+    pub(super) fn follow_limits(&mut self) {
+        if G::bandwidth() {
+            self.follow_changes();
+        }
     }
 
     /// Charges the task now and remembers what the groups still have to be charged.

@@ -70,6 +70,8 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     last: Nanos,
     /// Service charged to tasks of the leaf and not yet to the groups, ns.
     pub(crate) pending: u64,
+    /// What of it was collected before the changes that are being followed.
+    unfollowed: u64,
     /// How far `pending` may grow before the groups are looked at, ns.
     limit: u64,
     /// How far `pending` may grow before the chain has to be put back, ns.
@@ -152,6 +154,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             current: NONE,
             last: Nanos::ZERO,
             pending: 0,
+            unfollowed: 0,
             limit: u64::MAX,
             budget: u64::MAX,
             repick: false,
@@ -346,9 +349,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (count, changed) = self.changes.since(self.changes_seen);
         self.changes_seen = count;
         let slots = match changed {
-            Some(ids) => ids,
+            Some(mut ids) => {
+                // Each once: what a limit has to be charged is charged once.
+                ids.sort_unstable();
+                ids.dedup();
+                ids
+            }
             None => (0..self.slots.len() as u32).collect(),
         };
+        self.unfollowed = self.pending;
         for id in slots {
             let index = self.slots.get(id as usize).copied().unwrap_or(NONE);
             if index == NONE || index == ROOT {
@@ -361,6 +370,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.follow_limit(index);
             }
         }
+        self.unfollowed = 0;
     }
 
     /// Brings the weight and idleness of a group's node up to date, wherever the node is.

@@ -43,6 +43,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return None;
         }
         self.charge_task(now, 0);
+        self.follow_limits();
         let index = core::mem::replace(&mut self.current, NONE);
         let leaf = self.leaf;
         let entity = self.dismiss(leaf, index, now);

@@ -150,8 +150,32 @@ impl Machine {
         self.events.push(Reverse((time, self.sequence, event)));
     }
 
-    /// Runs until `end`, ns.
+    /// Runs until `end`, ns, and charges what runs then.
     pub fn run_until(&mut self, end: u64) {
+        self.advance_to(end);
+        for cpu in 0..self.queues.len() {
+            self.account(cpu);
+            self.queues[cpu].charge(Nanos(end));
+        }
+        self.check();
+    }
+
+    /// CPU time that tasks of the group and below it have really had, charged or not.
+    pub fn ran(&self, group: &Arc<Group>) -> u64 {
+        let since = |task: usize| {
+            let mut running = self.running.iter().flatten();
+            let current = running.find(|(current, _)| *current == task);
+            current.map_or(0, |(_, since)| self.now - since)
+        };
+        let tasks = self.tasks.iter().enumerate();
+        tasks
+            .filter(|(_, task)| task.group.is_within(group))
+            .map(|(index, task)| task.ran + since(index))
+            .sum()
+    }
+
+    /// Runs until `end`, ns, and leaves what runs then in the middle of it.
+    pub fn advance_to(&mut self, end: u64) {
         self.dispatch_all();
         let mut steps = 0u64;
         while let Some(&Reverse((time, _, event))) = self.events.peek() {
@@ -180,11 +204,6 @@ impl Machine {
             }
         }
         self.now = end;
-        for cpu in 0..self.queues.len() {
-            self.account(cpu);
-            self.queues[cpu].charge(Nanos(end));
-        }
-        self.check();
     }
 
     /// Runs the refills that are due at or before `time`, each at its time. Returns whether there was one.
