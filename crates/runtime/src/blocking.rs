@@ -7,6 +7,7 @@ use quotient_core::Nanos;
 
 use crate::error::SpawnError;
 use crate::group::{Group, admits};
+use crate::inbox::Arrival;
 use crate::local;
 use crate::meter::ThreadMeter;
 use crate::spawn::refused;
@@ -111,10 +112,11 @@ where
     Ok(handle)
 }
 
-/// Runs a blocking function on this thread, as `tokio::task::block_in_place` does, without holding up other tasks: a stand-in
-/// virtual CPU takes over meanwhile. The group pays for the CPU time of the function, not for the time it sleeps.
+/// Runs a blocking function on this thread, as `tokio::task::block_in_place` does, without holding up other tasks: an idle virtual
+/// CPU or a stand-in takes over meanwhile, so that the function may wait for other tasks of the scheduler, of its own group too.
+/// The group pays for the CPU time of the function, not for the time it sleeps.
 ///
-/// Outside a virtual CPU this is tokio's function.
+/// Outside a virtual CPU, and inside another `block_in_place`, this is tokio's function.
 ///
 /// # Panics
 /// As tokio's: on a current-thread runtime.
@@ -122,16 +124,25 @@ pub fn block_in_place<F, R>(function: F) -> R
 where
     F: FnOnce() -> R,
 {
-    let Some((shared, index)) = local::with_polling(|shared, vcpu| (shared.clone(), vcpu)) else {
+    // The virtual CPU that polls, which need not be one of the group's scheduler.
+    let Some((shared, index)) = local::block() else {
         return tokio::task::block_in_place(function);
     };
     let started = shared.now();
-    shared.vcpus[index].blocked.store(true, Ordering::Relaxed);
-    local::publish_next();
-    vcpu::stand_in(&shared);
+    let me = &shared.vcpus[index];
+    me.blocked.store(true, Ordering::Relaxed);
+    if let Some(left) = me.next.take() {
+        shared.publish_local(index, Arrival::from_slot(left), true);
+    }
+    // Who idles serves what this poll leaves and wakes, and the watch brings a stand-in should that not do.
+    let work = shared.has_work(index);
+    if shared.idle.load(Ordering::Relaxed) == 0 || work && !shared.kick_idle() {
+        vcpu::stand_in(&shared);
+    }
     let mut meter = Group::current().and_then(|group| ThreadMeter::enter_within(&group).ok());
     let _end = OnDrop(|| {
-        shared.vcpus[index].blocked.store(false, Ordering::Relaxed);
+        me.blocked.store(false, Ordering::Relaxed);
+        local::unblock();
         // The meter bills what the thread did; the rest of the time it was not there.
         let billed = meter.as_mut().and_then(|meter| meter.leave().ok());
         let billed = billed.map_or(Nanos::ZERO, |time| {

@@ -95,6 +95,8 @@ mod shared;
 #[cfg(not(loom))]
 mod spawn;
 #[cfg(not(loom))]
+mod stand_in;
+#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 pub mod sync;
@@ -108,6 +110,8 @@ mod tick;
 pub mod tower;
 #[cfg(not(loom))]
 mod vcpu;
+#[cfg(not(loom))]
+mod watch;
 
 #[cfg(not(loom))]
 pub use self::{

@@ -1,8 +1,11 @@
 //! What a thread knows while it is inside a virtual CPU's poll.
 //!
-//! A wake-up made inside a task's poll goes to this thread's `next` slot without a lock: the last task woken runs next (the
-//! kernel's next buddy). An older occupant moves on to the inbox, where other virtual CPUs can see it. The slot is emptied at
-//! every switch and before the poll returns to the host, so a task waits in it for at most one poll.
+//! A wake-up made inside a task's poll goes to the `next` slot of the virtual CPU that the thread runs, without a lock: the last
+//! task woken runs next (the kernel's next buddy). An older occupant moves on to the inbox, and an idle virtual CPU, if there is
+//! one, is told at once. The slot is emptied at every switch and before the poll returns to the host, so a task waits in it for at
+//! most one poll; and if that poll gets stuck, others seize what is in the slot and close it (`task::Slot`): what the poll wakes from
+//! then on goes where it is served (`Shared::submit_remote`). A function in [`crate::block_in_place`] says beforehand that it may
+//! get stuck: its wake-ups never use the slot.
 //! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
 
 mod show;
@@ -22,6 +25,7 @@ use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::meter::{self, Meter};
 use crate::shared::Shared;
+use crate::task::Put;
 use crate::task_context::Task;
 
 pub(crate) use self::show::{show_own_task_time, show_own_time};
@@ -46,7 +50,8 @@ pub(crate) struct Local {
     vcpu: Cell<usize>,
     /// A task is being polled (as against: the virtual CPU itself works).
     polling: Cell<bool>,
-    next: Cell<Option<Arrival>>,
+    /// Address of the scheduler whose wake-ups go to the slot: `scheduler`, or 0 while the poll blocks in place.
+    slot_of: Cell<usize>,
     /// The group that is charged now: the task's, or the innermost `in_group`'s.
     group: RefCell<Option<Charged>>,
     /// The epoch of the poll in progress, or the last one, of this turn (see `kills`); [`NO_POLL`] for none.
@@ -88,7 +93,7 @@ impl Local {
             owner: RefCell::new(None),
             vcpu: Cell::new(0),
             polling: Cell::new(false),
-            next: Cell::new(None),
+            slot_of: Cell::new(0),
             group: RefCell::new(None),
             epoch: Cell::new(NO_POLL),
             member: RefCell::new(None),
@@ -160,19 +165,25 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
     let mut task = Some(task);
     // After the thread's locals are gone (a waker called from another local's destructor) the remote path serves.
     let _ = LOCAL.try_with(|local| {
-        if local.scheduler.get() != address {
+        if local.slot_of.get() != address {
             return;
         }
-        let Some(mut task) = task.take() else { return };
+        let Ok(owner) = local.owner.try_borrow() else {
+            return;
+        };
+        let Some(shared) = &*owner else { return };
+        let Some(mut token) = task.take() else { return };
         let vcpu = local.vcpu.get();
         if RuntimeGates::events() {
-            note_wake(&mut task, kind, vcpu);
+            note_wake(&mut token, kind, vcpu);
         }
-        let displaced = local.next.replace(Some(Arrival { task, kind }));
-        if let Some(displaced) = displaced
-            && let Some(shared) = &*local.owner.borrow()
-        {
-            shared.publish_local(vcpu, displaced);
+        match shared.vcpus[vcpu].next.put(token, Arrival::tag(kind)) {
+            Put::Stored => {}
+            Put::Displaced(older, tag) => {
+                let arrival = Arrival::from_slot((older, tag));
+                shared.publish_local(vcpu, arrival, local.polling.get());
+            }
+            Put::Refused(token) => task = Some(token),
         }
     });
     if let Some(task) = task {
@@ -191,9 +202,8 @@ fn note_wake(task: &mut Task, kind: Enqueue, vcpu: usize) {
 
 /// Guard of one virtual CPU's poll.
 pub(crate) struct Entered {
-    previous: (usize, usize, bool),
+    previous: (usize, usize, bool, usize),
     previous_owner: Option<Arc<Shared>>,
-    previous_next: Option<Arrival>,
     previous_group: Option<Charged>,
     previous_epoch: u64,
     previous_member: Option<Charged>,
@@ -213,11 +223,11 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
             local.scheduler.replace(Arc::as_ptr(shared) as usize),
             local.vcpu.replace(vcpu),
             local.polling.replace(false),
+            local.slot_of.replace(Arc::as_ptr(shared) as usize),
         );
         Entered {
             previous,
             previous_owner: local.owner.replace(Some(shared.clone())),
-            previous_next: local.next.take(),
             previous_group: local.set_group(None),
             previous_epoch: local.epoch.replace(NO_POLL),
             previous_member: local.member.take(),
@@ -236,12 +246,12 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let restore = |local: &Local| {
-            let (scheduler, vcpu, polling) = self.previous;
+            let (scheduler, vcpu, polling, slot_of) = self.previous;
             let index = local.vcpu.replace(vcpu);
             local.scheduler.set(scheduler);
-            drop(local.owner.replace(self.previous_owner.take()));
+            local.slot_of.set(slot_of);
+            let shared = local.owner.replace(self.previous_owner.take());
             local.polling.set(polling);
-            let left = local.next.replace(self.previous_next.take());
             drop(local.set_group(self.previous_group.take()));
             local.epoch.set(self.previous_epoch);
             drop(local.member.replace(self.previous_member.take()));
@@ -251,11 +261,13 @@ impl Drop for Entered {
             local.wrap.set(self.previous_wrap);
             local.reference.set(self.previous_reference);
             local.resume_meter(self.previous_meter.take());
-            (index, left)
+            (index, shared)
         };
-        if let Ok((index, Some(arrival))) = LOCAL.try_with(restore) {
-            let shared = arrival.task.context().shared.clone();
-            shared.publish_local(index, arrival);
+        // What the turn left in the slot is visible before the virtual CPU may sleep or be polled elsewhere.
+        if let Ok((index, Some(shared))) = LOCAL.try_with(restore)
+            && let Some(left) = shared.vcpus[index].next.take()
+        {
+            shared.publish_local(index, Arrival::from_slot(left), false);
         }
     }
 }
@@ -265,12 +277,6 @@ impl Entered {
     #[inline]
     pub(crate) fn set_reference(&self, reference: Option<OwnTime>) {
         LOCAL.with(|local| local.reference.set(reference));
-    }
-
-    /// Takes the task that was woken last on this thread.
-    #[inline]
-    pub(crate) fn take_next(&self) -> Option<Arrival> {
-        LOCAL.with(|local| local.next.take())
     }
 
     /// A task's poll starts. Its group is taken over only if it differs from the last one; how long it has been throttled in
@@ -405,18 +411,34 @@ pub(crate) fn current_vcpu(shared: &Arc<Shared>) -> Option<usize> {
         .flatten()
 }
 
-/// Makes the task in the `next` slot visible to others: the caller is about to block.
-pub(crate) fn publish_next() {
-    let _ = LOCAL.try_with(|local| {
-        if let Some(arrival) = local.next.take() {
-            let shared = arrival.task.context().shared.clone();
-            shared.publish_local(local.vcpu.get(), arrival);
-        }
-    });
+/// The poll in progress on this thread may block from here on: what it wakes goes to others until [`unblock`]. Returns the virtual
+/// CPU that polls, with its scheduler; `None` outside a task's poll, and in one that blocks already.
+pub(crate) fn block() -> Option<(Arc<Shared>, usize)> {
+    LOCAL
+        .try_with(|local| {
+            if !local.polling.get() || local.slot_of.get() == 0 {
+                return None;
+            }
+            let shared = local.owner.try_borrow().ok()?.clone()?;
+            local.slot_of.set(0);
+            Some((shared, local.vcpu.get()))
+        })
+        .ok()
+        .flatten()
 }
 
-/// Calls `look` with the scheduler of the virtual CPU that polls a task on this thread, and the virtual CPU. The charged group
-/// may be another scheduler's (`in_group`).
+/// Ends [`block`].
+pub(crate) fn unblock() {
+    let _ = LOCAL.try_with(|local| local.slot_of.set(local.scheduler.get()));
+}
+
+/// Whether a task's poll is in progress on this thread, whoever's.
+pub(crate) fn is_polling() -> bool {
+    LOCAL.try_with(|local| local.polling.get()).unwrap_or(false)
+}
+
+/// Calls `look` with the virtual CPU that polls a task on this thread, and *its* scheduler: inside an `in_group` of another
+/// scheduler that is not the one of the charged group.
 #[inline]
 pub(crate) fn with_polling<R>(look: impl FnOnce(&Arc<Shared>, usize) -> R) -> Option<R> {
     LOCAL

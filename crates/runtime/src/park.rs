@@ -16,6 +16,9 @@
 //!
 //! *No wake-up is lost*: S2 and W2 are both sequentially consistent, so either W3 comes after S2 in that order and sees
 //! `SLEEPING`, or S3 comes after W1 and sees the work. *One host wake-up a sleep*: only the winner of the CAS wakes.
+//! *The idle mask is right*: the winner clears the sleeper's bit before it wakes the host's task, so the poll that follows, which
+//! sets the bit anew when it goes to sleep, comes after that. (Cleared after, a virtual CPU that had been quick slept outside of the
+//! mask, and nobody gave it work again.)
 //! A poll that nobody asked for (the host may poll at any time) is harmless: `begin` makes the word `RUNNING`, and a waker
 //! that loses its CAS to it sees a virtual CPU that is about to look at its queues.
 //! The host's waker lives behind a mutex that is touched once a sleep, never on the switch path.
@@ -51,6 +54,28 @@ impl Park {
         }
     }
 
+    /// The host's waker, from the first poll on: for [`Park::wake_host`].
+    pub(crate) fn remember(&self, waker: &Waker) {
+        let mut slot = self
+            .waker
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        *slot = Some(waker.clone());
+    }
+
+    /// Wakes the host's task whatever the state: a poll that nobody asked for is harmless. For a virtual CPU that the host has
+    /// put where it is not polled.
+    pub(crate) fn wake_host(&self) {
+        let waker = self
+            .waker
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// S1 and S2. The caller must look at every source of work after this, and call [`Park::cancel_sleep`] if it finds any.
     pub(crate) fn prepare_sleep(&self, waker: &Waker) {
         {
@@ -72,17 +97,19 @@ impl Park {
         self.state.swap(RUNNING, Ordering::SeqCst);
     }
 
-    /// W2 and W3. The work must have been made visible before. Returns whether this call woke it.
-    pub(crate) fn wake(&self) -> bool {
+    /// W2 and W3. The work must have been made visible before. Returns whether this call woke it. `claimed` is run by the winner
+    /// before the host is asked: what it clears, the woken virtual CPU may set again.
+    pub(crate) fn wake(&self, claimed: impl FnOnce()) -> bool {
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) != SLEEPING {
             return false;
         }
-        let claimed = self
+        let won = self
             .state
             .compare_exchange(SLEEPING, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
-        if claimed {
+        if won {
+            claimed();
             let waker = self
                 .waker
                 .lock()
@@ -92,7 +119,7 @@ impl Park {
                 waker.wake();
             }
         }
-        claimed
+        won
     }
 
     /// Whether it sleeps right now; a hint only.
@@ -127,7 +154,7 @@ mod loom_tests {
                     let (park, work) = (park.clone(), work.clone());
                     loom::thread::spawn(move || {
                         work.fetch_add(1, Ordering::Relaxed);
-                        usize::from(park.wake())
+                        usize::from(park.wake(|| {}))
                     })
                 })
                 .collect();

@@ -7,14 +7,14 @@
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::Mutex,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence},
     thread_local,
 };
 
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::Mutex,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence},
     thread_local,
 };
 

@@ -5,8 +5,18 @@
 //!   two run-queue locks at once, and no lock is held while user code runs.
 //! - The idle mask says which virtual CPUs may be claimed: set by the sleeper before it sleeps, cleared by whoever claims it or by
 //!   its own next poll. It is a hint for choosing; the truth is the parking word (see `park`).
-//! - A woken task goes (1) to the `next` slot of the waking thread's own virtual CPU (`local`), or (2) to the inbox of its home, or,
-//!   if its home is busy and another is idle, to the idle one's. A queued token is in exactly one slot, inbox, run queue or frozen list.
+//! - A woken task goes (1) to the `next` slot of the virtual CPU that the waking thread runs (`local`), or (2) to the inbox of its
+//!   home, or, if its home is busy and another is idle, to the idle one's. A queued token is in exactly one slot, inbox, run queue
+//!   or frozen list.
+//! - What a virtual CPU cannot look at, others take: the slot of one that is stuck is seized and closed, its inbox and queue are
+//!   emptied (`vcpu::migrate`); an inbox that fills during a poll is open to whoever is idle.
+//!
+//! # Publish to idle
+//! A wake-up that is displaced from the slot during a poll is offered at once. Publisher: (P1) push to the own inbox; (P2) fence;
+//! (P3) look at the idle mask, and wake one of those in it. Sleeper: (S1) set its bit in the idle mask and the parking word;
+//! (S2) fence; (S3) look at all inboxes. Either P3 sees the bit, or S3 sees the arrival. What is left in a slot, a queue or a mailbox of
+//! somebody who got stuck later is the watch's to find (`watch`).
+//! Waking from inside a poll needs the host's door bell: tokio puts whom a worker wakes where only that worker looks, and it is busy.
 //!
 //! # End of the scheduler
 //! `phase` only grows. `OPEN -> CLOSING`: spawns are refused, every live task is aborted, so that the virtual CPUs drop the
@@ -14,7 +24,7 @@
 //! are closed, what waits is cancelled on the spot, and a token that comes later is cancelled by whoever brings it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
@@ -33,8 +43,10 @@ use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
 use crate::scheduler::Handles;
+use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
-use crate::tick::{STUCK, TickControl};
+use crate::tick::TickControl;
+use crate::watch::{SPARE_AFTER, STUCK};
 
 /// Spawns are accepted.
 pub(crate) const OPEN: u8 = 0;
@@ -47,6 +59,8 @@ pub(crate) const CLOSED: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct VcpuShared {
     pub(crate) queue: Mutex<RunQueue<Task>>,
+    /// The task that its running poll woke last.
+    pub(crate) next: Slot<TaskContext>,
     pub(crate) inbox: Inbox,
     pub(crate) park: Park,
     /// Its future exists and will be polled when woken (stand-ins come and go).
@@ -57,6 +71,14 @@ pub(crate) struct VcpuShared {
     pub(crate) polling_since: AtomicU64,
     /// The running task said that it blocks in place.
     pub(crate) blocked: AtomicBool,
+    /// The value of `polling_since` for a poll whose thread was seen to sleep in the kernel; any other value means nothing.
+    pub(crate) asleep: AtomicU64,
+    /// Turns begun and ended: odd during one. One writer, the virtual CPU.
+    pub(crate) turns: AtomicU64,
+    /// The operating system's number of the thread that made the last turn; 0 where that is not known.
+    pub(crate) thread: AtomicU32,
+    /// Since when it has been ready and not polled by the host, plus one; 0 when it is not. Set by the watch, cleared by its next turn.
+    pub(crate) absent: AtomicU64,
     /// Groups in which a task waits that was lent a place elsewhere.
     pub(crate) releases: Mutex<Vec<Arc<GroupShared>>>,
     /// Whether there are any: saves the lock.
@@ -81,8 +103,10 @@ pub(crate) struct Shared {
     phase: AtomicU8,
     /// Live tasks of all groups.
     live: CachePadded<AtomicUsize>,
-    /// Futures of virtual CPUs that the host still holds.
+    /// Futures of virtual CPUs that are still held: by the host, or by the thread of a stand-in.
     futures: AtomicUsize,
+    /// Of these, the regular ones: without any, the host has gone.
+    hosted: AtomicUsize,
     /// Handles that users hold; with none and no live task the virtual CPUs end.
     pub(crate) handle_count: AtomicUsize,
     next_home: AtomicUsize,
@@ -131,6 +155,7 @@ impl Shared {
                 CachePadded::new(VcpuShared {
                     clock: queue.clock().clone(),
                     queue: Mutex::new(queue),
+                    next: Slot::new(),
                     inbox: Inbox::default(),
                     releases: Mutex::new(Vec::new()),
                     has_releases: AtomicBool::new(false),
@@ -139,6 +164,10 @@ impl Shared {
                     resched: AtomicBool::new(false),
                     polling_since: AtomicU64::new(0),
                     blocked: AtomicBool::new(false),
+                    asleep: AtomicU64::new(0),
+                    turns: AtomicU64::new(0),
+                    thread: AtomicU32::new(0),
+                    absent: AtomicU64::new(0),
                 })
             })
             .collect();
@@ -155,6 +184,7 @@ impl Shared {
             phase: AtomicU8::new(OPEN),
             live: CachePadded::new(AtomicUsize::new(0)),
             futures: AtomicUsize::new(regular),
+            hosted: AtomicUsize::new(regular),
             handle_count: AtomicUsize::new(0),
             next_home: AtomicUsize::new(0),
             ended: tokio::sync::Notify::new(),
@@ -222,13 +252,28 @@ impl Shared {
         Handles::new(self)
     }
 
-    /// A virtual CPU of this thread hands on a task that others may see.
-    pub(crate) fn publish_local(&self, vcpu: usize, mut arrival: Arrival) {
+    /// A virtual CPU of this thread hands on a task that others may see; `polling`: it will not look at its inbox itself before the
+    /// end of a poll.
+    pub(crate) fn publish_local(&self, vcpu: usize, mut arrival: Arrival, polling: bool) {
         if arrival.kind == Enqueue::WakeBuddy {
             arrival.kind = Enqueue::Wake;
         }
         if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
             task.cancel();
+        } else if polling && self.vcpus.len() > 2 {
+            // P2, P3. With one regular virtual CPU there is nobody to offer it to.
+            fence(Ordering::SeqCst);
+            if self.idle.load(Ordering::Relaxed) != 0 {
+                self.offer();
+            }
+        }
+    }
+
+    /// Wakes an idle virtual CPU from inside a poll.
+    #[cold]
+    fn offer(&self) {
+        if self.kick_idle() {
+            self.host.ring();
         }
     }
 
@@ -250,7 +295,9 @@ impl Shared {
         match self.vcpus[target].inbox.push(Arrival { task, kind }) {
             Ok(()) => {
                 self.vcpus[target].resched.store(true, Ordering::Relaxed);
-                self.wake_vcpu(target);
+                if self.wake_vcpu(target) && crate::local::is_polling() {
+                    self.host.ring();
+                }
             }
             // A stand-in that has just retired: its home is a regular one from now on.
             Err(mut task) => {
@@ -301,19 +348,74 @@ impl Shared {
         }
     }
 
-    /// Whether a virtual CPU cannot look at its queues for a while: blocked in place, or in a poll longer than [`STUCK`].
+    /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], or has
+    /// waited that long for the host to poll it.
     pub(crate) fn is_stuck(&self, vcpu: usize, now: Nanos) -> bool {
+        self.is_stuck_for(vcpu, STUCK, now)
+    }
+
+    fn is_stuck_for(&self, vcpu: usize, time: Nanos, now: Nanos) -> bool {
+        let vcpu = &self.vcpus[vcpu];
+        let reached = |since: &AtomicU64| {
+            let since = since.load(Ordering::Relaxed);
+            since != 0 && now.saturating_sub(Nanos(since - 1)) >= time
+        };
+        vcpu.blocked.load(Ordering::Relaxed)
+            || reached(&vcpu.polling_since)
+            || reached(&vcpu.absent)
+    }
+
+    /// Whether a virtual CPU is stuck without use of a processor: its poll said so, or was seen to sleep in the kernel.
+    pub(crate) fn is_blocked(&self, vcpu: usize) -> bool {
         let vcpu = &self.vcpus[vcpu];
         let since = vcpu.polling_since.load(Ordering::Relaxed);
-        vcpu.blocked.load(Ordering::Relaxed)
-            || since != 0 && now.saturating_sub(Nanos(since - 1)) >= STUCK
+        since != 0
+            && (vcpu.blocked.load(Ordering::Relaxed)
+                || vcpu.asleep.load(Ordering::Relaxed) == since)
+    }
+
+    /// Whether anything waits at a virtual CPU, for itself or for whoever takes its place.
+    pub(crate) fn has_work(&self, vcpu: usize) -> bool {
+        let other = &self.vcpus[vcpu];
+        self.loads[vcpu].nr_queued() > 0
+            || other.inbox.len() > 0
+            || other.next.is_filled()
+            || self.loads[vcpu].has_unthrottles()
+            || other.has_releases.load(Ordering::Relaxed)
+    }
+
+    /// How many stand-ins there should be: one for each virtual CPU that blocks, whose processor is free then; and one spare when
+    /// every regular one has been stuck for [`SPARE_AFTER`].
+    pub(crate) fn stand_ins_wanted(&self, now: Nanos) -> usize {
+        let blocked = (0..self.vcpus.len())
+            .filter(|vcpu| self.is_blocked(*vcpu))
+            .count();
+        let spare = (0..self.regular)
+            .all(|vcpu| self.is_blocked(vcpu) || self.is_stuck_for(vcpu, SPARE_AFTER, now));
+        (blocked + usize::from(spare)).min(self.regular)
+    }
+
+    /// The inbox of a virtual CPU that is in a poll, or stuck, has something for an idle one.
+    pub(crate) fn has_offers(&self, except: usize, now: Nanos) -> bool {
+        self.vcpus.iter().enumerate().any(|(index, other)| {
+            index != except
+                && other.inbox.len() > 0
+                && (other.polling_since.load(Ordering::Relaxed) != 0 || self.is_stuck(index, now))
+        })
+    }
+
+    /// The host has dropped all virtual CPUs: its runtime is shutting down, and stand-ins must end, too.
+    pub(crate) fn host_is_gone(&self) -> bool {
+        self.hosted.load(Ordering::Acquire) == 0
     }
 
     /// Wakes one virtual CPU if it sleeps; work for it must be visible already.
     pub(crate) fn wake_vcpu(&self, vcpu: usize) -> bool {
-        let woken = self.vcpus[vcpu].park.wake();
+        let leave_mask = || {
+            self.idle.fetch_and(!(1 << vcpu), Ordering::SeqCst);
+        };
+        let woken = self.vcpus[vcpu].park.wake(leave_mask);
         if woken {
-            self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
             self.tick.run();
         }
         woken
@@ -413,12 +515,20 @@ impl Shared {
     pub(crate) fn future_ended(&self, vcpu: usize) {
         self.vcpus[vcpu].online.store(false, Ordering::Release);
         self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
+        let last_hosted = vcpu < self.regular && self.hosted.fetch_sub(1, Ordering::AcqRel) == 1;
         if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
+            if last_hosted {
+                self.wake_everybody();
+            }
             return;
         }
         self.phase.store(CLOSED, Ordering::Release);
         self.tick.stop();
+        self.host.close();
         for vcpu in 0..self.vcpus.len() {
+            if let Some((task, _)) = self.vcpus[vcpu].next.seize() {
+                task.cancel();
+            }
             for arrival in self.vcpus[vcpu].inbox.close() {
                 arrival.task.cancel();
             }

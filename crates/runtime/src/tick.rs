@@ -1,8 +1,8 @@
 //! The one thread that the runtime owns: it looks at the virtual CPUs while they cannot look themselves.
 //!
 //! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over
-//! to return at their next checkpoint, and (2) brings a stand-in when every regular virtual CPU is stuck in a long poll or blocks in
-//! place and work waits. (3) It runs refills of limits when they are due. It holds no lock while it does so and runs no user code.
+//! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
+//! limits when they are due. It holds no lock while it does so and runs no user code.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due.
 //!
 //! # No refill is late
@@ -21,13 +21,11 @@ use std::time::Duration;
 use quotient_core::Nanos;
 
 use crate::shared::Shared;
-use crate::vcpu;
+use crate::watch::Watch;
 
 /// Period of the tick. Unit: nanoseconds. Default: 1 ms, the kernel's at HZ=1000; bounds how late a checkpoint learns that
 /// its slice is over. One wake-up costs about 5 us, 0.5 % of one processor while anything runs.
 pub(crate) const TICK: Nanos = Nanos::from_micros(1_000);
-/// A poll this long is *stuck* if work waits behind it. Unit: nanoseconds. Default: two ticks.
-pub(crate) const STUCK: Nanos = Nanos::from_micros(2_000);
 /// Longest period while nothing waits behind a running task. Unit: nanoseconds. Default: 4 ms: each wake-up of this thread preempts a
 /// worker, and a thousand a second cost 1.8 % of a server that has one processor. A task that gets stuck is then noticed within
 /// 4 ms and a tick.
@@ -112,12 +110,13 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
         .spawn(move || {
             let mut idle = 0;
             let mut period = TICK;
+            let mut watch = Watch::default();
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.
             while let Some(shared) = weak.upgrade() {
                 if shared.tick.stopped() {
                     return;
                 }
-                let seen = tick(&shared);
+                let seen = tick(&shared, &mut watch);
                 period = if seen.waiting {
                     TICK
                 } else {
@@ -196,33 +195,14 @@ struct Seen {
 }
 
 /// One tick.
-fn tick(shared: &Arc<Shared>) -> Seen {
+fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     let now = shared.now();
     let mut batches = 0;
     // Bounded, because the virtual CPUs must be looked at, too: what is left is due at once and comes in the next round.
     while shared.refill(now) && batches < REFILL_BATCHES {
         batches += 1;
     }
-    let mut stuck = 0;
-    let mut waiting = false;
-    for (index, vcpu) in shared.vcpus.iter().enumerate() {
-        let queued = shared.loads[index].nr_queued() > 0 || vcpu.inbox.len() > 0;
-        waiting |= queued;
-        let since = vcpu.polling_since.load(Ordering::Relaxed);
-        if since == 0 {
-            continue;
-        }
-        let elapsed = now.saturating_sub(Nanos(since - 1));
-        if elapsed >= TICK {
-            vcpu.resched.store(true, Ordering::Relaxed);
-        }
-        if index < shared.regular && shared.is_stuck(index, now) {
-            stuck += 1;
-        }
-    }
-    if waiting && stuck == shared.regular {
-        vcpu::stand_in(shared);
-    }
+    let waiting = watch.look(shared, now);
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();

@@ -20,9 +20,13 @@
 //!    way, and a conversation of two tasks saves the lock of every switch. With anything waiting it is released before the poll.
 //!
 //! # Sleeping
-//! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox and the phase.
-//! (The own run queue is empty then and only its owner fills it; surplus of others is offered by them when they return to the
-//! host, through the idle mask.)
+//! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox, the inboxes of others
+//! that are in a poll (see `shared` for what is offered during one), and the phase. (The own run queue is empty then and only its
+//! owner fills it; surplus in the queues of others is offered by them when they return to the host, through the idle mask.)
+//!
+//! # Being looked after
+//! A virtual CPU can be kept from its tasks: by a long poll, by one that blocks, or by a host that does not poll it. So it leaves
+//! word of its turns (`VcpuShared::turns`, `polling_since`, `thread`), and the watch sees to its work (`watch`).
 
 mod dispatch;
 mod migrate;
@@ -38,7 +42,6 @@ use quotient_core::balance::Reason;
 use quotient_core::{Detached, Gates, Nanos};
 
 use self::dispatch::Reference;
-use self::migrate::needs_stand_in;
 use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -155,6 +158,16 @@ impl Future for Vcpu {
         let me: &VcpuShared = &shared.vcpus[this.index];
         let bit = 1_u64 << this.index;
         me.park.begin();
+        let turn = me.turns.load(Ordering::Relaxed);
+        me.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
+        if me.absent.load(Ordering::Relaxed) != 0 {
+            me.absent.store(0, Ordering::Relaxed);
+        }
+        me.thread
+            .store(crate::watch::thread_number(), Ordering::Relaxed);
+        if turn == 0 {
+            me.park.remember(context.waker());
+        }
         if shared.idle.load(Ordering::Relaxed) & bit != 0 {
             shared.idle.fetch_and(!bit, Ordering::Relaxed);
         }
@@ -165,6 +178,7 @@ impl Future for Vcpu {
             this.turn(&shared, me, &entered)
         };
         let poll = this.leave(&shared, me, leave, context);
+        me.turns.store(turn.wrapping_add(2), Ordering::Release);
         std::mem::forget(bomb);
         poll
     }
@@ -197,7 +211,14 @@ impl Vcpu {
                 }
                 let refilled = shared.loads[self.index].has_unthrottles();
                 let asked = me.has_releases.load(Ordering::Relaxed);
-                if me.inbox.len() > 0 || refilled || asked || shared.may_end() {
+                let offered = || shared.has_offers(self.index, shared.now());
+                if me.inbox.len() > 0
+                    || refilled
+                    || asked
+                    || shared.may_end()
+                    || shared.host_is_gone()
+                    || offered()
+                {
                     me.park.cancel_sleep();
                     shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
                     context.waker().wake_by_ref();
@@ -226,7 +247,7 @@ impl Vcpu {
             if me.inbox.len() > 0 {
                 me.inbox.take_all(&mut self.arrivals);
             }
-            let next = entered.take_next();
+            let next = me.next.take().map(Arrival::from_slot);
             let mut queue = held.take().unwrap_or_else(|| lock(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
                 let next = yield_to_next(shared, &mut queue, &mut previous, now);
@@ -253,7 +274,7 @@ impl Vcpu {
                 continue;
             };
             // Rule 7: an empty queue has nothing to steal.
-            held = (queue.nr_queued() == 0).then_some(queue);
+            held = is_empty(&queue).then_some(queue);
             let poll_started = now;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
@@ -295,15 +316,14 @@ impl Vcpu {
             self.last_balance = now;
             self.pull(shared, Reason::Periodic, now);
         }
-        if shared.may_end() || shared.phase() == CLOSED {
+        if shared.may_end() || shared.phase() == CLOSED || shared.host_is_gone() {
             return Leave::Stop;
         }
-        if self.is_stand_in() && !needs_stand_in(shared, now) {
+        if self.is_stand_in() && self.index - shared.regular >= shared.stand_ins_wanted(now) {
             self.retire(shared);
             return Leave::Stop;
         }
         // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
-        self.waiting += self.arrivals.len();
         if self.waiting == 0 {
             self.slept_at = Some(now);
             return Leave::Sleep;
@@ -314,6 +334,12 @@ impl Vcpu {
         }
         Leave::Yield
     }
+}
+
+/// Whether others have no reason to want the queue: nothing waits in it, for its turn or for budget.
+#[inline]
+fn is_empty(queue: &RunQueue<Task>) -> bool {
+    queue.nr_queued() == 0 && !(RuntimeGates::bandwidth() && queue.nr_throttled() > 0)
 }
 
 /// Locks the own run queue; poison cannot be seen (rule 6).

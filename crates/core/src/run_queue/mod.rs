@@ -228,6 +228,13 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Bytes of scheduler state for one queued or running task.
     pub const TASK_BYTES: usize = size_of::<Node<T>>();
 
+    /// Shows others the tasks that wait. For a host that has put the current task back and chooses none now: every other call
+    /// that changes the number, and every choice, does it by itself.
+    #[inline]
+    pub fn publish(&self) {
+        self.publish_counts();
+    }
+
     #[inline]
     fn publish_counts(&self) {
         self.load.publish_counts(self.nr_queued() as u32, self.nr);

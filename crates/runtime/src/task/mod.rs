@@ -95,6 +95,7 @@ mod join;
 mod polled;
 mod promise;
 mod reference;
+mod slot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -109,6 +110,7 @@ pub use id::{Id, id, try_id};
 pub use join::JoinHandle;
 pub(crate) use polled::{Finishing, Parked, Parking, Polled};
 pub(crate) use promise::{Promise, promise};
+pub(crate) use slot::{Put, Slot};
 pub(crate) use waker::probe_cloned;
 
 use cell::{Core, Header};

@@ -58,7 +58,9 @@ impl Vcpu {
             // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
             let mut context = Context::from_waker(Waker::noop());
             let _budget = tokio::task::coop::poll_proceed(&mut context);
-            task.poll(was_deferred)
+            // Off the host's workers nothing is deferred, and the probe would wake every task.
+            let deferring = !self.is_stand_in();
+            task.poll(|waker| deferring && was_deferred(waker))
         };
         let now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);

@@ -7,8 +7,9 @@ use quotient_core::balance::{self, Reason};
 use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
-use super::switch::{changes_seat, enqueue};
+use super::switch::{changes_seat, enqueue, note_left};
 use crate::gates::RuntimeGates;
+use crate::inbox::{Arrival, give_back};
 use crate::shared::{OPEN, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
 
@@ -17,7 +18,7 @@ const RELIEF_MAX: usize = 128;
 
 impl Vcpu {
     /// Moves waiting tasks from another virtual CPU to this one; true if any came. Whoever is stuck gives all; of the rest the
-    /// balancer says from whom, and how many.
+    /// balancer says from whom, and how many; and who finds nothing in any queue takes from what polls in progress have woken.
     pub(super) fn pull(&mut self, shared: &Shared, reason: Reason, now: Nanos) -> bool {
         self.relieve(shared, now);
         if self.detached.is_empty() {
@@ -32,10 +33,15 @@ impl Vcpu {
                 self.detach(shared, &request, now);
             }
         }
-        if self.detached.is_empty() {
-            return !self.arrivals.is_empty();
+        if self.detached.is_empty() && self.arrivals.is_empty() && reason == Reason::Idle {
+            self.raid(shared);
         }
+        if self.detached.is_empty() && self.arrivals.is_empty() {
+            return false;
+        }
+        // Into the queue at once: should the host not poll this virtual CPU again soon, others must see what it took.
         let mut queue = shared.queue(self.index);
+        self.admit(&mut queue, now);
         for detached in self.detached.drain(..) {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
@@ -47,18 +53,36 @@ impl Vcpu {
             enqueue(&mut queue, task, Enqueue::Migrate, now);
         }
         self.waiting = queue.nr_queued();
+        give_back(&mut self.detached, 0);
         true
     }
 
-    /// Takes waiting tasks and arrivals of a virtual CPU that is stuck and cannot look at them itself: its share is not at stake,
-    /// since it runs none of them.
+    /// Takes half of what arrived at a virtual CPU during its poll in progress.
+    fn raid(&mut self, shared: &Shared) {
+        for (index, other) in shared.vcpus.iter().enumerate() {
+            let polling = other.polling_since.load(Ordering::Relaxed) != 0;
+            if index != self.index && polling && other.inbox.len() > 0 {
+                other.inbox.take_half(&mut self.arrivals);
+                return;
+            }
+        }
+    }
+
+    /// Takes what waits at a virtual CPU that is stuck and cannot look at it itself: its share is not at stake, since it runs none
+    /// of it. Its slot stays closed until it has returned.
     fn relieve(&mut self, shared: &Shared, now: Nanos) {
         for (index, other) in shared.vcpus.iter().enumerate() {
-            let waits = shared.loads[index].nr_queued() > 0 || other.inbox.len() > 0;
-            if index == self.index || !waits || !shared.is_stuck(index, now) {
+            if index == self.index || !shared.has_work(index) || !shared.is_stuck(index, now) {
                 continue;
             }
-            other.inbox.take_half(&mut self.arrivals);
+            if let Some(seized) = other.next.seize() {
+                let mut arrival = Arrival::from_slot(seized);
+                if arrival.kind == Enqueue::WakeBuddy {
+                    arrival.kind = Enqueue::Wake;
+                }
+                self.arrivals.push(arrival);
+            }
+            other.inbox.take_all(&mut self.arrivals);
             let everything = Pull {
                 from: cpu_id(index),
                 max: RELIEF_MAX,
@@ -94,8 +118,23 @@ impl Vcpu {
     }
 
     fn detach(&mut self, shared: &Shared, request: &Pull, now: Nanos) {
-        if let Ok(mut victim) = shared.vcpus[request.from.index()].queue.try_lock() {
+        let from = request.from.index();
+        if let Ok(mut victim) = shared.vcpus[from].queue.try_lock() {
+            // Who is stuck cannot empty its mailbox either.
+            if RuntimeGates::bandwidth()
+                && shared.loads[from].has_unthrottles()
+                && shared.is_stuck(from, now)
+            {
+                victim.unthrottle_pending(now);
+            }
+            let first = self.detached.len();
             victim.detach_to(cpu_id(self.index), request, now, &mut self.detached);
+            if RuntimeGates::bandwidth() {
+                // How long they were throttled is on the clocks of the queue that they leave.
+                for detached in &mut self.detached[first..] {
+                    note_left(&victim, &mut detached.handle, now);
+                }
+            }
         }
     }
 
@@ -121,19 +160,15 @@ impl Vcpu {
     }
 }
 
-/// Whether a regular virtual CPU is stuck.
-pub(super) fn needs_stand_in(shared: &Shared, now: Nanos) -> bool {
-    (0..shared.regular).any(|vcpu| shared.is_stuck(vcpu, now))
-}
-
-/// Starts a stand-in virtual CPU, or wakes one that sleeps; at most one more at a time, at most as many as there are regular
-/// ones. Called when every regular virtual CPU is stuck, and by one that is about to block in place.
+/// Starts a stand-in virtual CPU if there are fewer than wanted, or wakes one that sleeps; at most one more at a time. Called by the
+/// watch, and by a virtual CPU that is about to block in place.
 pub(crate) fn stand_in(shared: &Arc<Shared>) {
-    if shared.phase() != OPEN {
+    if shared.phase() != OPEN || shared.host_is_gone() {
         return;
     }
     let now = shared.now();
-    for index in shared.regular..shared.vcpus.len() {
+    let wanted = shared.stand_ins_wanted(now);
+    for index in (shared.regular..shared.vcpus.len()).take(wanted) {
         let vcpu = &shared.vcpus[index];
         let started = vcpu
             .online
@@ -144,7 +179,7 @@ pub(crate) fn stand_in(shared: &Arc<Shared>) {
             shared.future_began();
             shared
                 .host
-                .spawn(Box::pin(Vcpu::new(shared.clone(), index)));
+                .spawn_stand_in(Box::pin(Vcpu::new(shared.clone(), index)));
             return;
         }
         if !shared.is_stuck(index, now) {

@@ -9,7 +9,7 @@ use quotient_core::{Enqueue, Gates, Nanos};
 use super::{SHORT_POLLS, Vcpu};
 use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
-use crate::inbox::Arrival;
+use crate::inbox::{Arrival, give_back};
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
@@ -69,14 +69,7 @@ impl Vcpu {
             return Some(task);
         }
         self.arrivals.extend(next);
-        for mut arrival in self.arrivals.drain(..) {
-            arrival.task.context().home.store(home, Ordering::Relaxed);
-            let owned = arrival.task.owned_mut();
-            if owned.since == Nanos::ZERO {
-                owned.since = now;
-            }
-            enqueue(queue, arrival.task, arrival.kind, now);
-        }
+        self.admit(queue, now);
         match previous {
             Previous::Nothing => {}
             Previous::Done => drop(queue.put_prev_exit(now)),
@@ -106,6 +99,8 @@ impl Vcpu {
             && shared.idle.load(Ordering::Relaxed) != 0;
         self.waiting = queue.nr_queued();
         if *returning {
+            // From here on others may have to look after what waits.
+            queue.publish();
             return None;
         }
         let mut picked = queue.pick(now);
@@ -113,6 +108,22 @@ impl Vcpu {
             note_choice(shared, queue, picked.as_mut(), now);
         }
         picked
+    }
+
+    /// Puts what arrived into the queue, where others can see it.
+    #[inline]
+    pub(super) fn admit(&mut self, queue: &mut RunQueue<Task>, now: Nanos) {
+        let admitted = self.arrivals.len();
+        for mut arrival in self.arrivals.drain(..) {
+            let home = &arrival.task.context().home;
+            home.store(self.index as u16, Ordering::Relaxed);
+            let owned = arrival.task.owned_mut();
+            if owned.since == Nanos::ZERO {
+                owned.since = now;
+            }
+            enqueue(queue, arrival.task, arrival.kind, now);
+        }
+        give_back(&mut self.arrivals, admitted);
     }
 
     /// Tells the queue what the last poll's charge must know.
@@ -323,6 +334,13 @@ fn note_choice(shared: &Shared, queue: &RunQueue<Task>, chosen: Option<&mut Task
     if let Some(task) = chosen
         && !is_calm(queue, task.owned_mut())
     {
+        note_throttle(queue, task, now);
+    }
+}
+
+/// A waiting task leaves the queue for another virtual CPU.
+pub(super) fn note_left(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
+    if !is_calm(queue, task.owned_mut()) {
         note_throttle(queue, task, now);
     }
 }

@@ -1,0 +1,181 @@
+//! The watch: part of the tick thread that sees to the work of virtual CPUs which cannot look at it themselves.
+//!
+//! # Who cannot
+//! - *stuck*: in a poll longer than [`STUCK`], blocking in place, or *absent*;
+//! - *absent*: ready, but not polled by the host. Two reasons were seen: a worker of the host that polls something long (foreign or
+//!   ours) while the virtual CPU waits behind it; and a virtual CPU that had deferred to a worker's own list of deferred wake-ups, to
+//!   which that worker did not come for 90 ms because another virtual CPU kept its queue filled, while the other worker slept;
+//! - *blocked*: stuck without use of a processor, because it said so ([`crate::block_in_place`]) or because the kernel says that its
+//!   thread sleeps, at two looks in a row in the same poll.
+//!
+//! # What is done, for any of them
+//! 1. Absent for a tick: the host is asked again, from here, which puts the virtual CPU where every worker looks.
+//! 2. Work waits at one that is stuck, and somebody idles: that one is woken, and relieves (`vcpu::migrate`).
+//! 3. Nobody idles: whoever is awake and not stuck relieves at its next balancing, within a turn or its present poll.
+//! 4. A stand-in comes for each that is blocked (its processor is free), and one, the *spare*, if every regular one has been stuck
+//!    for [`SPARE_AFTER`]. A spare competes with long polls for processors by the operating system's rules, not by weights: hence
+//!    the delay, and only one.
+//!
+//! Work is whatever waits in slot, inbox or queue, budget that waits in the mailbox, and places that are to be given back: all that
+//! [`Shared::has_work`] counts. What is seen here is a hint; those who are woken look again under the proper locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use quotient_core::Nanos;
+
+use crate::shared::Shared;
+use crate::tick::TICK;
+use crate::vcpu;
+
+/// A poll this long is *stuck* if work waits behind it. Unit: nanoseconds. Default: two ticks.
+pub(crate) const STUCK: Nanos = Nanos::from_micros(2_000);
+/// How long all regular virtual CPUs must have been stuck before the spare comes. Unit: nanoseconds. Default 20 ms: polls up to that
+/// keep their group's weight exactly, since nothing but the virtual CPUs polls tasks; and beyond it, people notice the delay.
+pub(crate) const SPARE_AFTER: Nanos = Nanos::from_micros(20_000);
+
+/// What the watch remembers of one virtual CPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Its count of turns, and since when that has stood still.
+    turns: u64,
+    since: Nanos,
+    /// The poll (`polling_since`) whose thread was asleep at the last look.
+    asleep: u64,
+    /// When the kernel is asked again whether its thread sleeps.
+    ask_at: Nanos,
+}
+
+/// The watch over one scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    seen: Vec<Seen>,
+}
+
+impl Watch {
+    /// One look at every virtual CPU; whether tasks wait anywhere. O(virtual CPUs), and one read of a small file for each stuck one
+    /// while nobody serves.
+    pub(crate) fn look(&mut self, shared: &Arc<Shared>, now: Nanos) -> bool {
+        self.seen.resize(shared.vcpus.len(), Seen::default());
+        let mut waiting = false;
+        let mut needy = false;
+        for (index, vcpu) in shared.vcpus.iter().enumerate() {
+            let work = shared.has_work(index);
+            waiting |= work;
+            self.look_for_absence(shared, index, now);
+            let since = vcpu.polling_since.load(Ordering::Relaxed);
+            let long = since != 0 && now.saturating_sub(Nanos(since - 1)) >= TICK;
+            if long {
+                vcpu.resched.store(true, Ordering::Relaxed);
+            }
+            let stuck = shared.is_stuck(index, now);
+            needy |= work && (stuck || long);
+        }
+        if needy && !shared.kick_idle() {
+            self.look_for_sleepers(shared, now);
+            vcpu::stand_in(shared);
+        }
+        self.send_home(shared, now);
+        waiting
+    }
+
+    /// Item 1.
+    fn look_for_absence(&mut self, shared: &Shared, index: usize, now: Nanos) {
+        let vcpu = &shared.vcpus[index];
+        let seen = &mut self.seen[index];
+        let turns = vcpu.turns.load(Ordering::Acquire);
+        let ready = turns.is_multiple_of(2)
+            && vcpu.online.load(Ordering::Relaxed)
+            && !vcpu.park.is_sleeping();
+        if turns != seen.turns || !ready {
+            seen.turns = turns;
+            seen.since = now;
+            return;
+        }
+        if now.saturating_sub(seen.since) < TICK {
+            return;
+        }
+        if vcpu.absent.load(Ordering::Relaxed) == 0 {
+            let since = seen.since.as_nanos().wrapping_add(1);
+            vcpu.absent.store(since, Ordering::Relaxed);
+            // Its turn may have begun meanwhile, and cleared the word before that.
+            fence(Ordering::SeqCst);
+            if vcpu.turns.load(Ordering::Relaxed) != turns {
+                vcpu.absent.store(0, Ordering::Relaxed);
+                return;
+            }
+        }
+        vcpu.park.wake_host();
+    }
+
+    /// Whether polls that are stuck sleep in the kernel. The older a poll that computes, the more seldom the kernel is asked.
+    fn look_for_sleepers(&mut self, shared: &Shared, now: Nanos) {
+        for (index, vcpu) in shared.vcpus.iter().enumerate() {
+            let poll = vcpu.polling_since.load(Ordering::Relaxed);
+            if poll == 0 || shared.is_blocked(index) || !shared.is_stuck(index, now) {
+                continue;
+            }
+            let seen = &mut self.seen[index];
+            let age = now.saturating_sub(Nanos(poll - 1));
+            // An old time of asking may belong to the poll before.
+            if now < seen.ask_at && seen.ask_at.saturating_sub(now) < age {
+                continue;
+            }
+            if !sleeps(vcpu.thread.load(Ordering::Relaxed)) {
+                seen.asleep = 0;
+                seen.ask_at = now.saturating_add(age.min(SPARE_AFTER));
+            } else if seen.asleep == poll {
+                vcpu.asleep.store(poll, Ordering::Relaxed);
+            } else {
+                seen.asleep = poll;
+            }
+        }
+    }
+
+    /// Stand-ins that sleep and are no longer wanted are woken, so that they end.
+    fn send_home(&self, shared: &Shared, now: Nanos) {
+        let stand_ins = shared.regular..shared.vcpus.len();
+        let mut sleeping = stand_ins
+            .filter(|index| {
+                let vcpu = &shared.vcpus[*index];
+                vcpu.online.load(Ordering::Relaxed) && vcpu.park.is_sleeping()
+            })
+            .peekable();
+        if sleeping.peek().is_none() {
+            return;
+        }
+        let wanted = shared.stand_ins_wanted(now);
+        for index in sleeping.filter(|index| index - shared.regular >= wanted) {
+            shared.wake_vcpu(index);
+        }
+    }
+}
+
+/// The calling thread's number, for [`sleeps`]; 0 where threads have none.
+#[inline]
+pub(crate) fn thread_number() -> u32 {
+    #[cfg(target_os = "linux")]
+    {
+        thread_local! {
+            static NUMBER: u32 = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap_or(0);
+        }
+        NUMBER.try_with(|number| *number).unwrap_or(0)
+    }
+    #[cfg(not(target_os = "linux"))]
+    0
+}
+
+/// Whether the kernel says that a thread of this process sleeps (states S and D). False where that is not to be known.
+fn sleeps(thread: u32) -> bool {
+    if thread == 0 || !cfg!(target_os = "linux") {
+        return false;
+    }
+    let Ok(line) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
+        return false;
+    };
+    // `number (name) state ...`, and the name may contain anything.
+    let state = line
+        .rfind(')')
+        .and_then(|end| line[end + 1..].split_whitespace().next());
+    matches!(state, Some("S" | "D"))
+}

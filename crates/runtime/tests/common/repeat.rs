@@ -1,0 +1,53 @@
+//! How often a test of a race is repeated.
+#![allow(dead_code)] // each test file uses its part
+
+use std::future::Future;
+use std::time::Duration;
+
+/// 5 times, or as often as `QUOTIENT_REPEAT` says.
+pub fn repeats() -> usize {
+    std::env::var("QUOTIENT_REPEAT")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(5)
+}
+
+/// Runs `case` on tokio runtimes of 1, 2 and 4 workers, with as many virtual CPUs, [`repeats`] times each, a new runtime every
+/// time. A case that takes longer than 20 seconds hangs.
+pub fn on_one_two_and_four_workers<F, C>(case: C)
+where
+    C: Fn(quotient::Scheduler, usize) -> F,
+    F: Future<Output = ()>,
+{
+    for workers in [1, 2, 4] {
+        for repeat in 0..repeats() {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(workers)
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let scheduler = quotient::Scheduler::builder()
+                    .vcpus(workers)
+                    .build()
+                    .unwrap();
+                let bounded =
+                    tokio::time::timeout(Duration::from_secs(20), case(scheduler, workers));
+                if bounded.await.is_err() {
+                    // Without waiting for what hangs.
+                    eprintln!("hangs on {workers} workers, repeat {repeat}");
+                    std::process::exit(101);
+                }
+            });
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+    }
+}
+
+/// Keeps the processor for `time`.
+pub fn compute(time: Duration) {
+    let end = std::time::Instant::now() + time;
+    while std::time::Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
