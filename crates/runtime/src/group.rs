@@ -4,7 +4,14 @@ mod builder;
 mod members;
 mod shared;
 
+use crate::alarms::Alarm;
+use crate::bandwidth::nanos;
+use crate::shared::CLOSED;
+use crate::task_context::TaskRef;
+use crate::tick::TICK;
+use crate::unfinished::{Unfinished, has_ended};
 use std::future::Future;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -262,7 +269,7 @@ impl Group {
     /// stays, and what others spawn afterwards lives. O(groups + tasks).
     ///
     /// # What it cannot end
-    /// A poll in progress ends by itself. Work that only bills the group goes on: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
+    /// A poll in progress ends by itself: [`Group::kill_within`] waits and says who is left. Work that only bills the group goes on: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
     ///
     /// # Errors
     /// [`Error::Root`] for the root group.
@@ -274,8 +281,35 @@ impl Group {
         Ok(())
     }
 
-    /// Kills the tasks of this group and of all below it.
-    fn kill_subtree(&self) {
+    /// [`Group::kill`], and waits until the killed tasks have ended, `timeout` at most: `None` then, else what it could not end in
+    /// that time. Looks once a tick. A throttled group's tasks run their destructors on the group's budget, as all they do.
+    ///
+    /// # Errors
+    /// As [`Group::kill`].
+    pub async fn kill_within(&self, timeout: Duration) -> Result<Option<Unfinished>, Error> {
+        if self.path().is_empty() {
+            return Err(Error::Root);
+        }
+        let mut left = self.kill_subtree();
+        let due = self.shared.now().saturating_add(nanos(timeout));
+        loop {
+            left.retain(|task| !has_ended(task));
+            let now = self.shared.now();
+            if left.is_empty() || now >= due {
+                let unfinished = Unfinished::of(&self.shared, &left);
+                return Ok((!left.is_empty()).then_some(unfinished));
+            }
+            let mut alarm = Alarm::new(&self.shared, due.min(now.saturating_add(TICK)));
+            poll_fn(|context| alarm.poll(context)).await;
+            if self.shared.phase() == CLOSED {
+                // Nothing lives any more, and nobody would ring.
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Kills the tasks of this group and of all below it; returns them.
+    fn kill_subtree(&self) -> Vec<TaskRef> {
         let mut dead = Vec::new();
         let mut subtree = Vec::new();
         {
@@ -301,6 +335,7 @@ impl Group {
         for group in &subtree {
             group.release_parked(&self.shared);
         }
+        dead.into_iter().flat_map(|(_, dead)| dead).collect()
     }
 
     /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
@@ -336,7 +371,7 @@ impl Group {
                     group.move_all(&self.shared, parent);
                 }
             }
-            _ => self.kill_subtree(),
+            _ => drop(self.kill_subtree()),
         }
         for group in subtree.iter().rev() {
             if group.population.count() == 0 {

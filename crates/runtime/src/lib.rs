@@ -47,6 +47,8 @@ mod primitives;
 pub mod task;
 
 #[cfg(not(loom))]
+mod alarms;
+#[cfg(not(loom))]
 mod bandwidth;
 #[cfg(not(loom))]
 mod blocking;
@@ -109,6 +111,8 @@ mod tick;
 #[cfg(all(feature = "tower", not(loom)))]
 pub mod tower;
 #[cfg(not(loom))]
+mod unfinished;
+#[cfg(not(loom))]
 mod vcpu;
 #[cfg(not(loom))]
 mod watch;
@@ -133,6 +137,7 @@ pub use self::{
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, spawn, spawn_local, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
+    unfinished::{StillPolling, Unfinished},
 };
 #[cfg(not(loom))]
 pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};

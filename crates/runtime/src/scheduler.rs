@@ -1,12 +1,15 @@
 //! The entry to the runtime: the builder and the scheduler handle.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy};
 use quotient_keys::FlipError;
 
+use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
 use crate::clock::Clock;
 use crate::error::{BuildError, Error, MAX_VCPUS};
@@ -16,6 +19,7 @@ use crate::host::{Host, TokioHost};
 use crate::loss::Losses;
 use crate::shared::Shared;
 use crate::tick;
+use crate::unfinished::Unfinished;
 use crate::vcpu::Vcpu;
 
 /// Slice of a group or a task before somebody else of equal lag goes first. Unit: nanoseconds. Default 250 us: a switch between
@@ -261,6 +265,36 @@ impl Scheduler {
                 return;
             }
             ended.await;
+        }
+    }
+
+    /// As [`Scheduler::shutdown`], but returns after `timeout` at the latest (to a tick of the scheduler, one to four ms): with who
+    /// is still being polled then. The shutdown goes on: what is left ends when its polls return. Called from a task of this
+    /// scheduler, which it would wait for, it reports at once.
+    ///
+    /// # Errors
+    /// [`Unfinished`]: what is left.
+    pub async fn shutdown_timeout(&self, timeout: Duration) -> Result<(), Unfinished> {
+        self.shared.close();
+        let inside = crate::local::current_vcpu(&self.shared).is_some();
+        let due = self.shared.now().saturating_add(nanos(timeout));
+        let mut alarm = Alarm::new(&self.shared, due);
+        loop {
+            let mut ended = std::pin::pin!(self.shared.ended.notified());
+            ended.as_mut().enable();
+            if self.shared.phase() == crate::shared::CLOSED {
+                return Ok(());
+            }
+            if inside || self.shared.now() >= due {
+                return Err(Unfinished::of_all(&self.shared));
+            }
+            poll_fn(|context| {
+                if ended.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                alarm.poll(context)
+            })
+            .await;
         }
     }
 

@@ -31,6 +31,7 @@ use crossbeam_utils::CachePadded;
 use quotient_core::Topology;
 use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, Gates, GroupTree, Nanos};
 
+use crate::alarms::Alarms;
 use crate::clock::Clock;
 use crate::cpu_timer::CpuTimers;
 use crate::event_log::EventLog;
@@ -69,6 +70,8 @@ pub(crate) struct VcpuShared {
     pub(crate) resched: AtomicBool,
     /// When the poll in progress started, plus one; 0 between polls. Read by the tick thread.
     pub(crate) polling_since: AtomicU64,
+    /// The number of the task that is, or was last, polled: for reports.
+    pub(crate) polling: AtomicU64,
     /// The running task said that it blocks in place.
     pub(crate) blocked: AtomicBool,
     /// The value of `polling_since` for a poll whose thread was seen to sleep in the kernel; any other value means nothing.
@@ -114,6 +117,7 @@ pub(crate) struct Shared {
     pub(crate) host: Box<dyn Host>,
     pub(crate) tick: TickControl,
     pub(crate) cpu_timers: CpuTimers,
+    pub(crate) alarms: Alarms,
     /// What users call their tasks.
     pub(crate) names: Names,
     /// What a recording of events has so far.
@@ -163,6 +167,7 @@ impl Shared {
                     online: AtomicBool::new(index < regular),
                     resched: AtomicBool::new(false),
                     polling_since: AtomicU64::new(0),
+                    polling: AtomicU64::new(0),
                     blocked: AtomicBool::new(false),
                     asleep: AtomicU64::new(0),
                     turns: AtomicU64::new(0),
@@ -191,6 +196,7 @@ impl Shared {
             host,
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
+            alarms: Alarms::default(),
             names: Names::default(),
             log: EventLog::new(slots),
             losses: LossCounters::default(),
@@ -541,6 +547,7 @@ impl Shared {
             group.abort_own(self);
         }
         self.cpu_timers.close();
+        self.alarms.close();
         self.ended.notify_waiters();
     }
 

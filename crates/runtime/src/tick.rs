@@ -2,7 +2,7 @@
 //!
 //! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over
 //! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
-//! limits when they are due. It holds no lock while it does so and runs no user code.
+//! limits when they are due, and calls the wakers of `alarms`. It holds no lock while it does so and runs no user code.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due.
 //!
 //! # No refill is late
@@ -145,6 +145,7 @@ fn until_next_look(shared: &Shared, period: Nanos) -> Duration {
     shared.tick.next_look.store(by.as_nanos(), Ordering::SeqCst);
     fence(Ordering::SeqCst);
     let by = shared.tree.next_refill().map_or(by, |due| due.min(by));
+    let by = shared.alarms.next().map_or(by, |due| due.min(by));
     shared
         .tick
         .next_look
@@ -203,6 +204,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         batches += 1;
     }
     let waiting = watch.look(shared, now);
+    shared.alarms.ring(now);
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();

@@ -22,6 +22,7 @@ pub struct GroupBuilder {
     weight: Option<u32>,
     idle: Option<bool>,
     tasks_max: Option<u64>,
+    queue_wait_max: Option<Duration>,
     limit: LimitChange,
 }
 
@@ -34,6 +35,7 @@ impl GroupBuilder {
             weight: None,
             idle: None,
             tasks_max: None,
+            queue_wait_max: None,
             limit: LimitChange::default(),
         }
     }
@@ -55,6 +57,15 @@ impl GroupBuilder {
     /// moved here, stay. A spawn costs one more step of a shared word then.
     pub fn tasks_max(mut self, tasks: usize) -> Self {
         self.tasks_max = Some(u64::try_from(tasks).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// How long a request of the tower layer may wait for its handler's first poll, in this group or below it: one that waited for so
+    /// long is dropped unstarted, and refused at once (503 with `Retry-After`), also while the group is throttled. So a tenant that gets
+    /// less than it is asked for answers what it can in time, instead of everything too late. `Duration::MAX` lifts the bound;
+    /// none when never set. To a tick of the scheduler, one to four ms. Tasks are not requests: they wait for as long as it takes.
+    pub fn queue_wait_max(mut self, wait: Duration) -> Self {
+        self.queue_wait_max = Some(wait);
         self
     }
 
@@ -129,6 +140,9 @@ impl GroupBuilder {
             }
             if let Some(max) = self.tasks_max {
                 group.population.set_max(max);
+            }
+            if let Some(wait) = self.queue_wait_max {
+                group.set_queue_wait_max(wait);
             }
         }
         let group = Group {

@@ -17,10 +17,13 @@
 //! The group is closed first (see `population`): spawns are refused from then on. The core gives the group up when its last task has
 //! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use quotient_core::Enqueue;
+#[cfg(feature = "tower")]
+use quotient_core::Nanos;
 use quotient_keys::EnableGuard;
 
 use crate::kills::KilledAt;
@@ -43,6 +46,8 @@ pub(crate) struct GroupShared {
     pub(crate) population: Population,
     pub(crate) killed_at: KilledAt,
     pub(crate) losses: LossCounters,
+    /// How long a request may wait for its first poll; `u64::MAX` for ever. Unit: nanoseconds.
+    queue_wait_max: AtomicU64,
     /// This group itself was frozen; written under `Shared::shape`.
     pub(super) frozen: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
@@ -71,6 +76,7 @@ impl GroupShared {
             population: Population::new(parent.map(|parent| &parent.population)),
             killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
             losses: LossCounters::default(),
+            queue_wait_max: AtomicU64::new(u64::MAX),
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::new(Vec::new()),
@@ -137,6 +143,20 @@ impl GroupShared {
         self.parked
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub(super) fn set_queue_wait_max(&self, wait: Duration) {
+        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.queue_wait_max.store(wait, Ordering::Relaxed);
+    }
+
+    /// How long a request may wait for its first poll, by this group's bound and those above it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn queue_wait_max(self: &Arc<Self>) -> Option<Nanos> {
+        let waits = self
+            .lineage()
+            .map(|group| group.queue_wait_max.load(Ordering::Relaxed));
+        waits.min().filter(|wait| *wait != u64::MAX).map(Nanos)
     }
 
     /// The group and those above it whose populations count its tasks.

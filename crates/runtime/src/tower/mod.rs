@@ -26,6 +26,7 @@
 
 mod answer;
 mod body;
+mod patience;
 mod refusal;
 mod select;
 mod tenants;
@@ -42,6 +43,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::answer::sealed::{Divide, Rest};
+use self::patience::{Patience, Start};
 use self::refusal::{OnRefusal, is_grpc, reason_of, reason_of_end};
 
 pub use self::answer::Answer;
@@ -149,6 +151,7 @@ where
             grpc: is_grpc(request.headers()),
             epoch: claim.group().shared.kills.now(),
             on_refusal: self.layer.on_refusal.clone(),
+            patience: Patience::of(claim.group()),
             claim,
         };
         match self.layer.mode {
@@ -194,6 +197,8 @@ struct Duty {
     grpc: bool,
     /// The last kill before the request; see `kills`.
     epoch: u64,
+    /// How long it may wait for its handler, if that is bounded.
+    patience: Option<Patience>,
 }
 
 impl Duty {
@@ -270,7 +275,9 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
         B: Send + 'static,
     {
         let (sender, head) = oneshot::channel();
+        let start = Start::of(duty.patience.as_ref());
         let work = async move {
+            start.wait().await;
             let (answer, _sender) = match service.call(request).await {
                 Ok(answer) => match answer.divide().await {
                     (passed, None) => (Some(Ok(passed)), Some(sender)),
@@ -308,7 +315,9 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
             let reason = reason_of(&error);
             return Self::new(duty, Call::Refused { reason });
         }
+        let start = Start::of(duty.patience.as_ref());
         let work = async move {
+            start.wait().await;
             let answer = service.call(request).await?;
             Ok(answer.divide().await)
         };
@@ -323,8 +332,16 @@ impl<A: Divide, E: Send + 'static> Future for GroupFuture<A, E> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let duty = this.duty.as_ref().expect("polled after it was ready");
+        let duty = this.duty.as_mut().expect("polled after it was ready");
+        let late = duty
+            .patience
+            .as_mut()
+            .is_some_and(|patience| patience.is_over(context));
+        let duty = &*duty;
         let done = match this.call.as_mut().project() {
+            CallProjection::Isolate { .. } | CallProjection::Charge { .. } if late => {
+                Ok((duty.refuse::<A>(RefusalReason::QueueTooLong), None))
+            }
             CallProjection::Refused { reason } => Ok((duty.refuse::<A>(*reason), None)),
             CallProjection::Isolate { head, task } => {
                 std::task::ready!(poll_isolated::<A, E>(head, task, duty, context))

@@ -20,6 +20,8 @@ const RETRY_AFTER_LEAST: Duration = Duration::from_secs(1);
 pub enum RefusalReason {
     /// The group has as many tasks as it may have: [`crate::GroupBuilder::tasks_max`].
     TooManyTasks,
+    /// The request has waited for its first poll as long as it may: [`crate::GroupBuilder::queue_wait_max`].
+    QueueTooLong,
     /// The group was killed while the request ran.
     Killed,
     /// The group was removed.
@@ -32,6 +34,7 @@ impl fmt::Display for RefusalReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::TooManyTasks => "the group has as many tasks as it may have",
+            Self::QueueTooLong => "the request has waited for its group's turn as long as it may",
             Self::Killed => "the group was killed",
             Self::Removed => "the group was removed",
             Self::ShutDown => "the scheduler was shut down",
@@ -101,7 +104,10 @@ impl OnRefusal {
             1,
             &reason,
         );
-        let overload = reason == RefusalReason::TooManyTasks;
+        let overload = matches!(
+            reason,
+            RefusalReason::TooManyTasks | RefusalReason::QueueTooLong
+        );
         let refusal = Refusal {
             reason,
             group: group.path().to_owned(),

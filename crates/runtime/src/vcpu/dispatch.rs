@@ -52,6 +52,7 @@ impl Vcpu {
     ) -> (Previous, Nanos) {
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
+        me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
         let polled = {

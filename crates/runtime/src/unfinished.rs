@@ -1,0 +1,114 @@
+//! What is left of tasks that should have ended: who is still being polled, and since when.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quotient_core::Nanos;
+
+use crate::shared::Shared;
+use crate::task::Id;
+use crate::task_context::TaskRef;
+
+/// A task in a poll that does not return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillPolling {
+    /// The task.
+    pub task: Id,
+    /// The path of its group.
+    pub group: String,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
+    /// How long the poll has taken so far, wall time.
+    pub polled_for: Duration,
+}
+
+/// Tasks that have not ended in the time given. They will when their polls return: nothing else can end a poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unfinished {
+    /// Tasks that are left, those in `polling` included: others wait for a virtual CPU behind them.
+    pub tasks: usize,
+    /// Those that are being polled, the longest first.
+    pub polling: Vec<StillPolling>,
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} tasks have not ended", self.tasks)?;
+        for (index, task) in self.polling.iter().enumerate() {
+            let start = if index == 0 { "; in a poll: " } else { ", " };
+            write!(
+                formatter,
+                "{start}task {} of group {:?}, spawned at {}, for {:?}",
+                task.task, task.group, task.location, task.polled_for
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unfinished {}
+
+impl Unfinished {
+    /// What is left of `tasks`. O(tasks).
+    pub(crate) fn of(shared: &Shared, tasks: &[TaskRef]) -> Self {
+        let now = shared.now();
+        let polls = shared.vcpus.iter().filter_map(|vcpu| {
+            let since = vcpu.polling_since.load(Ordering::Relaxed);
+            let task = vcpu.polling.load(Ordering::Relaxed);
+            (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))
+        });
+        let polls: Vec<(u64, Nanos)> = polls.collect();
+        let mut polling = Vec::new();
+        for task in tasks {
+            let poll = polls.iter().find(|(id, _)| *id == task.id().number());
+            if let (Some((_, taken)), Some(group)) = (poll, group_of(task)) {
+                polling.push(StillPolling {
+                    task: task.id(),
+                    group,
+                    location: task.context().location,
+                    polled_for: Duration::from_nanos(taken.as_nanos()),
+                });
+            }
+        }
+        polling.sort_by_key(|task| std::cmp::Reverse(task.polled_for));
+        Self {
+            tasks: tasks.len(),
+            polling,
+        }
+    }
+
+    /// What is left of all tasks.
+    pub(crate) fn of_all(shared: &Arc<Shared>) -> Self {
+        let groups = shared.all_groups();
+        let tasks: Vec<TaskRef> = groups
+            .iter()
+            .flat_map(|group| group.owned.snapshot())
+            .collect();
+        Self::of(shared, &tasks)
+    }
+}
+
+/// The path of a task's group; `None` once it has ended.
+fn group_of(task: &TaskRef) -> Option<String> {
+    let membership = task
+        .context()
+        .membership
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let group = &membership.as_ref()?.group;
+    Some(group.core.path().to_owned())
+}
+
+/// Whether a task has ended: its future is dropped and its output stored.
+pub(crate) fn has_ended(task: &TaskRef) -> bool {
+    task.context()
+        .membership
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner())
+        .is_none()
+}
