@@ -58,6 +58,8 @@ mod clock;
 mod cpu_clock;
 #[cfg(not(loom))]
 mod cpu_timer;
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod debts;
 #[cfg(not(loom))]
 mod defer;
 #[cfg(not(loom))]

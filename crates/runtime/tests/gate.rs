@@ -4,9 +4,10 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{burn, eventually, repeatedly, scheduler, time_here};
 use quotient::{Group, InGroupExt, Leftover, Scheduler};
@@ -209,8 +210,77 @@ fn the_first_poll_waits_for_its_turn() {
     });
 }
 
+/// Tasks that each run one future after the other in the group, until the flag.
+fn drivers<F>(
+    group: &Group,
+    count: usize,
+    stop: &Arc<AtomicBool>,
+    make: fn() -> F,
+) -> Vec<JoinHandle<()>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let one = |_| {
+        let (group, stop) = (group.clone(), stop.clone());
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                tokio::spawn(make().in_group(&group)).await.unwrap();
+            }
+        })
+    };
+    (0..count).map(one).collect()
+}
+
 async fn one_poll() {
     burn(2 * MS);
+}
+
+async fn several_polls() {
+    for _ in 0..8 {
+        burn(MS / 4);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What is used in a while is at most what the limit gives, and the polls that were let through before it was used up.
+async fn stays_within_its_limit<F>(workers: usize, make: fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    const DRIVERS: u32 = 4;
+    let scheduler = Scheduler::builder().vcpus(workers).build().unwrap();
+    let group = scheduler.group("limited").unwrap();
+    let group = group.max("10ms/100ms").create().unwrap();
+    let start = Instant::now();
+    let stop = Arc::new(AtomicBool::new(false));
+    let drivers = drivers(&group, DRIVERS as usize, &stop, make);
+    tokio::time::sleep(400 * MS).await;
+    let (used, elapsed) = (group.cpu_time(), start.elapsed());
+    // One quota at the start, and what each driver has begun when the budget ends. Twice as much again for what the futures
+    // themselves and their members take beyond.
+    let allowed = elapsed / 10 + 10 * MS + DRIVERS * 4 * MS;
+    assert!(used <= allowed, "used {used:?} of {allowed:?}");
+    let stats = group.stats().bandwidth;
+    assert!(
+        stats.nr_throttled > 0,
+        "used {used:?} of {allowed:?}: {stats:?}"
+    );
+    stop.store(true, Ordering::Relaxed);
+    group.set_max("max").unwrap();
+    for driver in drivers {
+        driver.await.unwrap();
+    }
+    scheduler.shutdown().await;
+}
+
+#[test]
+fn futures_of_one_poll_do_not_pass_by_the_limit() {
+    repeatedly(|workers| stays_within_its_limit(workers, one_poll));
+}
+
+#[test]
+fn futures_of_several_polls_do_not_pass_by_the_limit() {
+    repeatedly(|workers| stays_within_its_limit(workers, several_polls));
 }
 
 /// A wrap that ends leaves its debt with its member, which pays it and goes.
