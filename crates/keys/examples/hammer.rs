@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use hammer::{HAMMERED, Hammer};
-use quotient_keys::{Mode, set_mode};
+use quotient_keys::{Mode, patch, set_mode};
 
 /// Long enough for some hundred checked rounds between two flips.
 const PAUSE_SPINS: u32 = 2000;
@@ -18,8 +18,11 @@ const PAUSE_SPINS: u32 = 2000;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mode = match arguments.first() {
-        None => Some(Mode::Biased),
-        Some(name) => Mode::ALL.into_iter().find(|mode| mode.name() == name),
+        None => Some(None),
+        Some(name) => Mode::ALL
+            .into_iter()
+            .find(|mode| mode.name() == name)
+            .map(Some),
     };
     let evaluations = arguments
         .get(1)
@@ -31,11 +34,14 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    // Without a mode the default one, as a program gets it.
+    let mode = mode.unwrap_or_else(patch);
     if let Err(error) = set_mode(mode) {
         eprintln!("{error}");
         return ExitCode::FAILURE;
     }
     let hammer = Hammer::default();
+    let flips_before = HAMMERED.status().flips;
     let started = Instant::now();
     let time_max = Duration::from_secs(seconds);
     let flips = std::thread::scope(|scope| {
@@ -52,7 +58,9 @@ fn main() -> ExitCode {
         HAMMERED.status().traps,
         HAMMERED.status().sites,
     );
-    if hammer.wrong() == 0 && hammer.checked() >= evaluations {
+    // A run in which nothing was flipped has shown nothing.
+    let is_hammered = Hammer::is_hammered(flips, flips_before);
+    if hammer.wrong() == 0 && hammer.checked() >= evaluations && is_hammered {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -20,18 +20,23 @@ fn hammer_in(mode: Mode) {
     let Some(_guard) = in_mode(mode) else { return };
     assert_eq!(evaluate(), expected(false));
     let hammer = Hammer::default();
+    let flips_before = HAMMERED.status().flips;
     let started = Instant::now();
-    std::thread::scope(|scope| {
+    let flips = std::thread::scope(|scope| {
         scope.spawn(|| hammer.read());
         hammer.flip_while(200, |checked| {
             checked < CHECKED_MIN && started.elapsed() < TIME_MAX
-        });
+        })
     });
     assert_eq!(
         hammer.wrong(),
         0,
         "{mode}: of {} checked evaluations",
         hammer.checked()
+    );
+    assert!(
+        Hammer::is_hammered(flips, flips_before),
+        "{mode}: nothing was flipped"
     );
     assert!(hammer.checked() > 0, "{mode}: nothing was checked");
     assert_eq!(

@@ -7,7 +7,8 @@ pub fn process_times() -> Option<u64> {
     let mut times = std::mem::MaybeUninit::<libc::tms>::zeroed();
     // SAFETY: the address is that of a `tms` of ours, which the call fills and does not keep.
     let since = unsafe { libc::times(times.as_mut_ptr()) };
-    if since == -1 {
+    // Signed on some systems only.
+    if since as i64 == -1 {
         return None;
     }
     // SAFETY: all bytes are initialised, by zeroing at the latest, and any bytes make a `tms` of integers.

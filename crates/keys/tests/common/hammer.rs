@@ -140,6 +140,11 @@ impl Hammer {
         self.checked.load(Ordering::Relaxed)
     }
 
+    /// Changes of value that took place during the run, by the key's own count.
+    pub fn is_hammered(flips: u64, flips_before: u64) -> bool {
+        flips > 0 && HAMMERED.status().flips - flips_before == flips
+    }
+
     /// Those with the wrong outcome.
     pub fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
