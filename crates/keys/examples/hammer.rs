@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use hammer::{HAMMERED, Hammer};
-use quotient_keys::{Mode, patch, set_mode};
+use quotient_keys::{Mode, allow_writable_code, patch, set_mode};
 
 /// Long enough for some hundred checked rounds between two flips.
 const PAUSE_SPINS: u32 = 2000;
@@ -34,6 +34,10 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    if cfg!(target_arch = "aarch64") {
+        // An emulator sees no other writer.
+        allow_writable_code(true);
+    }
     // Without a mode the default one, as a program gets it.
     let mode = mode.unwrap_or_else(patch);
     if let Err(error) = set_mode(mode) {

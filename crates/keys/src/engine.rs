@@ -27,8 +27,7 @@
 //!   jump. It loads `state`: the store of step 2 happens-before whatever the flipping call's return synchronises with,
 //!   so coherence forbids the old value there. Step 2 is therefore the point of linearisation of the flip.
 //! * *Step 3 needs no barrier*: a thread that still executes the jump loads `state` and decides `new`, as the cheap
-//!   form does. The cheap form is written after the store of step 2 (program order, and stores are not reordered with
-//!   later stores on x86), so a thread that fetches it is past the flip: invariant I holds.
+//!   form does. The cheap form is written after the store of step 2 (a fence stands between them), so a thread that fetches it is past the flip: invariant I holds.
 //! * *A failed step 1 changes nothing*: jumps that were already written decide `old` as before. If only the barrier
 //!   failed, the engine owes one, and no later flip passes step 1 before a barrier has succeeded.
 //!
@@ -45,7 +44,7 @@
 //! The lock is held during the whole flip, and across `fork` (see the `fork` module), so a child never inherits a
 //! half-written site or a lock whose owner does not exist. Nothing under the lock executes a site.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -229,6 +228,8 @@ impl Engine {
         for flip in &flips {
             flip.key.store_state(flip.target);
         }
+        // Where stores may be reordered, no cheap form gets ahead of the state.
+        fence(Ordering::SeqCst);
         for flip in &flips {
             flip.key.counts.holders.settle();
         }

@@ -1,6 +1,6 @@
 //! The macros that define keys and branch on them.
 //!
-//! A site is one `jmp` in inline assembly with a label operand, and one entry in the table that `text/x86_64/table.rs`
+//! A site is one `jmp` (or `b`) in inline assembly with a label operand, and one entry in the table that `text/linux/table.rs`
 //! describes.
 //!
 //! # What a site accepts
@@ -248,7 +248,40 @@ macro_rules! __site {
     ($key:path, $bias:expr, $jump:tt) => {
         $crate::__site!($key[$crate::__private::WHOLE], $bias, $jump)
     };
-    ($key:path [$index:expr], $bias:expr, [$($jump:literal),+]) => {
+    ($key:path [$index:expr], $bias:expr, ["2: jmp {slow}"]) => {
+        $crate::__placed_site!($key[$index], $bias, [$crate::__jump!()])
+    };
+    ($key:path [$index:expr], $bias:expr, $jump:tt) => {
+        $crate::__placed_site!($key[$index], $bias, $jump)
+    };
+}
+
+/// The jump of a site on this processor.
+#[cfg(target_arch = "aarch64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __jump {
+    () => {
+        "2: b {slow}"
+    };
+}
+
+/// The jump of a site on this processor.
+#[cfg(not(target_arch = "aarch64"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __jump {
+    () => {
+        "2: jmp {slow}"
+    };
+}
+
+/// [`__site!`] with its jump decided.
+#[cfg(patching)]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __placed_site {
+    ($key:path [$index:expr], $bias:expr, [$($jump:expr),+]) => {
         'decided: {
             // SAFETY: the jump goes to the block, which ends in this expression; the instruction that the engine may put
             // in its place falls through and changes the flags only, which are declared as clobbered. The entry in the

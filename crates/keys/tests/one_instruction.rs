@@ -1,6 +1,6 @@
 //! What a branch costs, in instructions: exactly one while it falls through.
 
-#![cfg(patching)]
+#![cfg(all(patching, target_arch = "x86_64"))]
 
 mod common;
 #[path = "../src/bench/steps.rs"]

@@ -1,6 +1,6 @@
 //! Others who write code in this process: debuggers, uprobes, other patchers; and others who have descriptors.
 
-#![cfg(patching)]
+#![cfg(all(patching, target_arch = "x86_64"))]
 #![allow(named_asm_labels)] // each such site exists once: its function is never inlined
 
 mod common;

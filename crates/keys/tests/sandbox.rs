@@ -1,7 +1,7 @@
 //! Sandboxes: each case is this program again, in a child process that takes rights away from itself and then flips.
 //! Keys must stay right, the status must tell what is missing, and nothing may crash.
 
-#![cfg(patching)]
+#![cfg(all(patching, target_arch = "x86_64"))]
 
 use std::process::Command;
 

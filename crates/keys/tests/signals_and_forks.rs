@@ -1,7 +1,7 @@
 //! A process full of signals that also forks, while 100 threads flip and evaluate: no stray `SIGTRAP`, no child with a
 //! breakpoint left in it; and traps that are not ours go where they went before.
 
-#![cfg(patching)]
+#![cfg(all(patching, target_arch = "x86_64"))]
 
 mod common;
 #[path = "common/hammer.rs"]

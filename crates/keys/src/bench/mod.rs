@@ -2,16 +2,16 @@
 //! Behind the feature `bench`, which no library should switch on; nothing here is part of the crate's interface.
 
 pub mod jump;
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 mod steps;
 mod times;
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 mod traps;
 
 pub use crate::text::lookup::Lookup;
 pub use times::process_times;
 
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 mod rival;
 
 /// What one iteration of a loop executes.
@@ -26,7 +26,7 @@ pub struct Executed {
 /// What one iteration of `run` executes, which is told how many to make. Counted by single-stepping, so exact and without
 /// performance counters; `None` where that has not been written.
 pub fn count_iteration(run: impl FnMut(u64)) -> Option<Executed> {
-    #[cfg(patching)]
+    #[cfg(all(patching, target_arch = "x86_64"))]
     {
         let (instructions, branches) = steps::per_iteration(run);
         Some(Executed {
@@ -34,7 +34,7 @@ pub fn count_iteration(run: impl FnMut(u64)) -> Option<Executed> {
             branches,
         })
     }
-    #[cfg(not(patching))]
+    #[cfg(not(all(patching, target_arch = "x86_64")))]
     {
         let _ = run;
         None
@@ -43,9 +43,9 @@ pub fn count_iteration(run: impl FnMut(u64)) -> Option<Executed> {
 
 /// Time of one breakpoint that goes through `SIGTRAP` to a handler which does nothing, ns: the least that a trap can cost.
 pub fn trap_ns(count: u32) -> Option<f64> {
-    #[cfg(patching)]
+    #[cfg(all(patching, target_arch = "x86_64"))]
     return Some(traps::ns(count));
-    #[cfg(not(patching))]
+    #[cfg(not(all(patching, target_arch = "x86_64")))]
     {
         let _ = count;
         None
@@ -66,28 +66,28 @@ impl Rival {
 
     /// The one of this process; `None` the second time, and where that crate is not built.
     pub fn take() -> Option<Self> {
-        #[cfg(patching)]
+        #[cfg(all(patching, target_arch = "x86_64"))]
         return rival::take().then_some(Self(()));
-        #[cfg(not(patching))]
+        #[cfg(not(all(patching, target_arch = "x86_64")))]
         None
     }
 
     /// Flips all sites of that key. Does nothing for a number that is not in [`Rival::SITES`].
     pub fn set(&mut self, sites: usize, on: bool) {
-        #[cfg(patching)]
+        #[cfg(all(patching, target_arch = "x86_64"))]
         // SAFETY: the borrow is exclusive, and the sites are executed by `execute` and `run` alone, which borrow as well.
         unsafe {
             rival::set(sites, on);
         }
-        #[cfg(not(patching))]
+        #[cfg(not(all(patching, target_arch = "x86_64")))]
         let _ = (sites, on);
     }
 
     /// How many of the sites say that they are on.
     pub fn execute(&self, sites: usize) -> u32 {
-        #[cfg(patching)]
+        #[cfg(all(patching, target_arch = "x86_64"))]
         return rival::execute(sites);
-        #[cfg(not(patching))]
+        #[cfg(not(all(patching, target_arch = "x86_64")))]
         {
             let _ = sites;
             0
@@ -96,9 +96,9 @@ impl Rival {
 
     /// A loop with one site in it; returns how often it was on.
     pub fn run(&self, iterations: u64) -> u64 {
-        #[cfg(patching)]
+        #[cfg(all(patching, target_arch = "x86_64"))]
         return rival::run(iterations);
-        #[cfg(not(patching))]
+        #[cfg(not(all(patching, target_arch = "x86_64")))]
         {
             let _ = iterations;
             0

@@ -1,15 +1,15 @@
 //! The platform's side of the engine: where the sites are and how they are rewritten.
 //!
-//! Two implementations of one type, [`Text`]: `x86_64` patches, `stub` never does. The engine above cannot tell them
+//! Two implementations of one type, [`Text`]: `linux` patches, `stub` never does. The engine above cannot tell them
 //! apart, because patching is an optimisation that may always be left out.
 
-#[cfg(any(patching, feature = "bench"))]
+#[cfg(any(all(patching, target_arch = "x86_64"), feature = "bench"))]
 pub(crate) mod lookup;
 
 #[cfg(patching)]
-mod x86_64;
+mod linux;
 #[cfg(patching)]
-pub(crate) use x86_64::Text;
+pub(crate) use linux::Text;
 
 #[cfg(not(patching))]
 mod stub;

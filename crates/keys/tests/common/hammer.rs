@@ -21,7 +21,7 @@ const SITES: u32 = 32;
 
 /// All sites, on a word: bit n is the outcome of site n. Placed where a flip could go wrong; a jump leads over the
 /// filling in front of each.
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 #[rustfmt::skip]
 #[inline(never)]
 pub fn evaluate() -> u32 {
@@ -55,7 +55,7 @@ fn ordinary() -> u32 {
 }
 
 /// A site of two bytes in two cache lines.
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 #[rustfmt::skip]
 #[inline(never)]
 fn short_at_line_end() -> bool {
@@ -63,7 +63,7 @@ fn short_at_line_end() -> bool {
 }
 
 /// A site of two bytes on two pages.
-#[cfg(patching)]
+#[cfg(all(patching, target_arch = "x86_64"))]
 #[rustfmt::skip]
 #[inline(never)]
 fn short_at_page_end() -> bool {
@@ -71,7 +71,7 @@ fn short_at_page_end() -> bool {
 }
 
 /// All sites, where they cannot be placed.
-#[cfg(not(patching))]
+#[cfg(not(all(patching, target_arch = "x86_64")))]
 pub fn evaluate() -> u32 {
     ordinary() | ordinary() << 8
 }

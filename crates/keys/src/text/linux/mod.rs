@@ -1,25 +1,29 @@
-//! Patching on 64-bit x86 Linux: finds the sites, picks a protocol, and keeps track of what each site holds.
+//! Patching on Linux, for the processors in `x86_64/` and `aarch64/`: finds the sites, picks a protocol, and keeps track of what each site holds.
 //!
 //! The order of steps and the argument for it are the engine's; what single threads see while bytes change is
-//! `protocol.rs`; what bytes there are is `site.rs`.
+//! `protocol.rs`; what bytes there are is the `site.rs` of the processor.
 
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod arch;
 mod barrier;
-mod batch;
 mod canary;
 mod choice;
 mod fork;
 mod memory;
-mod processor;
 mod protocol;
-mod site;
 mod table;
 mod threads;
-mod trap;
 mod writer;
 
-use self::batch::BatchQueue;
+#[cfg(target_arch = "x86_64")]
+use self::arch::batch::BatchQueue;
+use self::arch::site::Form;
+use self::arch::trap;
 use self::protocol::Conversion;
-use self::site::Form;
 use self::table::Table;
 use self::writer::Tools;
 use super::Figures;
@@ -327,9 +331,14 @@ impl Text {
         let mut conversion = Conversion::new(&mut self.table.sites, work, to, &mut self.tools);
         let result = match self.mode {
             Mode::Biased | Mode::Soft => conversion.direct(work),
+            #[cfg(target_arch = "x86_64")]
             Mode::Strict => conversion.strict(work),
+            #[cfg(target_arch = "x86_64")]
             Mode::Int3 => conversion.batch(work, BatchQueue::new()),
+            #[cfg(target_arch = "x86_64")]
             Mode::OneByOne => conversion.apply(work),
+            #[cfg(not(target_arch = "x86_64"))]
+            Mode::Strict | Mode::Int3 | Mode::OneByOne => Err(FlipError::HandlerDisplaced),
         };
         self.writer = conversion.settle_account(receipt).or(self.writer);
         match &result {
@@ -359,6 +368,9 @@ impl Text {
 
     pub(crate) fn set_mode(&mut self, mode: Mode, receipt: &mut Receipt) -> Result<(), ModeError> {
         let refused = |reason| Err(ModeError::Unavailable { mode, reason });
+        if mode.traps() && cfg!(not(target_arch = "x86_64")) {
+            return refused(SoftReason::Platform);
+        }
         if mode != Mode::Soft
             && let Some(reason) = self.unavailable.or_else(|| self.try_process().err())
         {
@@ -425,7 +437,7 @@ fn refuse_blocked_traps() -> Result<(), FlipError> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -492,7 +504,7 @@ mod tests {
         let mut tools = Tools::new();
         let mut writer = CodeWriter::new(address, address + 1, &mut tools);
         // SAFETY: this test alone executes the site, and not while the strange byte is there.
-        unsafe { writer.write(&[byte], |byte| Edit::first_byte(address, byte)) }
+        unsafe { writer.write(&[byte], |byte| Edit::new(address, [byte, 0, 0, 0, 0], 1)) }
             .expect("a writer works here");
     }
 

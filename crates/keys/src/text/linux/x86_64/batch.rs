@@ -1,11 +1,11 @@
 //! The queue of the `int3` mode: a bounded vector of sites, sorted by address, that are rewritten together.
 
 /// Sites that one batch holds. The kernel's queue is one page of 16-byte records.
-pub(super) const BATCH_SITES_MAX: usize = 256;
+pub(in crate::text) const BATCH_SITES_MAX: usize = 256;
 
 /// Why a site was not queued; applying the queue first may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(in crate::text) enum Refusal {
     /// The queue holds as many sites as it may.
     Full,
     /// The site lies before the last one queued.
@@ -14,7 +14,7 @@ pub(super) enum Refusal {
 
 /// The queue; holds indices into the table, which is sorted by address, so an index stands for the address.
 #[derive(Debug)]
-pub(super) struct BatchQueue {
+pub(in crate::text) struct BatchQueue {
     queued: Vec<u32>,
     capacity: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct BatchQueue {
 impl BatchQueue {
     /// A queue for [`BATCH_SITES_MAX`] sites, or for none at all if there is no memory: then every site is patched
     /// singly.
-    pub(super) fn new() -> Self {
+    pub(in crate::text) fn new() -> Self {
         let mut queued = Vec::new();
         match queued.try_reserve_exact(BATCH_SITES_MAX) {
             Ok(()) => Self {
@@ -33,14 +33,14 @@ impl BatchQueue {
         }
     }
 
-    pub(super) fn with_capacity(capacity: usize) -> Self {
+    pub(in crate::text) fn with_capacity(capacity: usize) -> Self {
         Self {
             queued: Vec::with_capacity(capacity),
             capacity,
         }
     }
 
-    pub(super) fn queue(&mut self, site: u32) -> Result<(), Refusal> {
+    pub(in crate::text) fn queue(&mut self, site: u32) -> Result<(), Refusal> {
         if self.queued.len() >= self.capacity {
             return Err(Refusal::Full);
         }
@@ -52,12 +52,12 @@ impl BatchQueue {
     }
 
     /// What is to be applied, ascending.
-    pub(super) fn queued(&self) -> &[u32] {
+    pub(in crate::text) fn queued(&self) -> &[u32] {
         &self.queued
     }
 
     /// To be called when it has been applied. Keeps the memory.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::text) fn clear(&mut self) {
         self.queued.clear();
     }
 }

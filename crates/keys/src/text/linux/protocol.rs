@@ -27,9 +27,10 @@
 //! A protocol that fails half-way leaves sites as old forms, jumps or breakpoints: with the handler in place each of
 //! them decides the old value. The forms are then learned again from memory, and a barrier is owed.
 
+#[cfg(target_arch = "x86_64")]
+use super::arch::batch::{BatchQueue, Refusal};
+use super::arch::site::{Form, Site};
 use super::barrier;
-use super::batch::{BatchQueue, Refusal};
-use super::site::{Form, Site};
 use super::writer::{CodeWriter, Edit, Tools, WriteError};
 use crate::engine::Receipt;
 use crate::error::FlipError;
@@ -88,6 +89,37 @@ impl<'a> Conversion<'a> {
         }
     }
 
+    fn write_first_bytes(&mut self, work: &[u32], form: Form) -> Result<(), FlipError> {
+        self.write(work, |site| site.edit_to(form))?;
+        for &index in work {
+            self.sites[index as usize].set_form(form);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, work: &[u32], edit: impl Fn(&Site) -> Edit) -> Result<(), FlipError> {
+        let sites = &*self.sites;
+        let edit_of = |index: u32| edit(&sites[index as usize]);
+        // SAFETY: the module's notes show for each protocol that a thread sees, at every instant, an instruction that
+        // does what the key says. Tails are written by `apply` only, while a breakpoint covers them.
+        let written = unsafe { self.writer.write(work, edit_of) };
+        written.map_err(|WriteError(errno)| {
+            for &index in work {
+                self.sites[index as usize].relearn();
+            }
+            FlipError::Unpatchable { errno }
+        })
+    }
+
+    fn barrier(&mut self) -> Result<(), FlipError> {
+        self.barriers += 1;
+        barrier::sync_core().map_err(|errno| FlipError::BarrierFailed { errno })
+    }
+}
+
+/// The protocols that go through breakpoints.
+#[cfg(target_arch = "x86_64")]
+impl Conversion<'_> {
     pub(super) fn strict(&mut self, work: &[u32]) -> Result<(), FlipError> {
         self.write_first_bytes(work, Form::Trap)?;
         self.barrier()?;
@@ -133,40 +165,9 @@ impl<'a> Conversion<'a> {
         self.write_first_bytes(queued, Form::Trap)?;
         self.barrier()?;
         let to = self.to;
-        self.write(queued, |site| {
-            Edit::tail(site.code, site.bytes(to), site.len())
-        })?;
+        self.write(queued, |site| site.edit_tail(to))?;
         self.barrier()?;
         self.write_first_bytes(queued, to)?;
         self.barrier()
-    }
-
-    fn write_first_bytes(&mut self, work: &[u32], form: Form) -> Result<(), FlipError> {
-        self.write(work, |site| {
-            Edit::first_byte(site.code, site.first_byte(form))
-        })?;
-        for &index in work {
-            self.sites[index as usize].set_form(form);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, work: &[u32], edit: impl Fn(&Site) -> Edit) -> Result<(), FlipError> {
-        let sites = &*self.sites;
-        let edit_of = |index: u32| edit(&sites[index as usize]);
-        // SAFETY: the module's notes show for each protocol that a thread sees, at every instant, an instruction that
-        // does what the key says. Tails are written by `apply` only, while a breakpoint covers them.
-        let written = unsafe { self.writer.write(work, edit_of) };
-        written.map_err(|WriteError(errno)| {
-            for &index in work {
-                self.sites[index as usize].relearn();
-            }
-            FlipError::Unpatchable { errno }
-        })
-    }
-
-    fn barrier(&mut self) -> Result<(), FlipError> {
-        self.barriers += 1;
-        barrier::sync_core().map_err(|errno| FlipError::BarrierFailed { errno })
     }
 }

@@ -18,8 +18,9 @@
 
 use core::ffi::{c_int, c_void};
 
+use super::arch::site::{SITE_BYTES_MAX, read_code_byte};
+use super::arch::{self, code_was_written};
 use super::memory::Memory;
-use super::site::{SITE_BYTES_MAX, read_code_byte};
 use crate::mode::{Writer, Writes};
 
 /// Largest gap between two edits of one `pwrite`, bytes. Ours: copying that much costs less than another system call
@@ -38,22 +39,12 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    /// The first byte of a site.
-    pub(super) fn first_byte(address: usize, byte: u8) -> Self {
+    /// `length` bytes from `address` on; `bytes` begins with them.
+    pub(super) const fn new(address: usize, bytes: [u8; SITE_BYTES_MAX], length: usize) -> Self {
         Self {
             address,
-            bytes: [byte, 0, 0, 0, 0],
-            length: 1,
-        }
-    }
-
-    /// All bytes of a site but the first. `bytes` are those of the whole site, of which `length` count.
-    pub(super) fn tail(address: usize, bytes: [u8; SITE_BYTES_MAX], length: usize) -> Self {
-        let [_, second, third, fourth, fifth] = bytes;
-        Self {
-            address: address + 1,
-            bytes: [second, third, fourth, fifth, 0],
-            length: (length - 1) as u8,
+            bytes,
+            length: length as u8,
         }
     }
 
@@ -78,6 +69,8 @@ pub(super) struct Tools {
     pub(super) writes: Writes,
     /// Whether pages may become writable while they are executable.
     pub(super) may_unlock: bool,
+    /// What is written through the memory file is not what is executed (an emulator).
+    pub(super) file_is_stale: bool,
     /// `errno` of the last time when pages could not be made read-only again.
     pub(super) left_writable: Option<c_int>,
 }
@@ -89,6 +82,7 @@ impl Tools {
             buffer: Vec::new(),
             writes: Writes::Exact,
             may_unlock: false,
+            file_is_stale: false,
             left_writable: None,
         }
     }
@@ -157,10 +151,13 @@ impl<'a> CodeWriter<'a> {
         work: &[T],
         edit_of: &impl Fn(T) -> Edit,
     ) -> Result<(), WriteError> {
+        if self.tools.file_is_stale {
+            return Err(WriteError(libc::ENOSYS));
+        }
         let descriptor = self.tools.memory.descriptor().map_err(WriteError)?;
         let result = match self.tools.writes {
-            Writes::Exact => self.write_edits(descriptor, work, edit_of),
-            Writes::Coalesced => self.write_runs(descriptor, work, edit_of),
+            Writes::Coalesced if arch::CAN_COALESCE => self.write_runs(descriptor, work, edit_of),
+            Writes::Exact | Writes::Coalesced => self.write_edits(descriptor, work, edit_of),
         };
         if result.is_err() {
             self.tools.memory.close();
@@ -203,7 +200,7 @@ impl<'a> CodeWriter<'a> {
             )
         };
         self.writes += 1;
-        discard_translations(start, bytes.len());
+        code_was_written(start, bytes.len());
         match usize::try_from(written) {
             Ok(length) if length == bytes.len() => Ok(()),
             Ok(_) => Err(WriteError(libc::EIO)),
@@ -289,20 +286,16 @@ impl<'a> CodeWriter<'a> {
         }
         for &item in work {
             let edit = edit_of(item);
-            for (index, &byte) in edit.bytes().iter().enumerate() {
-                let place = core::ptr::with_exposed_provenance_mut::<u8>(edit.address + index);
-                // SAFETY: the page was made writable above and holds code only, which Rust does not look at; a volatile
-                // store of one byte cannot be torn or merged.
-                unsafe { place.write_volatile(byte) };
-                self.writes += 1;
-            }
-            discard_translations(edit.address, edit.bytes().len());
+            // SAFETY: the page was made writable above and holds code only.
+            unsafe { arch::store(edit.address, edit.bytes()) };
+            self.writes += 1;
+            code_was_written(edit.address, edit.bytes().len());
         }
         Ok(())
     }
 }
 
-/// Whether an edit is there: some kernels pretend. Asked of both ends of a transaction or run; what lies between came with the same call,
+/// Whether an edit is there, by its first byte: some kernels pretend. Asked of both ends of a transaction or run; what lies between came with the same call,
 /// and looking at all of it would fetch every line back from the processors that execute it.
 fn arrived(edit: &Edit) -> bool {
     // SAFETY: edits are of sites, which are mapped and readable.
@@ -354,26 +347,4 @@ impl Pages {
 
 pub(super) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// Tells valgrind, which keeps translations of code, that this code has changed. Elsewhere: six instructions without
-/// any effect.
-fn discard_translations(start: usize, bytes: usize) {
-    /// `VG_USERREQ__DISCARD_TRANSLATIONS` of valgrind's published client interface.
-    const REQUEST_DISCARD: usize = 0x1002;
-    let request: [usize; 6] = [REQUEST_DISCARD, start, bytes, 0, 0, 0];
-    // SAFETY: the four rotations of rdi add up to 128 bits, so it keeps its value, and rbx is exchanged with itself.
-    // Valgrind recognises the sequence, reads the request that rax points at, and answers in rdx.
-    unsafe {
-        core::arch::asm!(
-            "rol rdi, 3",
-            "rol rdi, 13",
-            "rol rdi, 61",
-            "rol rdi, 51",
-            "xchg rbx, rbx",
-            in("rax") request.as_ptr(),
-            inout("rdx") 0_usize => _,
-            options(nostack),
-        );
-    }
 }

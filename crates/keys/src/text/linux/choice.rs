@@ -1,6 +1,6 @@
 //! Which mode a process gets when it asks to be patched: what its operator says, otherwise what fits the processor.
 
-use super::processor;
+use super::arch::processor;
 use crate::mode::{Mode, ModeReason, SoftReason};
 
 /// The operator's word: `soft` (no code is written, whatever the program asks for) or the name of another mode.

@@ -33,7 +33,7 @@ use core::arch::x86_64::__cpuid;
 use crate::mode::Mode;
 
 /// The default of this processor.
-pub(super) fn default_mode() -> Mode {
+pub(in crate::text) fn default_mode() -> Mode {
     let vendor = vendor();
     default_of(&vendor, has_avx2())
 }

@@ -24,7 +24,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::table::Table;
+use super::super::table::Table;
 use crate::text::lookup::Lookup;
 
 /// Counters of one processor start on their own cache line: a row is a multiple of this many counters.
@@ -55,7 +55,7 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// `errno` of `sigaction`.
-pub(super) fn install(table: &Table) -> Result<(), c_int> {
+pub(in crate::text) fn install(table: &Table) -> Result<(), c_int> {
     if INSTALLED.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -94,7 +94,7 @@ pub(super) fn install(table: &Table) -> Result<(), c_int> {
         if libc::sigaction(libc::SIGTRAP, core::ptr::null(), previous) != 0
             || libc::sigaction(libc::SIGTRAP, &raw const ours, core::ptr::null_mut()) != 0
         {
-            return Err(super::writer::errno());
+            return Err(super::super::writer::errno());
         }
     }
     INSTALLED.store(true, Ordering::Release);
@@ -103,7 +103,7 @@ pub(super) fn install(table: &Table) -> Result<(), c_int> {
 }
 
 /// Whether `SIGTRAP` comes to us: at first, or handed on by engines of the same kind.
-pub(super) fn is_in_place() -> bool {
+pub(in crate::text) fn is_in_place() -> bool {
     // SAFETY: only asks; the local is plain data for which all zeroes is valid.
     let mut current = unsafe {
         let mut current: libc::sigaction = core::mem::zeroed();
@@ -192,7 +192,7 @@ fn read<T: Copy>(address: usize) -> Option<T> {
 }
 
 /// Traps taken at sites of the key with that index, by all processors.
-pub(super) fn traps_of(key_index: usize) -> u64 {
+pub(in crate::text) fn traps_of(key_index: usize) -> u64 {
     let Some(table) = table() else { return 0 };
     let rows = table.counters.chunks_exact(table.row);
     rows.map(|row| u64::from(row[key_index].load(Ordering::Relaxed)))

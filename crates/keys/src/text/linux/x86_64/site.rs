@@ -7,14 +7,16 @@
 //! | nop | `66 90` | `0F 1F 44 00 00` | falls through (modes `int3` and `one-by-one`) |
 //! | trap | `CC` + any | `CC` + any | is sent to the load of the key by the signal handler |
 
+use super::super::writer::Edit;
+
 /// Longest site, bytes.
-pub(super) const SITE_BYTES_MAX: usize = 5;
+pub(in crate::text) const SITE_BYTES_MAX: usize = 5;
 
 const OPCODE_TRAP: u8 = 0xCC;
 
 /// What a site holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::text) enum Form {
     /// The neutral form, always right.
     Jump,
     /// The cheap form that differs by its opcode only.
@@ -35,17 +37,17 @@ enum Length {
 
 /// A site, as found in the table and tracked since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site {
+pub(in crate::text) struct Site {
     /// Address of the first byte.
-    pub(super) code: usize,
+    pub(in crate::text) code: usize,
     /// Address of the load of the key.
-    pub(super) target: usize,
+    pub(in crate::text) target: usize,
     /// Index of the key in the table.
-    pub(super) key: u32,
+    pub(in crate::text) key: u32,
     /// The key's value for which the site falls through.
-    pub(super) bias: bool,
+    pub(in crate::text) bias: bool,
     /// What was last written here; changed by [`Site::set_form`] only.
-    pub(super) form: Form,
+    pub(in crate::text) form: Form,
     /// The first byte of `form`, kept because it is compared before each patch.
     opcode: u8,
     length: Length,
@@ -59,7 +61,12 @@ impl Site {
     ///
     /// # Safety
     /// `code` is the address of a branch instruction of at least 2 bytes in readable, mapped code.
-    pub(super) unsafe fn new(code: usize, target: usize, key: u32, bias: bool) -> Option<Self> {
+    pub(in crate::text) unsafe fn new(
+        code: usize,
+        target: usize,
+        key: u32,
+        bias: bool,
+    ) -> Option<Self> {
         let with = |length| {
             let mut site = Self {
                 code,
@@ -99,7 +106,7 @@ impl Site {
     }
 
     /// Length in bytes.
-    pub(super) const fn len(&self) -> usize {
+    pub(in crate::text) const fn len(&self) -> usize {
         match self.length {
             Length::Two => 2,
             Length::Five => SITE_BYTES_MAX,
@@ -107,7 +114,7 @@ impl Site {
     }
 
     /// The first byte of a form.
-    pub(super) const fn first_byte(&self, form: Form) -> u8 {
+    pub(in crate::text) const fn first_byte(&self, form: Form) -> u8 {
         match (form, self.length) {
             (Form::Jump, Length::Two) => 0xEB,
             (Form::Jump, Length::Five) => 0xE9,
@@ -120,7 +127,7 @@ impl Site {
     }
 
     /// All bytes of a form; the first [`Site::len`] count. The tail of a trap is the jump's.
-    pub(super) fn bytes(&self, form: Form) -> [u8; SITE_BYTES_MAX] {
+    pub(in crate::text) fn bytes(&self, form: Form) -> [u8; SITE_BYTES_MAX] {
         let mut bytes = match (form, self.length) {
             (Form::Nop, Length::Two) => return [0x66, 0x90, 0, 0, 0],
             (Form::Nop, Length::Five) => return [0x0F, 0x1F, 0x44, 0x00, 0x00],
@@ -134,21 +141,33 @@ impl Site {
         bytes
     }
 
+    /// The edit that makes a site of one form one of another, where only the opcode differs.
+    pub(in crate::text) fn edit_to(&self, form: Form) -> Edit {
+        Edit::new(self.code, [self.first_byte(form), 0, 0, 0, 0], 1)
+    }
+
+    /// The edit of all bytes but the first.
+    pub(in crate::text) fn edit_tail(&self, form: Form) -> Edit {
+        let [_, second, third, fourth, fifth] = self.bytes(form);
+        let tail = [second, third, fourth, fifth, 0];
+        Edit::new(self.code + 1, tail, self.len() - 1)
+    }
+
     /// The first byte that is really there.
-    pub(super) fn found(&self) -> u8 {
+    pub(in crate::text) fn found(&self) -> u8 {
         // SAFETY: a `Site` is only made for a mapped, readable instruction, and code is never unmapped while the
         // library that owns it, and with it this table, is loaded.
         unsafe { read_code_byte(self.code) }
     }
 
     /// Whether the first byte is the one that was last written.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(in crate::text) fn is_ours(&self) -> bool {
         self.found() == self.opcode
     }
 
     /// The form that is really there, if it is one of ours that may rest: not what was last written if somebody put back
     /// what he had found before that (a uprobe that goes puts back the byte of the *file*, the jump).
-    pub(super) fn resting_form(&self) -> Option<Form> {
+    pub(in crate::text) fn resting_form(&self) -> Option<Form> {
         let rests = [Form::Jump, Form::Test, Form::Nop];
         // The last written form first: it is nearly always there.
         let forms = [self.form]
@@ -165,13 +184,13 @@ impl Site {
     }
 
     /// Notes what has been written.
-    pub(super) fn set_form(&mut self, form: Form) {
+    pub(in crate::text) fn set_form(&mut self, form: Form) {
         self.form = form;
         self.opcode = self.first_byte(form);
     }
 
     /// Learns from memory which form a write that failed half-way has left.
-    pub(super) fn relearn(&mut self) {
+    pub(in crate::text) fn relearn(&mut self) {
         let found = self.found();
         let forms = [Form::Jump, Form::Test, Form::Nop, Form::Trap];
         if let Some(form) = forms
@@ -186,7 +205,7 @@ impl Site {
 /// # Safety
 /// `address` is mapped and readable. Other threads may write it through the engine only, a byte at a time; the volatile
 /// read is a single byte, so it cannot be torn.
-pub(super) unsafe fn read_code_byte(address: usize) -> u8 {
+pub(in crate::text) unsafe fn read_code_byte(address: usize) -> u8 {
     // SAFETY: passed on to the caller.
     unsafe { core::ptr::with_exposed_provenance::<u8>(address).read_volatile() }
 }

@@ -6,7 +6,8 @@
 
 use core::ops::Range;
 
-use super::site::{Form, Site};
+use super::arch;
+use super::arch::site::{Form, Site};
 use crate::error::FlipError;
 use crate::key::Key;
 
@@ -168,24 +169,7 @@ fn key_address(entry: &Entry) -> usize {
 
 /// The section's entries; empty if nothing in this program branches on a key.
 fn section() -> &'static [Entry] {
-    let start: usize;
-    let stop: usize;
-    // SAFETY: two loads from the global offset table. The symbols are weak, so a program without any site links, and
-    // finds 0 in both.
-    unsafe {
-        core::arch::asm!(
-            ".weak __start_quotient_keys_v1",
-            ".weak __stop_quotient_keys_v1",
-            // Were they visible outside, a library would find the table of the program that loads it.
-            ".hidden __start_quotient_keys_v1",
-            ".hidden __stop_quotient_keys_v1",
-            "mov {start}, qword ptr [rip + __start_quotient_keys_v1@GOTPCREL]",
-            "mov {stop}, qword ptr [rip + __stop_quotient_keys_v1@GOTPCREL]",
-            start = out(reg) start,
-            stop = out(reg) stop,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
+    let (start, stop) = arch::section();
     if start == 0 {
         return &[];
     }

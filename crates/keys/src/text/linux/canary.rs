@@ -1,0 +1,38 @@
+//! Does written code run? A function of our own (`arch::canary`) is patched there and back before any site is touched.
+//!
+//! It answers three questions at once: whether a writer works, which one, and whether this process is run by something
+//! that keeps translations of code it has seen (an emulator), where a patched site would go on doing the old thing.
+
+use super::arch::canary;
+use super::writer::{CodeWriter, Tools};
+use crate::mode::{SoftReason, Writer};
+
+/// Patches the canary twice, by each way of writing that may be used. The caller holds the engine's lock, and nobody else
+/// calls the canary.
+pub(super) fn probe(tools: &mut Tools) -> Result<Writer, SoftReason> {
+    let first = try_writer(tools);
+    if first != Err(SoftReason::StaleCode) || !tools.may_unlock {
+        return first;
+    }
+    // An emulator sees stores to its pages; it does not see what the kernel writes behind its back.
+    tools.file_is_stale = true;
+    try_writer(tools)
+}
+
+fn try_writer(tools: &mut Tools) -> Result<Writer, SoftReason> {
+    let address = canary::address();
+    let mut writer = CodeWriter::new(address, address + canary::BYTES, tools);
+    for (edit, answer) in [(canary::cheap_form(), 0), (canary::jump(), 1)] {
+        // SAFETY: the first instruction of a function that this thread alone executes, and both forms of it are right.
+        let written = unsafe { writer.write(&[edit], |edit| edit) };
+        if written.is_err() {
+            return Err(SoftReason::Unpatchable);
+        }
+        // A thread sees its own stores to code; what is written through another mapping needs a serialising
+        // instruction, which the return from the system call is.
+        if canary::call() != answer {
+            return Err(SoftReason::StaleCode);
+        }
+    }
+    writer.used.ok_or(SoftReason::Unpatchable)
+}

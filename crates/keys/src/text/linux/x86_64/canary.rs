@@ -1,0 +1,47 @@
+//! A function that is patched to see whether patching works.
+
+use super::super::writer::Edit;
+
+core::arch::global_asm!(
+    ".pushsection .text.quotient_keys_canary_v1, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl quotient_keys_canary_v1",
+    ".hidden quotient_keys_canary_v1",
+    ".type quotient_keys_canary_v1, @function",
+    "quotient_keys_canary_v1:",
+    ".byte 0xeb, 0x03", // jmp to the third line
+    "xor eax, eax",
+    "ret",
+    "mov eax, 1",
+    "ret",
+    ".size quotient_keys_canary_v1, . - quotient_keys_canary_v1",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// 1 while its first instruction is a jump, 0 while it is a test.
+    fn quotient_keys_canary_v1() -> u32;
+}
+
+/// Bytes that are patched.
+pub(in crate::text) const BYTES: usize = 1;
+
+pub(in crate::text) fn address() -> usize {
+    (quotient_keys_canary_v1 as *const ()).expose_provenance()
+}
+
+/// The edit to the form that falls through.
+pub(in crate::text) fn cheap_form() -> Edit {
+    Edit::new(address(), [0xA8, 0, 0, 0, 0], BYTES)
+}
+
+/// The edit back.
+pub(in crate::text) fn jump() -> Edit {
+    Edit::new(address(), [0xEB, 0, 0, 0, 0], BYTES)
+}
+
+/// 1 while its first instruction is a jump, 0 otherwise.
+pub(in crate::text) fn call() -> u32 {
+    // SAFETY: the function takes nothing, touches eax and the flags only, and returns.
+    unsafe { quotient_keys_canary_v1() }
+}
