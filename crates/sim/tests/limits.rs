@@ -97,6 +97,33 @@ fn throttles_are_told_in_pairs() {
     assert!((9..=11).contains(&refills), "{refills}");
 }
 
+/// A group may be throttled on one CPU and not on another. The balancer leaves its tasks where they are then, whichever of the
+/// two is the throttled one: pulled to where the group is throttled, a task that could run would wait for a refill.
+#[test]
+fn nothing_is_pulled_to_where_its_group_is_throttled() {
+    for rules in [BandwidthRules::Default, BandwidthRules::KERNEL] {
+        let mut plan = plan("4", 2);
+        plan.settings.config.bandwidth = rules;
+        let group = limited(&mut plan, "box", 60, 100);
+        synthetic::spinners(&mut plan, "box", group, 11);
+        let mut simulation = Simulation::new(&plan, Vec::<Event>::new()).unwrap();
+        simulation.run().unwrap();
+        let (mut throttled, mut moves, mut astray) = ([false; 4], 0, 0);
+        for event in simulation.into_sink() {
+            match event.kind {
+                Kind::Throttle { .. } => throttled[event.cpu.index()] = true,
+                Kind::Unthrottle { .. } => throttled[event.cpu.index()] = false,
+                Kind::Migrate { to, .. } => {
+                    moves += 1;
+                    astray += u32::from(throttled[to.index()]);
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(astray, 0, "{rules:?}: of {moves} moves");
+    }
+}
+
 #[test]
 fn a_parallel_request_waits_for_the_next_period() {
     // 10 CPUs, 200 ms in 100 ms; a request every 100 ms is 50 ms of work in ten parts. By the kernel's rules slices of

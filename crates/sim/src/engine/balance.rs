@@ -18,7 +18,7 @@ impl<S: Sink> Simulation<S> {
         let mut moved = core::mem::take(&mut self.moved);
         self.cpus[from as usize]
             .queue
-            .detach(&request, now, &mut moved);
+            .detach_to(me, &request, now, &mut moved);
         let any = !moved.is_empty();
         for task in moved.drain(..) {
             let state = &mut self.cpus[cpu as usize];
