@@ -79,3 +79,40 @@ fn what_an_idle_cpu_holds_goes_to_those_that_wait() {
     let account = group.bandwidth_account();
     assert!(account.pool <= 0 && account.local <= 0, "{account:?}");
 }
+
+/// By the kernel's rules what an idle CPU returns is not capped: with 50 ms of quota and no burst the pool holds more than
+/// that until the next refill, which caps it. By the default rules it never does.
+#[test]
+fn by_the_kernels_rules_returned_slack_is_capped_by_the_next_refill_only() {
+    for rules in [BandwidthRules::KERNEL, BandwidthRules::Default] {
+        let mut machine = Machine::new(Config {
+            bandwidth: rules,
+            ..Config::new(2)
+        });
+        let group = machine.group("g", 100);
+        let limit = Limit::new(Nanos::from_millis(50), Nanos::from_millis(100));
+        machine.limit(&group, Some(limit));
+        // A slice of 5 ms, most of it unused when the pool is refilled in the middle of a run.
+        let (run, sleep) = (3 * MILLI, 8 * MILLI + 17_000);
+        machine.spawn(0, &group, Work::Periodic { run, sleep });
+        let (mut most, mut after_refill) = (0, 0);
+        let mut periods = 0;
+        for step in 1..=12_000u64 {
+            machine.run_until(step * MILLI / 4);
+            let pool = group.bandwidth_account().pool;
+            most = most.max(pool);
+            let passed = group.bandwidth_stats().nr_periods;
+            if core::mem::replace(&mut periods, passed) != passed {
+                after_refill = after_refill.max(pool);
+            }
+            assert!(group.bandwidth_account().is_balanced());
+        }
+        let quota = 50 * i128::from(MILLI);
+        assert!(after_refill <= quota, "{rules:?}: {after_refill}");
+        assert_eq!(
+            most > quota,
+            rules == BandwidthRules::KERNEL,
+            "{rules:?}: {most}"
+        );
+    }
+}
