@@ -166,6 +166,34 @@ fn refill_change_and_throttle_of_two_cpus_leave_nobody_behind() {
     });
 }
 
+/// A pool that owes calls in what a CPU holds, while that CPU charges and throttles: nothing is lost or paid twice, and the
+/// refills that pay the debt find the CPU.
+#[test]
+fn a_balance_is_called_in_while_its_cpu_charges_it() {
+    explore(3, || {
+        let (tree, group) = tree_with(2);
+        let mut queue = queue_after(&tree, &group, 0, MILLI / 2);
+        assert_eq!(queue.pick(Nanos(MILLI / 2)), Some(0));
+        let spender = {
+            let group = Arc::clone(&group);
+            thread::spawn(move || group.charge_foreign_budget(Nanos(9 * MILLI), Nanos(MILLI)))
+        };
+        queue.put_prev_yield(0, Nanos(MILLI));
+        let first = queue.pick(Nanos(MILLI));
+        spender.join().expect("no panic");
+        let account = group.bandwidth_account();
+        assert!(account.is_balanced(), "{account:?}");
+        assert_eq!(account.consumed, 10 * i128::from(MILLI));
+        let held = group.bandwidth_balances();
+        assert!(account.pool < 0 && held.iter().all(|at| at.balance <= 0));
+        if first.is_some() {
+            queue.put_prev_yield(0, Nanos(MILLI + MILLI / 10));
+            assert_eq!(queue.pick(Nanos(MILLI + MILLI / 10)), None, "one poll more");
+        }
+        nobody_is_left_behind(&tree, &mut queue, PERIOD);
+    });
+}
+
 #[test]
 fn a_group_can_be_removed_while_it_is_refilled() {
     explore(3, || {
