@@ -91,7 +91,8 @@ pub struct Pull {
 type Merit = (Reverse<Distance>, u64);
 
 /// Decides whether CPU `me` should pull, and from whom. `loads` holds every CPU's load in the order of the CPUs'
-/// numbers. To be called without holding any run queue's lock. O(CPUs x depth), a few relaxed loads each.
+/// numbers. To be called without holding any run queue's lock. O(CPUs x depth), a few relaxed loads each, and once the lock of
+/// CPU `me`'s own list of groups, which nobody else takes but its run queue.
 pub fn plan(
     topology: &Topology,
     me: CpuId,
@@ -102,14 +103,15 @@ pub fn plan(
     let mine = loads.get(me.index())?;
     match reason {
         Reason::Idle => plan_idle(topology, me, loads),
-        Reason::Periodic if by_load(mine) => {
-            let root = mine.chain().into_iter().next()?;
-            plan_by_load(topology, me, loads, &root.cells, now)
-        }
-        Reason::Periodic => {
-            let mut levels = mine.chain().into_iter();
-            levels.find_map(|group| plan_level(topology, me, loads, &group))
-        }
+        Reason::Periodic => mine
+            .find_on_chain(|group| {
+                if by_load(group) {
+                    // The root, which comes first, says it all.
+                    return Some(plan_by_load(topology, me, loads, &group.cells, now));
+                }
+                plan_level(topology, me, loads, group).map(Some)
+            })
+            .flatten(),
     }
 }
 
@@ -134,10 +136,10 @@ fn plan_idle(topology: &Topology, me: CpuId, loads: &[Arc<CpuLoad>]) -> Option<P
 }
 
 /// Whether weights are divided by load, which only works out if loads are even.
-fn by_load(mine: &CpuLoad) -> bool {
+fn by_load(group: &Group) -> bool {
     matches!(
-        mine.config().map(|config| config.group_clock),
-        Some(GroupClock::PerCpu(_) | GroupClock::Averaged(_))
+        group.config().group_clock,
+        GroupClock::PerCpu(_) | GroupClock::Averaged(_)
     )
 }
 

@@ -1,8 +1,8 @@
 //! What a CPU publishes about itself, so that others can choose whom to pull from without taking its lock.
 
 use crate::bandwidth::Mailbox;
-use crate::config::Config;
 use crate::group::Group;
+use crate::tree::GroupTree;
 use crate::units::Nanos;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,21 +89,27 @@ impl CpuLoad {
         }
     }
 
-    /// The configuration, once a run queue has taken the load over.
-    pub(crate) fn config(&self) -> Option<Config> {
-        self.lock().first().map(|root| *root.config())
-    }
-
-    /// The groups from the root down to the one whose turn it is. O(depth).
-    pub(crate) fn chain(&self) -> Vec<Arc<Group>> {
+    /// Goes from the root down to the group whose turn it is until `visit` finds something. Under the lock of this CPU's own
+    /// list, without allocation and without counting references: meant for its own balancer. O(depth).
+    pub(crate) fn find_on_chain<R>(&self, visit: impl FnMut(&Group) -> Option<R>) -> Option<R> {
         let leaf = self.leaf.load(Relaxed) as usize;
-        let mut level = self.lock().get(leaf).cloned();
-        let mut chain = Vec::new();
-        while let Some(group) = level {
-            level = group.parent().cloned();
-            chain.push(group);
+        let groups = self.lock();
+        let mut path: [Option<&Group>; GroupTree::DEPTH_MAX + 1] = [None; GroupTree::DEPTH_MAX + 1];
+        let mut level = groups.get(leaf).map(|group| &**group);
+        let mut length = 0;
+        for place in &mut path {
+            let Some(group) = level else {
+                break;
+            };
+            *place = Some(group);
+            length += 1;
+            level = group.parent().map(|parent| &**parent);
         }
-        chain.reverse();
-        chain
+        path[..length]
+            .iter()
+            .rev()
+            .flatten()
+            .copied()
+            .find_map(visit)
     }
 }
