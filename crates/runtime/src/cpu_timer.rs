@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,6 +26,7 @@ use crate::group::Group;
 use crate::local;
 use crate::scheduler::Scheduler;
 use crate::shared::{CLOSED, Shared};
+use crate::task::discard;
 use crate::task_context::{TaskContext, TaskRef};
 
 /// Most timers of one scheduler at a time. Unit: timers. Default 1024: the tick thread looks at each once a tick, some 30 ns.
@@ -97,7 +99,10 @@ impl Bell {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            // Foreign code on a virtual CPU or the tick thread: a panic in it concerns neither.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                discard(payload);
+            }
         }
     }
 }

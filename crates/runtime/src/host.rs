@@ -40,6 +40,9 @@ pub(crate) trait Host: Send + Sync {
     /// turn of its I/O and timer driver.
     fn defer(&self, context: &mut Context<'_>);
 
+    /// Number of threads on which it polls.
+    fn workers(&self) -> usize;
+
     /// Number of live tasks of the host, regular virtual CPUs included; 0 where it cannot be told.
     fn alive_tasks(&self) -> usize;
 }
@@ -140,6 +143,10 @@ impl Host for TokioHost {
         if yielding.as_mut().poll(context).is_ready() {
             context.waker().wake_by_ref();
         }
+    }
+
+    fn workers(&self) -> usize {
+        self.metrics.num_workers()
     }
 
     fn alive_tasks(&self) -> usize {

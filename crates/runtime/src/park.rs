@@ -189,4 +189,83 @@ mod loom_tests {
     fn loom_sleep_against_two_wakers() {
         no_wake_up_is_lost(2);
     }
+
+    /// Sets a flag of the model, so that the woken side can wait for its host's poll.
+    struct Flag(loom::sync::atomic::AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Somebody in a poll publishes a task and looks at the idle mask (P1 to P3 of `shared`), while the only idle one goes to sleep
+    /// (S1 to S3): the task is seen, or the sleeper is woken.
+    #[test]
+    fn loom_publish_to_idle_against_going_to_sleep() {
+        loom::model(|| {
+            let park = Arc::new(Park::new());
+            let (inbox, idle) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let count = std::sync::Arc::new(Count(std::sync::atomic::AtomicUsize::new(0)));
+            let waker = Waker::from(count.clone());
+            let publisher = {
+                let (park, inbox, idle) = (park.clone(), inbox.clone(), idle.clone());
+                loom::thread::spawn(move || {
+                    inbox.store(1, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                    if idle.load(Ordering::Relaxed) != 0 {
+                        park.wake(|| {
+                            idle.fetch_and(0, Ordering::SeqCst);
+                        });
+                    }
+                })
+            };
+            park.begin();
+            idle.fetch_or(1, Ordering::SeqCst);
+            park.prepare_sleep(&waker);
+            fence(Ordering::SeqCst);
+            let slept = inbox.load(Ordering::Relaxed) == 0;
+            if !slept {
+                park.cancel_sleep();
+                idle.fetch_and(0, Ordering::SeqCst);
+            }
+            publisher.join().unwrap();
+            let woken = count.0.load(std::sync::atomic::Ordering::SeqCst);
+            assert!(
+                !slept || woken == 1,
+                "slept beside a task in another's inbox"
+            );
+        });
+    }
+
+    /// A virtual CPU that is woken, runs and sleeps again is in the idle mask afterwards, however slow its waker was.
+    #[test]
+    fn loom_who_sleeps_is_in_the_idle_mask() {
+        loom::model(|| {
+            let park = Arc::new(Park::new());
+            let idle = Arc::new(AtomicUsize::new(0));
+            let flag = std::sync::Arc::new(Flag(loom::sync::atomic::AtomicBool::new(false)));
+            let waker = Waker::from(flag.clone());
+            park.begin();
+            idle.fetch_or(1, Ordering::SeqCst);
+            park.prepare_sleep(&waker);
+            let woken = {
+                let (park, idle, flag) = (park.clone(), idle.clone(), flag.clone());
+                loom::thread::spawn(move || {
+                    while !flag.0.load(Ordering::SeqCst) {
+                        loom::thread::yield_now();
+                    }
+                    park.begin();
+                    idle.fetch_or(1, Ordering::SeqCst);
+                    park.prepare_sleep(&waker);
+                })
+            };
+            let claimed = park.wake(|| {
+                idle.fetch_and(0, Ordering::SeqCst);
+            });
+            assert!(claimed);
+            woken.join().unwrap();
+            assert!(park.is_sleeping());
+            assert_eq!(idle.load(Ordering::SeqCst), 1, "asleep where nobody looks");
+        });
+    }
 }

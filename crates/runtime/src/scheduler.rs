@@ -77,7 +77,8 @@ pub struct Builder {
 
 impl Builder {
     /// Number of virtual CPUs, 1 to [`MAX_VCPUS`]: how many tasks of this scheduler may run at the same time. Default: the
-    /// number of the tokio runtime's worker threads. Checked by [`Builder::build`].
+    /// number of the tokio runtime's worker threads, but not more than [`MAX_VCPUS`] ([`Scheduler::unused_workers`] is the
+    /// rest). Checked by [`Builder::build`].
     pub fn vcpus(mut self, vcpus: usize) -> Self {
         self.vcpus = Some(vcpus);
         self
@@ -124,8 +125,17 @@ impl Builder {
             Some(handle) => handle,
             None => tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
         };
-        let workers = handle.metrics().num_workers().min(MAX_VCPUS);
-        let regular = self.vcpus.unwrap_or(workers);
+        let workers = handle.metrics().num_workers();
+        let regular = self.vcpus.unwrap_or(workers.min(MAX_VCPUS));
+        #[cfg(feature = "tracing")]
+        if self.vcpus.is_none() && workers > MAX_VCPUS {
+            tracing::warn!(
+                target: "quotient",
+                workers,
+                vcpus = regular,
+                "the runtime has more workers than a scheduler can have virtual CPUs"
+            );
+        }
         if !(1..=MAX_VCPUS).contains(&regular) {
             return Err(BuildError::Vcpus { value: regular });
         }
@@ -197,6 +207,16 @@ impl Scheduler {
                 _handles: self.handles.clone(),
             })
             .collect()
+    }
+
+    /// Workers of the tokio runtime beyond the virtual CPUs, on which no task of this scheduler runs. Not 0 if
+    /// [`Builder::vcpus`] said so, or on runtimes of more than [`MAX_VCPUS`] workers, where [`MAX_VCPUS`] is what the default comes
+    /// to (with the feature `tracing`, `build` says so at level `WARN`).
+    pub fn unused_workers(&self) -> usize {
+        self.shared
+            .host
+            .workers()
+            .saturating_sub(self.shared.regular)
     }
 
     /// Number of virtual CPUs, stand-ins not counted.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -148,6 +149,31 @@ fn time_of_metered_threads_fires_timers() {
         });
         assert!(timer.await.unwrap() >= 2 * MS);
         thread.join().unwrap();
+        scheduler.shutdown().await;
+    });
+}
+
+/// Panics when it is woken.
+struct Panics;
+
+impl std::task::Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("in a waker");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_ends_neither_process_nor_timers() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let mut panics = std::pin::pin!(group.on_cpu_time(MS).unwrap());
+        let next = group.on_cpu_time(2 * MS).unwrap();
+        let waker = std::task::Waker::from(Arc::new(Panics));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(panics.as_mut().poll(&mut context).is_pending());
+        group.spawn(async { burn(3 * MS) }).await.unwrap();
+        assert!(next.await.unwrap() >= 2 * MS);
+        assert!(panics.await.unwrap() >= MS);
         scheduler.shutdown().await;
     });
 }

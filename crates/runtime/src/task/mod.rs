@@ -446,7 +446,7 @@ impl<C: Context> fmt::Debug for TaskRef<C> {
 }
 
 /// Drops what is foreign, and whose panic concerns nobody here.
-fn discard<T>(value: T) {
+pub(crate) fn discard<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         // A payload whose own destructor panics again is leaked: the only bounded way to end this.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

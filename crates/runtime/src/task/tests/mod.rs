@@ -21,6 +21,8 @@ mod panics;
 #[cfg(not(loom))]
 mod promise;
 #[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
 mod wake;
