@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
+//! | `conserve` | whether a processor idles while tasks with polls of any length wait |
 //! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
 //! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
@@ -17,6 +18,7 @@
 mod arena;
 mod bandwidth;
 mod clocks;
+mod conserve;
 mod fair;
 mod flip;
 mod goal;
@@ -53,6 +55,8 @@ enum BenchCommand {
     Switch(SwitchArguments),
     /// Shares of groups against their weights; about a minute
     Fair(FairArguments),
+    /// Busy processors while tasks wait, with polls of 0.1 to 50 ms; a minute
+    Conserve(ConserveArguments),
     /// What a branch costs that is nearly never taken: static key, atomic, plain static, none; a few seconds
     Jump(KeysArguments),
     /// What gated features cost where two tasks wake each other: compiled out, branch, static keys; five minutes, or seconds
@@ -133,6 +137,17 @@ impl FairArguments {
     }
 }
 
+/// What `bench conserve` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ConserveArguments {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Rounds a row and side (1..=1000)
+    #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
 /// What `bench scale` takes.
 #[derive(Debug, Clone, Args)]
 pub struct ScaleArguments {
@@ -170,6 +185,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     match &arguments.command {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),
+        BenchCommand::Conserve(arguments) => conserve::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
         BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
         BenchCommand::Pains(arguments) => pains::run(arguments),

@@ -12,7 +12,7 @@
 mod arrivals;
 mod child;
 pub mod client;
-mod clock;
+pub(crate) mod clock;
 pub mod confine;
 pub mod hogs;
 mod host;
