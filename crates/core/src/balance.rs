@@ -4,25 +4,29 @@
 //!
 //! **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere.
 //!
-//! **Virtual time.** Let V_g,c be the virtual time of group g's timeline on CPU c and W_g,c the shares competing
-//! there. What V gains over a window is the service that one unit of weight in g got, including what the same child
-//! groups got on other CPUs (see `foreign`), so within g the machine is fair iff all V_g,c gain equally. If
-//! mine gained more than yours, what is in g on your CPU is being short-changed by
+//! **Owed.** A child group that waits and is owed something is noted with its parent (`group_time`). A CPU that runs
+//! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
+//! CPUs; inside a group, its children.
+//!
+//! **Virtual time.** The tasks of one group are compared by how fast they get on. Let V_g,c be the virtual time of group g's
+//! timeline on CPU c and W_g,c the shares competing there. What V gains over a window is the service that one unit of weight
+//! in g got, so within g the machine is fair iff all V_g,c gain equally. If mine gained more than yours, what is in g on
+//! your CPU is being short-changed by
 //!
 //! ```text
 //! excess = (gain_mine / window - gain_yours / window) * common window * W_mine      (in ns of my service)
 //! ```
 //!
 //! and once that exceeds [`PULL_THRESHOLD`] and what may be noise I take a waiting task of g from you, and both windows start anew. The
-//! balancer looks at the groups on the path that its CPU is running, the root first. At the root this keeps groups to
-//! their weights over all CPUs; inside a group, its children; inside a group of tasks, the tasks.
+//! balancer looks at the groups on the path that its CPU is running, the root first, and there only at those that have
+//! tasks of their own here.
 //!
-//! Where child groups run on many CPUs, V moves with what they get on all of them, so that on 16 CPUs the same unfairness
+//! Where child groups run beside tasks, on many CPUs, V moves with what they get on all of them, so that on 16 CPUs the same unfairness
 //! makes for an excess 16 times as large, and so does the same noise. The threshold grows with that rate, and with the
 //! bursts in which service elsewhere was seen. A needless pull is not harmless: what was spread evenly is so no more, and
 //! then the CPUs that a group happens to be on decide what it gets, next to its weight.
 //!
-//! With 3 equal groups of one hog each on 2 CPUs, this makes the pairs rotate, and each gets 2/3:
+//! With 3 equal hogs in one group on 2 CPUs, this makes the pairs rotate, and each gets 2/3:
 //!
 //! | ms | CPU 0 | gain of V | CPU 1 | gain of V | then |
 //! |---|---|---|---|---|---|
@@ -104,12 +108,14 @@ pub fn plan(
     match reason {
         Reason::Idle => plan_idle(topology, me, loads),
         Reason::Periodic => mine
-            .find_on_chain(|group| {
+            .find_on_chain(|group, running| {
                 if by_load(group) {
                     // The root, which comes first, says it all.
                     return Some(plan_by_load(topology, me, loads, &group.cells, now));
                 }
-                plan_level(topology, me, loads, group).map(Some)
+                let owed = plan_owed(me, group, running);
+                owed.or_else(|| plan_level(topology, me, loads, group))
+                    .map(Some)
             })
             .flatten(),
     }
@@ -182,6 +188,20 @@ fn plan_by_load(
     best.map(|(_, pull)| pull)
 }
 
+/// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not.
+fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
+    let is_owed = |child: &Group| child.time.lag(&group.time) > 0;
+    if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
+        return None;
+    }
+    let note = group.time.take_owed(me)?;
+    Some(Pull {
+        from: note.cpu,
+        max: 1,
+        group: note.group,
+    })
+}
+
 /// Looks for a CPU where what is in `group` gets less than what is in it here.
 fn plan_level(
     topology: &Topology,
@@ -190,6 +210,10 @@ fn plan_level(
     group: &Group,
 ) -> Option<Pull> {
     let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
+    if mine.runnable() == 0 {
+        // Nothing but child groups, which have times of their own.
+        return None;
+    }
     let my_load = loads.get(me.index())?;
     let my_gain = mine.gained(my_load.settled_at());
     let mut best: Option<(Merit, CpuId, &CpuCell, &CpuLoad)> = None;

@@ -57,6 +57,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     fn check_timeline(&self, index: u32, timeline: &Timeline) -> Result<(), String> {
         let (zero, sum) = timeline.average.parts();
+        let mut groups = 0;
         let (mut load, mut weighted, mut nr, mut tasks, mut short) =
             (0u64, 0i128, 0u32, 0u32, 0u32);
         let (mut least, mut misplaced) = (None, None);
@@ -68,6 +69,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             load += u64::from(node.shares);
             weighted += i128::from(node.v.since(zero)) * i128::from(node.shares);
             nr += 1;
+            groups += if node.is_task() {
+                0
+            } else {
+                u64::from(node.shares)
+            };
             tasks += u32::from(node.is_task());
             short += u32::from(node.slice < self.rules.base_slice);
             least = Some(least.map_or(node.v, |v| node.v.min(v)));
@@ -86,6 +92,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         ensure(misplaced.is_none(), || {
             format!("node {misplaced:?} is not where it says")
+        })?;
+        ensure(groups == timeline.group_load, || {
+            format!("groups weigh {groups}, {} counted", timeline.group_load)
         })?;
         ensure(nr == timeline.nr, || {
             format!("{nr} entities found, {} counted", timeline.nr)

@@ -6,7 +6,7 @@
 
 use crate::stopwatch::{CpuClock, Stopwatch};
 use crate::units::{CpuId, Nanos, VirtualTime};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// What one CPU knows about one group, published for the others.
@@ -28,6 +28,8 @@ pub(crate) struct CpuCell {
     virtual_time: AtomicU64,
     /// The most that a child got elsewhere between two looks lately, ns.
     burst: AtomicU64,
+    /// Whether anything of the group waits on this CPU.
+    waits: AtomicBool,
     /// V and the clock at the start of the window over which CPUs are compared.
     mark_virtual: AtomicU64,
     mark_at: AtomicU64,
@@ -44,6 +46,7 @@ impl CpuCell {
             spare: AtomicU32::new(0),
             virtual_time: AtomicU64::new(0),
             burst: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
             mark_virtual: AtomicU64::new(0),
             mark_at: AtomicU64::new(0),
         }
@@ -61,6 +64,16 @@ impl CpuCell {
 
     pub(crate) fn publish_burst(&self, burst: u64) {
         self.burst.store(burst, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn publish_waits(&self, waits: bool) {
+        self.waits.store(waits, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Relaxed)
     }
 
     pub(crate) fn burst(&self) -> u64 {
@@ -192,6 +205,11 @@ impl CpuCells {
         self.iter()
             .find(|(owner, _)| *owner == cpu)
             .map_or(Nanos::ZERO, |(_, cell)| Nanos(cell.exec.read()))
+    }
+
+    /// Whether anything of the group waits on any CPU. O(CPUs that met the group).
+    pub(crate) fn anything_waits(&self) -> bool {
+        self.iter().any(|(_, cell)| cell.waits())
     }
 
     pub(crate) fn load(&self) -> u64 {

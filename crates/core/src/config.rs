@@ -18,7 +18,7 @@ pub enum Policy {
 /// How a group that runs on several CPUs is kept to its weight across all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupClock {
-    /// Every CPU gives the group its full weight, and charges it there for the service it got elsewhere.
+    /// One virtual time for the group on all CPUs, each of which gives it its full weight from there.
     #[default]
     Foreign,
     /// Every CPU gives the group a part of its weight, from what is runnable there and everywhere now.
@@ -53,9 +53,9 @@ pub struct Config {
     pub cpus: u32,
     /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250).
     pub lag_limit: Nanos,
-    /// What an entity may owe at most, from overrunning or from foreign service. Default 100 ms for every 32 CPUs that
-    /// are begun, at most 10 s: beyond it, long polls and infeasible weights would build debts that starve an entity
-    /// later; below it, a small group whose turn comes on all CPUs at once would be let off a part of what it got.
+    /// What a task may owe within its group at most when it leaves a CPU, and a limited group for time outside of all run
+    /// queues. Default 100 ms for every 32 CPUs that are begun, at most 10 s: beyond it, long polls would build debts that
+    /// starve a task later. What a group owes its siblings is not bounded; it decays as they are served.
     pub debt_limit: Nanos,
     /// CFS only: how far before its peers a sleeper is placed at most. Default 3 ms (half the old latency).
     pub sleeper_credit: Nanos,
@@ -65,7 +65,8 @@ pub struct Config {
     pub latency: Nanos,
     /// How groups are kept to their weights across CPUs. Default [`GroupClock::Foreign`].
     pub group_clock: GroupClock,
-    /// At most this much service stays unpublished on a CPU: bounds the staleness of clocks. Default 50 us.
+    /// How long service may stay uncharged to the groups, and, for each CPU that a group is on (up to 32), unknown to other
+    /// CPUs: bounds the staleness of clocks and of groups' times. Default 50 us.
     pub publish_interval: Nanos,
     /// What bandwidth control promises. Default [`BandwidthRules::Default`].
     pub bandwidth: BandwidthRules,

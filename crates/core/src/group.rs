@@ -3,7 +3,7 @@
 use crate::bandwidth::Bandwidth;
 use crate::clock::CpuCells;
 use crate::config::Config;
-use crate::foreign::Presence;
+use crate::group_time::GroupTime;
 use crate::load_average::{GroupAverages, SumRules};
 use crate::outside::Outside;
 use crate::pelt::LoadAverages;
@@ -38,10 +38,10 @@ pub struct Group {
     outside: Outside,
     /// The least limit on the group's CPU time that somebody waits for, ns; `u64::MAX` for none.
     alarm: AtomicU64,
-    /// Service received so far on all CPUs and outside of them, ns, as far as published: what a CPU subtracts its
-    /// own part from to learn what the group got elsewhere.
+    /// Service received outside of all run queues so far, ns; kept on one CPU only.
     pub(crate) service: AtomicU64,
-    pub(crate) presence: Presence,
+    /// Where it stands among its siblings on all CPUs.
+    pub(crate) time: GroupTime,
     /// Made when a CPU first averages the group.
     averages: OnceLock<Box<GroupAverages>>,
     /// Made with the first limit.
@@ -91,7 +91,7 @@ impl Group {
             outside: Outside::default(),
             alarm: AtomicU64::new(u64::MAX),
             service: AtomicU64::new(0),
-            presence: Presence::default(),
+            time: GroupTime::default(),
             averages: OnceLock::new(),
             bandwidth: OnceLock::new(),
         }
@@ -237,9 +237,9 @@ impl Group {
     }
 
     /// Adds CPU time that was spent outside the run queues (blocking threads, foreign tasks), to the group and to
-    /// every ancestor, from any thread. Every CPU that has the group queued charges it as service received
-    /// elsewhere, up to [`Config::debt_limit`]. It is taken from the budgets of all limited groups on the way, too: `now` is
-    /// when the time has been spent, and what their budgets could be refilled with before does not pay for it. O(depth).
+    /// every ancestor, from any thread. The group pays for it as for service received on a CPU. It is taken from the budgets
+    /// of all limited groups on the way, too: `now` is when the time has been spent, and what their budgets could be refilled
+    /// with before does not pay for it. O(depth).
     pub fn add_foreign_cpu_time(&self, time: Nanos, now: Nanos) {
         self.show_foreign_cpu_time(0, time);
         self.charge_foreign_cpu_time(time, now);
@@ -277,7 +277,7 @@ impl Group {
     pub fn charge_foreign_service(&self, time: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
-            group.service.fetch_add(time.0, Relaxed);
+            group.charge_outside(time);
             level = group.parent.as_deref();
         }
     }

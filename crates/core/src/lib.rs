@@ -78,9 +78,9 @@
 //!
 //! # Many CPUs
 //!
-//! Each CPU runs each group at its full weight, and charges it there for what it gets elsewhere (`foreign`
-//! explains why that makes local fairness global). Then all V of one group advance equally iff the machine is fair, and
-//! [`balance`] pulls tasks from where V lags behind. [`GroupClock::PerCpu`] is the other known way, weights split by
+//! Each group has one virtual time on all CPUs, and each CPU runs it at its full weight from there (`group_time` explains why
+//! that makes local fairness global). Who is owed something and waits is pulled by who is owed nothing; the tasks of one
+//! group are evened out by [`balance`], which pulls from where V lags behind. [`GroupClock::PerCpu`] is the other known way, weights split by
 //! load ([`group_weight`]).
 //!
 //! # Rooms
@@ -94,7 +94,7 @@
 //! | `eevdf`, `cfs`, `buddy` | who is chosen, where one is placed, who preempts |
 //! | `bandwidth/` | limits: how much CPU time a group may use at all |
 //! | `run_queue/` | the calls: enqueue, pick, charge, put, hand over, detach |
-//! | `foreign`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
+//! | `group_time`, `group_weight`, `load`, `balance`, `topology` | many CPUs |
 //! | `pelt/`, `load_average/` | load averages, and a group's load summed over CPUs |
 //! | `event/` | what can happen, as records of 32 bytes; names; who takes them |
 //! | `check` | every invariant, recomputed; tests and simulators call it at every step |
@@ -116,9 +116,9 @@ mod eevdf;
 mod entity;
 mod error;
 pub mod event;
-mod foreign;
 mod gates;
 mod group;
+mod group_time;
 pub mod group_weight;
 mod key_queue;
 mod load;

@@ -89,9 +89,13 @@ impl CpuLoad {
         }
     }
 
-    /// Goes from the root down to the group whose turn it is until `visit` finds something. Under the lock of this CPU's own
+    /// Goes from the root down to the group whose turn it is until `visit`, which is given the next one below too, finds
+    /// something. Under the lock of this CPU's own
     /// list, without allocation and without counting references: meant for its own balancer. O(depth).
-    pub(crate) fn find_on_chain<R>(&self, visit: impl FnMut(&Group) -> Option<R>) -> Option<R> {
+    pub(crate) fn find_on_chain<R>(
+        &self,
+        mut visit: impl FnMut(&Group, Option<&Group>) -> Option<R>,
+    ) -> Option<R> {
         let leaf = self.leaf.load(Relaxed) as usize;
         let groups = self.lock();
         let mut path: [Option<&Group>; GroupTree::DEPTH_MAX + 1] = [None; GroupTree::DEPTH_MAX + 1];
@@ -105,11 +109,10 @@ impl CpuLoad {
             length += 1;
             level = group.parent().map(|parent| &**parent);
         }
-        path[..length]
-            .iter()
-            .rev()
-            .flatten()
-            .copied()
-            .find_map(visit)
+        (0..length).rev().find_map(|index| {
+            let group = path[index]?;
+            let below = index.checked_sub(1).and_then(|next| path[next]);
+            visit(group, below)
+        })
     }
 }

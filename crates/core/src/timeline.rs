@@ -9,7 +9,7 @@ use crate::group::Group;
 use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
 use crate::run_queue::QueueLoad;
-use crate::units::{Nanos, VirtualTime, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,12 +64,26 @@ pub(crate) struct Timeline {
     pub(crate) lag: i64,
     /// When it last ran out of entities, ns; CFS turns the time since then into credit.
     pub(crate) left_at: u64,
-    /// Published service of the group up to which foreign service was charged here, ns.
+    /// Service from outside of all run queues that was charged here, ns (on one CPU).
     pub(crate) seen: u64,
+    /// The timeline above's V when the group left it (on one CPU).
+    pub(crate) left_v: VirtualTime,
+    /// By how much child groups stand here behind their own virtual times.
+    pub(crate) offset: i64,
+    /// Shares of the child groups that compete here.
+    pub(crate) group_load: u64,
+    /// Service of own tasks that the children's clock was not told of, ns, and shares that it was told of.
+    pub(crate) untold: u64,
+    pub(crate) told_load: u64,
+    /// Service that the group got elsewhere while it waited here, ns.
+    pub(crate) missed: u64,
+    /// What this CPU's choice of the group announced, ns.
+    pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns.
     pub(crate) burst: u64,
-    /// Service received here and not published yet, ns.
+    /// Service received here and not published yet, ns, and when some was last.
     pub(crate) unpublished: u64,
+    pub(crate) published_at: Nanos,
     /// The nearest timeline with a limit, this one or one above it, or `NONE`.
     pub(crate) limited: u32,
     /// The limit, once this CPU has noticed it.
@@ -107,8 +121,16 @@ impl Timeline {
             lag: 0,
             left_at: 0,
             seen: 0,
+            left_v: VirtualTime::default(),
+            offset: 0,
+            group_load: 0,
+            untold: 0,
+            told_load: 0,
+            missed: 0,
+            promised: 0,
             burst: 0,
             unpublished: 0,
+            published_at: Nanos::ZERO,
             limited: NONE,
             meter: None,
             deferring: 0,
@@ -191,6 +213,63 @@ impl Timeline {
             Policy::Eevdf => self.best_eevdf(nodes, rules),
             Policy::Cfs => self.best_cfs(),
         }
+    }
+
+    /// The group is not chosen any more: it waits, or has nothing to run.
+    #[inline]
+    pub(crate) fn stop_running(&mut self, waits: bool) {
+        self.cell.exec.stop();
+        self.cell.publish_waits(waits);
+        let promised = core::mem::take(&mut self.promised);
+        self.group.time.take_back(promised);
+    }
+
+    /// Child groups that compete here.
+    #[inline]
+    pub(crate) fn groups(&self) -> u32 {
+        self.nr - self.tasks
+    }
+
+    /// Service from outside of all run queues since the last look, ns. One shared load.
+    #[inline]
+    pub(crate) fn take_outside(&mut self) -> u64 {
+        let service = self
+            .group
+            .service
+            .load(core::sync::atomic::Ordering::Relaxed);
+        let outside = service.wrapping_sub(self.seen);
+        self.seen = service;
+        outside
+    }
+
+    /// Charges service received elsewhere, `distance` in virtual time, to a child group's node, which must not be queued.
+    pub(crate) fn charge_elsewhere<T>(&mut self, node: &mut Node<T>, distance: u64) {
+        node.v = node.v.plus(distance);
+        self.average.advance(distance, node.shares);
+        self.burst = self.burst.max(to_service(distance, u64::from(node.shares)));
+        if !node.v.is_before(node.deadline) {
+            // The request was fulfilled elsewhere.
+            node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
+        }
+    }
+
+    /// The least virtual time among what competes here, or nearly: the queue of those whose turn it is is in another order,
+    /// and only its first few are looked at.
+    pub(crate) fn least_v<T>(&self, nodes: &[Node<T>]) -> Option<VirtualTime> {
+        const LOOKED_AT: u32 = 4;
+        let mut least = (self.current != NONE).then(|| nodes[self.current as usize].v);
+        let mut seen = 0;
+        let mut consider = |index: u32| {
+            let v = nodes[index as usize].v;
+            least = Some(least.map_or(v, |least: VirtualTime| least.min(v)));
+            seen += 1;
+            seen < LOOKED_AT
+        };
+        if let Some((index, _)) = self.later.peek() {
+            consider(index);
+        }
+        self.ready.visit(nodes, &mut consider);
+        least
     }
 
     /// CFS: lets the minimum follow the entities. Monotonic.

@@ -223,12 +223,6 @@ pub(crate) fn to_service(distance: u64, shares: u64) -> u64 {
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// A lag in ns of service as virtual time at `shares`.
-pub(crate) fn to_virtual_lag(service: i64, shares: u32) -> i64 {
-    let distance = to_virtual(service.unsigned_abs(), shares).cast_signed();
-    if service < 0 { -distance } else { distance }
-}
-
 /// A lag in virtual time at `shares` as ns of service, saturating.
 pub(crate) fn to_service_lag(lag: i64, shares: u32) -> i64 {
     let service =

@@ -1,17 +1,17 @@
-//! Bringing what the balancers compare up to date.
+//! Bringing what other CPUs look at up to date.
 //!
-//! A group that waits is charged for what it got elsewhere when it comes to the head of its queue, which is early enough to
-//! choose well. It is too late for balancing: until then the virtual time of the timeline above stands back by all that the
-//! group got elsewhere in one go, up to a turn on every other CPU, and other CPUs would take that for a shortage and pull
-//! tasks out of a fair distribution. So every now and then all waiting groups are charged, and only then virtual times are
-//! published, with the time for which they are right.
+//! A group that waits follows its time when it comes to the head of its queue, which is early enough to choose well. It is too
+//! late for others: what it is owed has to be known before somebody else cuts it as of no use, and noted where a CPU that has
+//! nothing better to run would look (`group_time`). Until then the virtual time of the timeline above stands back,
+//! too, which balancers would take for a shortage. So every now and then the waiting groups are looked at, and only then
+//! virtual times are published, with the time for which they are right.
 
 use super::{ROOT, RunQueue};
 use crate::gates::Gates;
 use crate::node::NONE;
 use crate::units::Nanos;
 
-/// How often waiting groups are charged for foreign service: 250 us, twice in a balancing period.
+/// How often waiting groups are looked at: 250 us, twice in a balancing period.
 pub(super) const CATCH_UP_INTERVAL: Nanos = Nanos::from_micros(250);
 
 /// Most groups looked at each time, in turns: 64 bound it to some 2 us, and with up to so many groups nothing is late.
@@ -21,7 +21,7 @@ const VISITS_MAX: u32 = 64;
 const BURST_FADE: u64 = 128;
 
 impl<T, G: Gates> RunQueue<T, G> {
-    /// Charges waiting groups for what they got elsewhere and publishes the virtual times. Call with nothing pending.
+    /// Lets waiting groups follow their times, notes those that are owed something, and publishes the virtual times. Call with nothing pending.
     /// O(depth) and a bounded number of groups, each O(log n), O(1) with a quantum.
     #[inline(never)]
     pub(super) fn catch_up(&mut self) {
@@ -37,7 +37,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             timeline.burst -= timeline.burst / BURST_FADE;
             let (node, parent) = (timeline.node, timeline.parent);
             if node != NONE && self.slab.get(node).place.is_queued() {
+                if self.timelines[self.cursor as usize].unpublished > 0 {
+                    self.publish_service(self.cursor);
+                }
                 self.correct(parent, node);
+                self.note_waiting(self.cursor);
             }
         }
         // Only now is every one of them right.
@@ -47,6 +51,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let mut level = self.leaf;
         while level != NONE {
+            if level != ROOT && self.timelines[level as usize].cell.waits() {
+                self.note_waiting(level);
+            }
             self.publish_virtual(level);
             level = self.timelines[level as usize].parent;
         }

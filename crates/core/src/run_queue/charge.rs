@@ -100,28 +100,28 @@ impl<T, G: Gates> RunQueue<T, G> {
         if delta == 0 {
             return;
         }
-        let mut level = self.leaf;
+        let (mut level, mut waits) = (self.leaf, false);
+        if self.service_clock.is_global() {
+            self.serve_tasks(level, delta);
+        }
         while level != ROOT {
             if BUDGETS && G::bandwidth() && self.timelines[level as usize].meter.is_some() {
                 self.debit(level, delta);
             }
             let timeline = &mut self.timelines[level as usize];
-            self.service_clock.serve(timeline, delta);
-            // Looked at here as well as at the choice: a group that runs alone is never chosen anew.
-            let foreign = if self.service_clock.is_foreign() {
-                timeline.take_foreign()
-            } else {
-                0
-            };
+            waits |= timeline.nr > 1;
             let (node, parent) = (timeline.node, timeline.parent);
             let node = &mut self.slab.nodes[node as usize];
             let distance = to_virtual(delta, node.shares);
             node.v = node.v.plus(distance);
+            self.timelines[parent as usize]
+                .average
+                .advance(distance, node.shares);
+            // Looked at here as well as at the choice: a group that runs alone is never chosen anew.
+            self.serve_group(level, delta, waits);
+            let index = self.timelines[level as usize].node;
+            let node = &mut self.slab.nodes[index as usize];
             let parent_timeline = &mut self.timelines[parent as usize];
-            parent_timeline.average.advance(distance, node.shares);
-            if foreign > 0 {
-                parent_timeline.charge_foreign(node, foreign, &self.rules);
-            }
             if parent_timeline.nr == 1 && !node.v.is_before(node.deadline) {
                 // Alone: requests follow each other without anybody being asked.
                 node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));

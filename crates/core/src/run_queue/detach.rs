@@ -1,12 +1,12 @@
 //! Giving waiting tasks away: to another CPU, or all of them at shutdown.
 
-use super::{ROOT, RunQueue};
+use super::RunQueue;
 use crate::balance::Pull;
 use crate::entity::{MIGRATION_TICK_SHIFT, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos, to_service_lag};
+use crate::units::{CpuId, Nanos};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -68,9 +68,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             {
                 break;
             }
-            if self.service_clock.shares_lag() {
-                self.note_lags(self.slab.get(index).timeline);
-            }
             let detached = self.give_away(index, now);
             out.push(detached);
             taken += 1;
@@ -128,32 +125,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
         }
         self.publish_counts();
-    }
-
-    /// Leaves with every group on the way up what it is owed here, for the CPU that its task moves to.
-    fn note_lags(&mut self, leaf: u32) {
-        self.flush();
-        self.set_limit();
-        let mut level = leaf;
-        while level != ROOT {
-            let (index, parent) = {
-                let timeline = &self.timelines[level as usize];
-                (timeline.node, timeline.parent)
-            };
-            if self.slab.get(index).place.is_queued() {
-                self.correct(parent, index);
-            }
-            let node = self.slab.get(index);
-            let reference = self.timelines[parent as usize].reference(self.rules.policy, 0);
-            let lag = self
-                .rules
-                .clamp_lag(reference.since(node.v), node.slice, node.shares);
-            self.timelines[level as usize]
-                .group
-                .presence
-                .note(to_service_lag(lag, node.shares));
-            level = parent;
-        }
     }
 
     fn give_away(&mut self, index: u32, now: Nanos) -> Detached<T> {

@@ -7,8 +7,9 @@ use crate::eevdf::Contest;
 use crate::entity::{Enqueue, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
+use crate::group_time::OWED_MIN;
 use crate::node::{NONE, Node, Place};
-use crate::units::{Nanos, VirtualTime, to_virtual, to_virtual_lag};
+use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
 /// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
@@ -59,7 +60,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (mut level, mut node) = (leaf, index);
         self.admit(level, node, lag, fresh, now);
         if self.timelines[level as usize].nr == 1 {
-            let (above, top) = self.link_up(level, kind == Enqueue::Migrate, now);
+            let (above, top) = self.link_up(level, now);
             if above != level {
                 (level, node) = (above, top);
             }
@@ -67,9 +68,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         if entity.deferring {
             self.count_deferring(leaf, 1);
             self.open_for_deferring(leaf, now);
-        }
-        if kind == Enqueue::Migrate && self.service_clock.shares_lag() {
-            self.forget_notes(level);
         }
         self.refresh_parts(leaf);
         self.publish_counts();
@@ -82,20 +80,25 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Puts a group that has something to run again into the timeline above, and so on up to the first that had something
     /// already, or is throttled, or has no budget and is throttled thereby. Returns the timeline that was reached and what
     /// came to it; the level itself if nothing was done.
-    pub(super) fn link_up(&mut self, from: u32, moves: bool, now: Nanos) -> (u32, u32) {
+    pub(super) fn link_up(&mut self, from: u32, now: Nanos) -> (u32, u32) {
         let (mut level, mut node) = (from, NONE);
         while level != ROOT {
             if self.timelines[level as usize].meter.is_some() && !self.may_link(level, now) {
                 break;
             }
-            let timeline = &mut self.timelines[level as usize];
-            // What the group got elsewhere while it wanted nothing here is forgotten.
-            timeline.take_foreign();
-            let mut lag = timeline.lag;
-            if self.service_clock.shares_lag() {
-                let shares = self.slab.get(timeline.node).shares;
-                lag = to_virtual_lag(timeline.group.presence.enter(moves), shares);
+            if self.service_clock.is_global() {
+                let timeline = &self.timelines[level as usize];
+                let (entered, above) = (timeline.node, timeline.parent);
+                self.average_one(above, now);
+                self.enter_siblings(level, now);
+                (node, level) = (entered, above);
+                if self.timelines[level as usize].nr > 1 {
+                    break;
+                }
+                continue;
             }
+            let mut lag = self.lag_after_absence(level);
+            let timeline = &self.timelines[level as usize];
             if self.rules.policy == Policy::Cfs {
                 let (since, above) = (timeline.left_at, timeline.parent);
                 let shares = self.slab.get(timeline.node).shares;
@@ -119,16 +122,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.throttle_if_dry(level, now);
         !self.is_closed(level)
-    }
-
-    /// A task moved here: the lags that it brought for groups which run here already are void.
-    fn forget_notes(&self, from: u32) {
-        let mut level = from;
-        while level != ROOT {
-            let timeline = &self.timelines[level as usize];
-            timeline.group.presence.forget_note();
-            level = timeline.parent;
-        }
     }
 
     fn adopt(
@@ -175,14 +168,15 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn admit(&mut self, level: u32, index: u32, lag: i64, fresh: bool, now: Nanos) {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
         let owned = self.slab.get(index).owned;
+        let mut lag = lag;
         if owned != NONE {
-            let shares = self.group_shares(owned);
-            let slice = self.timelines[owned as usize].slices.shortest();
-            let node = self.slab.get_mut(index);
-            node.shares = shares;
-            node.slice = slice.map_or(self.rules.base_slice, |slice| {
-                slice.min(self.rules.base_slice)
-            });
+            let old = self.prepare_group(owned);
+            let shares = self.slab.get(index).shares;
+            if old != shares && lag != 0 {
+                // What is owed is service, whatever the weight is now.
+                let scaled = i128::from(lag) * i128::from(old) / i128::from(shares);
+                lag = scaled.clamp(-(1 << 61), 1 << 61) as i64;
+            }
         }
         let timeline = &mut self.timelines[level as usize];
         let node = self.slab.get_mut(index);
@@ -192,6 +186,30 @@ impl<T, G: Gates> RunQueue<T, G> {
                 timeline.place_eevdf(node, lag, fresh, reference);
             }
             Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),
+        }
+        self.join(level, index, now);
+    }
+
+    /// Brings the weight and the slice of a group's node up to date, which is off the queues. Returns the old weight.
+    #[inline]
+    pub(super) fn prepare_group(&mut self, owned: u32) -> u32 {
+        let shares = self.group_shares(owned);
+        let timeline = &self.timelines[owned as usize];
+        let slice = timeline.slices.shortest();
+        let node = self.slab.get_mut(timeline.node);
+        node.slice = slice.map_or(self.rules.base_slice, |slice| {
+            slice.min(self.rules.base_slice)
+        });
+        core::mem::replace(&mut node.shares, shares)
+    }
+
+    /// Puts a node that was placed into its timeline.
+    #[inline(always)]
+    pub(super) fn join(&mut self, level: u32, index: u32, now: Nanos) {
+        let timeline = &mut self.timelines[level as usize];
+        let node = self.slab.get_mut(index);
+        if !node.is_task() {
+            timeline.group_load += u64::from(node.shares);
         }
         timeline.average.add(node.v, node.shares);
         timeline.nr += 1;
@@ -210,7 +228,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Service of a timeline's current entity that is not charged there yet: its virtual time with it, and the
     /// share-weighted amount.
     #[inline]
-    fn uncharged(&self, level: u32, now: Nanos) -> Option<(VirtualTime, i128)> {
+    pub(super) fn uncharged(&self, level: u32, now: Nanos) -> Option<(VirtualTime, i128)> {
         let current = self.timelines[level as usize].current;
         if current == NONE {
             return None;
@@ -255,8 +273,18 @@ impl<T, G: Gates> RunQueue<T, G> {
                 // The flush above may have charged a part of what was uncharged, but both sides of the comparison
                 // count it.
                 let contest = Contest { current_v, extra };
+                let long_owed = self.service_clock.is_global()
+                    && !woken.is_task()
+                    && current_v.since(woken.v).max(0).unsigned_abs()
+                        > to_virtual(
+                            OWED_MIN.unsigned_abs() + u64::from(woken.slice),
+                            woken.shares,
+                        );
                 match self.rules.policy {
-                    Policy::Eevdf => timeline.preempts_eevdf(running, woken, &contest, &self.rules),
+                    // Parity protects against those who are owed a little.
+                    Policy::Eevdf => {
+                        long_owed || timeline.preempts_eevdf(running, woken, &contest, &self.rules)
+                    }
                     Policy::Cfs => timeline.preempts_cfs(woken, &contest, &self.rules),
                 }
             }

@@ -24,6 +24,8 @@ mod enqueue;
 mod hand_over;
 mod pick;
 mod put;
+mod siblings;
+mod split;
 mod throttle;
 
 pub(crate) use averages::QueueLoad;
@@ -31,10 +33,11 @@ use averages::TaskLoad;
 pub use detach::Detached;
 pub use enqueue::GroupSlot;
 
+use crate::balance::Pull;
 use crate::config::{Config, GroupClock, Policy};
-use crate::foreign::ServiceClock;
 use crate::gates::{AlwaysOn, Gates};
 use crate::group::Group;
+use crate::group_time::ServiceClock;
 use crate::load::CpuLoad;
 use crate::node::{NONE, Node, Place, Slab};
 use crate::stopwatch::CpuClock;
@@ -106,14 +109,20 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     task_loads: Vec<TaskLoad>,
     /// When the chain was last averaged.
     averaged_at: Nanos,
-    /// When waiting groups were last charged for foreign service, and which timeline came last.
+    /// When waiting groups were last charged for service elsewhere, and which timeline came last.
     caught_up_at: Nanos,
     cursor: u32,
+    /// Whom the last choice found more in need than what it had to choose from.
+    suggested: Option<Pull>,
     gates: PhantomData<fn() -> G>,
 }
 
 /// Where the CPU's number stands in the name of a calm, so that tasks that move do not take one CPU's for another's. Unit: bits.
 pub(crate) const CALM_SHIFT: u32 = 20;
+
+/// The most that a group may owe as it leaves a CPU, where it has no other: 1,000 s, which bounds arithmetic and nothing
+/// else.
+const GROUP_DEBT_MAX: Nanos = Nanos::from_secs(1_000);
 
 /// The timeline of the root group.
 pub(crate) const ROOT: u32 = 0;
@@ -175,6 +184,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             averaged_at: Nanos::ZERO,
             caught_up_at: Nanos::ZERO,
             cursor: ROOT,
+            suggested: None,
             gates: PhantomData,
         }
     }
@@ -275,7 +285,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.forget_slot(id);
         let cell = group.cells.of(self.cpu, || Arc::clone(&self.clock));
         let mut timeline = Timeline::new(Arc::clone(group), cell, parent, self.rules.shift);
-        timeline.seen = group.service.load(core::sync::atomic::Ordering::Relaxed);
+        timeline.take_outside();
+        self.timelines[parent as usize].group.time.meet_group();
         let index = match self.vacant_timelines.pop() {
             Some(index) => index,
             None => u32::try_from(self.timelines.len()).unwrap_or(NONE),
@@ -382,6 +393,10 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Brings the weight and idleness of a group's node up to date, wherever the node is.
     fn refresh_weight(&mut self, index: u32) {
+        if !self.service_clock.is_whole() && self.timelines[index as usize].nr == 0 {
+            // Nothing to weigh here: what it was owed is measured in the weight that it left with.
+            return;
+        }
         let shares = self.group_shares(index);
         let timeline = &self.timelines[index as usize];
         let (node, parent_level) = (timeline.node, timeline.parent);
@@ -390,6 +405,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.slab.get_mut(node).idle = idle;
         let old = self.slab.get(node).shares;
         if old == shares {
+            return;
+        }
+        if self.service_clock.is_global() {
+            self.reweigh(index, shares);
             return;
         }
         let nodes = &mut self.slab.nodes;
@@ -406,6 +425,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let parent = &mut self.timelines[parent];
                 let node = &mut self.slab.nodes[node as usize];
                 parent.reweight(node, shares);
+                parent.group_load += u64::from(shares);
+                parent.group_load -= u64::from(old);
                 parent.protect(node, &self.rules);
                 self.set_limit();
             }
@@ -413,6 +434,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let parent = &mut self.timelines[parent];
                 parent.unqueue(nodes, node, &self.rules);
                 parent.reweight(&mut nodes[node as usize], shares);
+                parent.group_load += u64::from(shares);
+                parent.group_load -= u64::from(old);
                 parent.queue(nodes, node, &self.rules);
             }
         }
@@ -422,7 +445,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Under [`GroupClock::PerCpu`], brings the weights on the path from a timeline to the root up to date, which follow
     /// from what is runnable. O(depth x CPUs).
     fn refresh_parts(&mut self, level: u32) {
-        if self.service_clock.is_foreign() {
+        if self.service_clock.is_whole() {
             return;
         }
         let mut level = level;
@@ -439,10 +462,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         match self.service_clock.mode {
             GroupClock::Foreign => timeline.group.shares(),
             GroupClock::Averaged(mode) if G::load_averages() => {
-                crate::foreign::shares_averaged(timeline, mode, cpus)
+                split::shares_averaged(timeline, mode, cpus)
             }
             GroupClock::PerCpu(mode) | GroupClock::Averaged(mode) => {
-                crate::foreign::shares_here(timeline, mode, cpus)
+                split::shares_here(timeline, mode, cpus)
             }
         }
     }
@@ -485,8 +508,14 @@ impl<T, G: Gates> fmt::Debug for RunQueue<T, G> {
 }
 
 impl Rules {
-    /// What an entity may keep of its lag when it leaves: owed at most its own request and a tick more, owing at
-    /// most the configured debt.
+    /// What a group may keep of its lag when it leaves: owed at most its own request and a tick more, owing nearly anything.
+    #[inline]
+    pub(crate) fn clamp_group_lag(&self, lag: i64, slice: u32, shares: u32) -> i64 {
+        let owing = crate::units::to_virtual(GROUP_DEBT_MAX.0, shares).cast_signed();
+        self.clamp_lag(lag.max(0), slice, shares) + lag.clamp(-owing, 0)
+    }
+
+    /// The same for a task.
     #[inline]
     pub(crate) fn clamp_lag(&self, lag: i64, slice: u32, shares: u32) -> i64 {
         let owed =

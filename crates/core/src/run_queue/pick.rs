@@ -6,7 +6,7 @@ use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::units::{Nanos, to_virtual};
 
-/// How many candidates of one choice are corrected for foreign service. More would be exact but unbounded; what is
+/// How many candidates of one choice are corrected for service elsewhere. More would be exact but unbounded; what is
 /// left uncorrected is corrected when it comes to the head again.
 const CORRECTIONS_MAX: u32 = 32;
 
@@ -120,6 +120,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             (best, _) = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
+        if self.service_clock.is_global() && self.slab.get(best).owned != NONE {
+            best = self.pass_over_promised(level, best);
+            self.suggest_pull(level, best);
+        }
         let timeline = &mut self.timelines[level as usize];
         // Hints are about others, of which there may be none.
         if timeline.nr > 1 && timeline.buddies.concern(best) {
@@ -127,25 +131,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.unqueue(&mut self.slab.nodes, best, &self.rules);
         self.elect(level, best);
+        self.promise(best);
         Some(best)
-    }
-
-    /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
-    pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
-        if !self.service_clock.is_foreign() {
-            return false;
-        }
-        let owned = self.slab.get(index).owned;
-        let foreign = self.timelines[owned as usize].take_foreign();
-        if foreign == 0 {
-            return false;
-        }
-        let nodes = &mut self.slab.nodes;
-        let timeline = &mut self.timelines[level as usize];
-        timeline.unqueue(nodes, index, &self.rules);
-        timeline.charge_foreign(&mut nodes[index as usize], foreign, &self.rules);
-        timeline.queue(nodes, index, &self.rules);
-        true
     }
 
     /// Whether the current task should give way at `now`: its request is over (or its protection, and somebody

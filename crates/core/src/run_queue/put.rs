@@ -139,6 +139,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         let lag = self.withdraw(level, index);
         self.average_emptied(level, now);
         self.count_task(level, false);
+        let timeline = &self.timelines[level as usize];
+        if timeline.told_load > 0 && timeline.tasks == 0 {
+            self.tell_tasks(level, true);
+        }
         self.count_active(level, -1);
         let deferring = core::mem::replace(&mut self.slab.get_mut(index).deferring, false);
         if deferring {
@@ -174,11 +178,17 @@ impl<T, G: Gates> RunQueue<T, G> {
         let node = &mut nodes[index as usize];
         node.place = Place::Off;
         let reference = timeline.reference(self.rules.policy, 0);
-        let lag = self
-            .rules
-            .clamp_lag(reference.since(node.v), node.slice, node.shares);
+        let lag = reference.since(node.v);
+        let lag = if node.is_task() {
+            self.rules.clamp_lag(lag, node.slice, node.shares)
+        } else {
+            self.rules.clamp_group_lag(lag, node.slice, node.shares)
+        };
         timeline.average.remove(node.v, node.shares);
         timeline.nr -= 1;
+        if !node.is_task() {
+            timeline.group_load -= u64::from(node.shares);
+        }
         if node.slice < self.rules.base_slice {
             timeline.slices.remove(node.slice);
         }
@@ -198,7 +208,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             if self.leaf == level {
                 // The chain gets shorter; what it collected belongs to the whole of it.
                 self.flush();
-                self.timelines[level as usize].cell.exec.stop();
+                self.timelines[level as usize].stop_running(false);
                 self.leaf = parent;
                 self.limit = 0;
             }
@@ -246,7 +256,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let node = &mut nodes[index as usize];
             node.place = Place::Off;
             self.renew_group(parent, index, slice);
-            self.timelines[level as usize].cell.exec.stop();
+            self.timelines[level as usize].stop_running(true);
             self.leaf = parent;
         }
         self.limit = 0;

@@ -6,7 +6,7 @@ use crate::bandwidth::Opened;
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::{NONE, Place};
-use crate::units::{Nanos, to_service_lag};
+use crate::units::Nanos;
 use core::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -222,12 +222,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.average_one(parent, now);
         let lag = self.withdraw(parent, node);
         self.average_emptied(parent, now);
+        if lag < 0 {
+            let left_v = self.timelines[parent as usize].reference(self.rules.policy, 0);
+            self.timelines[level as usize].left_v = left_v;
+        }
         let timeline = &mut self.timelines[level as usize];
         timeline.lag = lag;
         timeline.left_at = now.0;
-        if self.service_clock.shares_lag() {
-            let shares = self.slab.get(node).shares;
-            timeline.group.presence.leave(to_service_lag(lag, shares));
+        if self.service_clock.is_global() {
+            self.leave_siblings(level);
         }
     }
 
@@ -258,7 +261,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let below = self.timelines[level as usize].tasks_below.cast_signed();
         self.count_below(parent, below);
         if runnable {
-            let (above, node) = self.link_up(level, false, now);
+            let (above, node) = self.link_up(level, now);
             self.refresh_parts(level);
             if self.current != NONE && self.contest(above, node, now) {
                 self.repick = true;
@@ -415,6 +418,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             timeline.unqueue(&mut self.slab.nodes, node, &self.rules);
             timeline.buddies = crate::buddy::Buddies::default();
             self.elect(level, node);
+            self.promise(node);
             self.leaf = level;
             self.timelines[level as usize].cell.exec.start();
         }

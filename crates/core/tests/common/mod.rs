@@ -364,19 +364,28 @@ impl Machine {
     fn pull(&mut self, cpu: usize, reason: Reason) {
         let now = Nanos(self.now);
         let plan = balance::plan(&self.topology, CpuId(cpu as u32), &self.loads, reason, now);
-        let Some(Pull { from, .. }) = plan else {
+        let Some(plan) = plan else {
             return;
         };
-        let mut moved = Vec::new();
-        let me = CpuId(cpu as u32);
-        self.queues[from.index()].detach_to(me, &plan.expect("checked"), now, &mut moved);
-        self.pulls += moved.len() as u64;
-        for task in moved {
-            self.queues[cpu].enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);
-        }
+        self.take(cpu, &plan);
         if self.running[cpu].is_none() && self.queues[cpu].nr_running() > 0 {
             self.dispatch(cpu);
         }
+    }
+
+    /// Moves tasks as a pull says. Returns whether there were any.
+    fn take(&mut self, cpu: usize, pull: &Pull) -> bool {
+        let now = Nanos(self.now);
+        let from = pull.from;
+        let mut moved = Vec::new();
+        let me = CpuId(cpu as u32);
+        self.queues[from.index()].detach_to(me, pull, now, &mut moved);
+        self.pulls += moved.len() as u64;
+        let any = !moved.is_empty();
+        for task in moved {
+            self.queues[cpu].enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);
+        }
+        any
     }
 
     fn dispatch_all(&mut self) {
@@ -388,10 +397,17 @@ impl Machine {
     }
 
     fn dispatch(&mut self, cpu: usize) {
-        if let Some(task) = self.queues[cpu].pick(Nanos(self.now)) {
-            self.start(cpu, task);
-        } else {
-            self.idle(cpu);
+        let now = Nanos(self.now);
+        let mut picked = self.queues[cpu].pick(now);
+        if let (Some(task), Some(pull)) = (picked, self.queues[cpu].take_pull())
+            && self.take(cpu, &pull)
+        {
+            self.queues[cpu].put_prev_preempt(task, now);
+            picked = self.queues[cpu].pick(now);
+        }
+        match picked {
+            Some(task) => self.start(cpu, task),
+            None => self.idle(cpu),
         }
     }
 

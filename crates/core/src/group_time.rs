@@ -1,0 +1,634 @@
+//! One virtual time a group: what decides between groups, on all CPUs together.
+//!
+//! Every group has one virtual time `v`, counted against the one clock `V` of its parent, machine-wide:
+//!
+//! ```text
+//!     v  advances by  service of the group, on any CPU or outside of all / w
+//!     V  advances by  service of all children / W,   W = the weights of the children with anything runnable
+//!     a child that comes back starts at  max(v, V - L / w)
+//! ```
+//!
+//! So debt stays with the group wherever it goes and however often it sleeps, and decays only as V passes it; credit is
+//! bounded by L. On each CPU the group's node is placed at `v + offset`, with one offset for each timeline, and follows v:
+//! who runs *here* is decided by EEVDF among the nodes here, and since all of them stand at what their groups got
+//! everywhere, so is the machine.
+//!
+//! # V
+//! With `D = sum w_i (V - v_i)` over the runnable children, `D = 0` means that V is their weighted mean. D is kept exactly:
+//! service moves v and V by the same amount, and only who comes, goes or is cut changes it. V never goes back: where the
+//! mean is before V (somebody came with credit, or left with debt), V goes at half the rate until the mean is there again;
+//! where it is beyond, V jumps to it. Nobody who returns moves the others back.
+//!
+//! # Weights that cannot be used
+//! A group owed more than its runnable tasks can consume would become ever more owed, and everybody else ever more in
+//! debt. If nothing of a group waits on any CPU, its credit grows no further than L, and what it had beyond it saved up
+//! while it did wait is forgotten at 1/16 of its service. What is cut goes to its siblings, by weight: V moves on, and v
+//! with it. That is the readjusted weight of surplus fair scheduling, reached step by step.
+//!
+//! # Protocol
+//! | word | written by | read by |
+//! |---|---|---|
+//! | `children` (V, W, D) of the parent, and with it `v`, `cpus`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
+//! | `now`, a copy of V; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
+//! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
+//! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
+//! | `waits` of the cells | the cell's CPU | who would cut credit |
+//!
+//! A CPU counts the group's service here at once and publishes it now and then: [`Config::publish_interval`] after the
+//! last time for each CPU that the group is on, so that the shared words are written at most 20,000 times a second
+//! however many CPUs there are. It publishes all when the group leaves. The locks are leaves of the lock order: nothing
+//! else is taken under them. Where something is to be published and the lock is taken, it is left for the next time, up to
+//! four intervals.
+//!
+//! # Two CPUs choose at once
+//! What a group will get from a dispatch is not in v (that would have to be taken back, and V with it) but in `pending`,
+//! which only choices look at: a group that runs elsewhere is passed over if it would be ahead of the next one with what
+//! it is about to get there.
+//!
+//! # Pulling
+//! A group that waits and is owed more than [`OWED_MIN`] is noted with its parent (`owed`). A CPU whose choice among the
+//! children of that parent is not owed anything pulls that group's task instead, at the choice
+//! ([`crate::RunQueue::take_pull`]) or at the latest in its periodic balancing. One load and, where there is a note, one
+//! compare: nobody searches.
+//!
+//! # One CPU
+//! There the local lag is the global one, and none of the above is done: the lag that a group leaves with waits in its
+//! timeline, and debt decays as the timeline's V goes on.
+
+use crate::config::{Config, GroupClock, Policy};
+use crate::group::Group;
+use crate::units::{CpuId, Nanos, VirtualTime, to_service_lag, to_virtual};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A group that is owed so much is worth pulling: 500 us of service, measured best in the prototypes.
+pub(crate) const OWED_MIN: i64 = 500_000;
+
+/// What part of its service a group that nothing waits of loses of the credit it had saved up: 1/16 lets go of what can
+/// never be used within 16 times its length, and costs a group that works its credit off 6 % of it.
+const FORGET: u64 = 16;
+
+/// CPUs on which a group may be for its dispatches to be announced: 32 keep the word below some 20,000 writes a second.
+const PENDING_CPUS_MAX: u32 = 32;
+
+/// CPUs beyond which a group's words are written more often rather than later: 32 publish every 1.6 ms each. What is older
+/// than a turn makes all of hundreds of CPUs choose the same group at once, and then another.
+const PUBLISHERS_MAX: u32 = 32;
+
+/// Intervals after which publishing waits for the lock.
+const PATIENCE: u64 = 4;
+
+/// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
+const NOTE_SHIFT: u32 = 18;
+
+/// The clock of a group's children.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    now: VirtualTime,
+    /// W, in shares.
+    weight: u64,
+    /// D, in virtual time x shares.
+    deficit: i128,
+}
+
+impl Clock {
+    /// Children received service, `total` in virtual time x shares.
+    fn serve(&mut self, total: i128) {
+        self.deficit -= total;
+        self.step((total / 2).max(-self.deficit));
+    }
+
+    /// Keeps V from being before the mean.
+    fn settle(&mut self) {
+        self.step(-self.deficit);
+    }
+
+    fn step(&mut self, least: i128) {
+        if self.weight == 0 {
+            self.deficit = 0;
+            return;
+        }
+        if least <= 0 {
+            return;
+        }
+        let weight = i128::from(self.weight);
+        let distance = match u64::try_from(least) {
+            // 64-bit division is several times faster.
+            Ok(least) => least.div_ceil(self.weight),
+            Err(_) => u64::try_from((least + weight - 1) / weight).unwrap_or(u64::MAX >> 2),
+        };
+        self.now = self.now.plus(distance);
+        self.deficit += i128::from(distance) * weight;
+    }
+}
+
+/// Where a group stands among its siblings, and the clock of its children.
+#[derive(Debug, Default)]
+pub(crate) struct GroupTime {
+    v: AtomicU64,
+    /// CPUs on which it has something to run.
+    cpus: AtomicU32,
+    /// The weight that v is measured in, in shares.
+    weight: AtomicU32,
+    /// What it was owed when last looked at, ns of service.
+    ceiling: AtomicI64,
+    /// Service that it is about to get on the CPUs that have chosen it, ns.
+    pending: AtomicU64,
+    children: Mutex<Clock>,
+    now: AtomicU64,
+    owed: AtomicU64,
+    /// Whether it ever had a child group.
+    has_groups: AtomicBool,
+}
+
+/// A child group that waits and is owed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) cpu: CpuId,
+    pub(crate) group: u32,
+}
+
+impl GroupTime {
+    fn lock(&self) -> MutexGuard<'_, Clock> {
+        // Plain arithmetic that cannot stop half way.
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, clock: &Clock) {
+        self.now.store(clock.now.0, Relaxed);
+    }
+
+    /// V: the clock of the group's children.
+    #[inline]
+    pub(crate) fn now(&self) -> VirtualTime {
+        VirtualTime(self.now.load(Relaxed))
+    }
+
+    /// v: the group's own virtual time, as far as published.
+    #[inline]
+    pub(crate) fn v(&self) -> VirtualTime {
+        VirtualTime(self.v.load(Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn cpus(&self) -> u32 {
+        self.cpus.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn has_groups(&self) -> bool {
+        self.has_groups.load(Relaxed)
+    }
+
+    pub(crate) fn meet_group(&self) {
+        self.has_groups.store(true, Relaxed);
+    }
+
+    fn weighted_lag(&self, clock: &Clock, weight: u32) -> i128 {
+        i128::from(clock.now.since(self.v())) * i128::from(weight)
+    }
+
+    /// What the group is owed, ns of service; negative if it owes.
+    #[inline]
+    pub(crate) fn lag(&self, parent: &GroupTime) -> i64 {
+        to_service_lag(parent.now().since(self.v()), self.weight.load(Relaxed))
+    }
+
+    /// Measures v in a weight, keeping what is owed. It may go back.
+    fn measure(&self, clock: &Clock, shares: u32) {
+        let old = self.weight.swap(shares, Relaxed);
+        if old != 0 && old != shares {
+            let lag = i128::from(clock.now.since(self.v())) * i128::from(old) / i128::from(shares);
+            let lag = lag.clamp(-(1 << 61), 1 << 61) as i64;
+            self.v.store(clock.now.offset(-lag).0, Relaxed);
+        }
+    }
+
+    /// The group gets something to run on one more CPU. On the first one it starts with at most `credit` ns of service;
+    /// level with the least of its siblings there if that is before V. Returns v.
+    pub(crate) fn enter(
+        &self,
+        parent: &GroupTime,
+        shares: u32,
+        least: Option<VirtualTime>,
+        credit: u64,
+    ) -> VirtualTime {
+        let mut clock = parent.lock();
+        let cpus = self.cpus.load(Relaxed);
+        self.cpus.store(cpus + 1, Relaxed);
+        if cpus == 0 {
+            self.measure(&clock, shares);
+            let level = least.map_or(clock.now, |least| least.min(clock.now));
+            let first = level.offset(-to_virtual(credit, shares).cast_signed());
+            self.v.store(self.v().max(first).0, Relaxed);
+            clock.weight += u64::from(shares);
+            clock.deficit += self.weighted_lag(&clock, shares);
+            clock.settle();
+            parent.show(&clock);
+            self.ceiling.store(self.lag(parent), Relaxed);
+        } else {
+            self.reweigh_under(&mut clock, shares);
+            parent.show(&clock);
+        }
+        self.v()
+    }
+
+    /// The group has nothing left to run on a CPU. What it got there is published.
+    pub(crate) fn leave(&self, parent: &GroupTime) {
+        let mut clock = parent.lock();
+        let cpus = self.cpus.load(Relaxed).saturating_sub(1);
+        self.cpus.store(cpus, Relaxed);
+        if cpus == 0 {
+            let weight = self.weight.load(Relaxed);
+            clock.deficit -= self.weighted_lag(&clock, weight);
+            clock.weight -= u64::from(weight);
+            clock.settle();
+            parent.show(&clock);
+        }
+    }
+
+    /// The group's weight has changed.
+    pub(crate) fn reweigh(&self, parent: &GroupTime, shares: u32) {
+        if self.weight.load(Relaxed) != shares {
+            let mut clock = parent.lock();
+            self.reweigh_under(&mut clock, shares);
+            parent.show(&clock);
+        }
+    }
+
+    fn reweigh_under(&self, clock: &mut Clock, shares: u32) {
+        let old = self.weight.load(Relaxed);
+        if old == shares || self.cpus() == 0 {
+            return;
+        }
+        let before = self.weighted_lag(clock, old);
+        self.measure(clock, shares);
+        clock.deficit += self.weighted_lag(clock, shares) - before;
+        clock.weight += u64::from(shares);
+        clock.weight -= u64::from(old);
+        // Rounding.
+        clock.settle();
+    }
+
+    /// Publishes `own` ns of the group's service, unless that would have to wait and need not. Returns whether it did.
+    pub(crate) fn publish(group: &Group, parent: &GroupTime, own: u64, credit: u64) -> bool {
+        let time = &group.time;
+        let mut clock = match parent.children.try_lock() {
+            Ok(clock) => clock,
+            Err(_) => return false,
+        };
+        time.serve(group, parent, &mut clock, own, credit);
+        true
+    }
+
+    /// As [`GroupTime::publish`], whatever it takes.
+    pub(crate) fn publish_now(group: &Group, parent: &GroupTime, own: u64, credit: u64) {
+        let mut clock = parent.lock();
+        group.time.serve(group, parent, &mut clock, own, credit);
+    }
+
+    fn serve(&self, group: &Group, parent: &GroupTime, clock: &mut Clock, own: u64, credit: u64) {
+        let weight = match self.weight.load(Relaxed) {
+            // Service from outside, before it ever ran.
+            0 => {
+                let shares = group.shares();
+                self.measure(clock, shares);
+                self.v.store(clock.now.0, Relaxed);
+                shares
+            }
+            weight => weight,
+        };
+        let distance = to_virtual(own, weight);
+        self.v.store(self.v().plus(distance).0, Relaxed);
+        if self.cpus() == 0 {
+            return;
+        }
+        clock.serve(i128::from(distance) * i128::from(weight));
+        let lag = to_service_lag(clock.now.since(self.v()), weight);
+        let saved = self.ceiling.load(Relaxed);
+        let bound = saved
+            .saturating_sub_unsigned(own / FORGET)
+            .max(credit.cast_signed());
+        let mut kept = lag;
+        if lag > bound && clock.weight > u64::from(weight) && !group.cells.anything_waits() {
+            self.cut(clock, weight, bound);
+            kept = bound;
+        }
+        self.ceiling.store(kept, Relaxed);
+        parent.show(clock);
+    }
+
+    /// Cuts what the group is owed down to `bound` ns and gives the rest to its siblings.
+    fn cut(&self, clock: &mut Clock, weight: u32, bound: i64) {
+        let kept = to_virtual(bound.unsigned_abs(), weight);
+        let excess = (clock.now.since(self.v()) - kept.cast_signed()).max(0);
+        let others = i128::from(clock.weight) - i128::from(weight);
+        let distance = i128::from(excess) * i128::from(weight) / others.max(1);
+        clock.now = clock.now.plus(u64::try_from(distance).unwrap_or(0));
+        let before = self.v();
+        self.v
+            .store(clock.now.offset(-kept.cast_signed()).0, Relaxed);
+        // Nothing but rounding.
+        clock.deficit += distance * i128::from(clock.weight);
+        clock.deficit -= i128::from(self.v().since(before)) * i128::from(weight);
+        clock.settle();
+    }
+
+    /// Tasks of the group itself have received `own` ns of service, and their weight has changed by `weight` shares.
+    pub(crate) fn publish_tasks(&self, own: u64, weight: i64) {
+        let mut clock = self.lock();
+        clock.weight = clock.weight.saturating_add_signed(weight);
+        clock.serve(i128::from(own) << 20);
+        self.show(&clock);
+    }
+
+    /// The group waits somewhere and is owed `lag` ns: that much is not cut.
+    #[inline]
+    pub(crate) fn note_waiting(&self, lag: i64) {
+        if lag > self.ceiling.load(Relaxed) {
+            self.ceiling.store(lag, Relaxed);
+        }
+    }
+
+    /// A CPU has chosen the group and will give it `expected` ns. Returns what it has to take back.
+    #[inline]
+    pub(crate) fn promise(&self, expected: u32) -> u32 {
+        if self.cpus() > PENDING_CPUS_MAX {
+            return 0;
+        }
+        self.pending.fetch_add(u64::from(expected), Relaxed);
+        expected
+    }
+
+    #[inline]
+    pub(crate) fn take_back(&self, promised: u32) {
+        if promised > 0 {
+            self.pending.fetch_sub(u64::from(promised), Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
+    }
+
+    /// Notes a child that waits on `cpu` and is owed `lag` ns, unless one that is owed more is noted.
+    pub(crate) fn note_owed(&self, cpu: CpuId, group: u32, lag: i64) {
+        let size = (lag.max(0).unsigned_abs() >> NOTE_SHIFT).clamp(1, (1 << 20) - 1);
+        let note = size << 44 | u64::from(cpu.0) << 32 | u64::from(group);
+        // Who came first stays: of many that are owed alike, none hides the others for ever.
+        let known = self.owed.load(Relaxed) >> 44;
+        if size > 2 * known {
+            self.owed.store(note, Relaxed);
+        }
+    }
+
+    /// Whether a child is noted. One load.
+    #[inline]
+    pub(crate) fn is_somebody_owed(&self) -> bool {
+        self.owed.load(Relaxed) != 0
+    }
+
+    /// Takes the note away: `me` is going to pull. None if the child waits there anyway.
+    pub(crate) fn take_owed(&self, me: CpuId) -> Option<Note> {
+        let note = self.owed.swap(0, Relaxed);
+        let cpu = CpuId((note >> 32) as u32 & 0xfff);
+        (note != 0 && cpu != me).then_some(Note {
+            cpu,
+            group: note as u32,
+        })
+    }
+}
+
+/// How this CPU takes part in the groups' times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServiceClock {
+    pub(crate) mode: GroupClock,
+    pub(crate) cpus: u32,
+    /// A CPU publishes so seldom for each CPU that the group is on, ns.
+    pub(crate) batch: u64,
+    /// L: what a group may be owed when it comes back, ns.
+    pub(crate) credit: u64,
+    global: bool,
+}
+
+impl ServiceClock {
+    pub(crate) fn new(config: &Config) -> ServiceClock {
+        let credit = match config.policy {
+            Policy::Eevdf => config.base_slice + config.lag_limit,
+            Policy::Cfs => config.sleeper_credit,
+        };
+        ServiceClock {
+            mode: config.group_clock,
+            cpus: config.cpus,
+            batch: config.publish_interval.0,
+            credit: credit.0,
+            global: config.cpus > 1 && config.group_clock == GroupClock::Foreign,
+        }
+    }
+
+    /// Whether weights are whole on every CPU.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.mode == GroupClock::Foreign
+    }
+
+    /// Whether groups have one time for several CPUs.
+    #[inline]
+    pub(crate) fn is_global(&self) -> bool {
+        self.global
+    }
+
+    /// Publishes what has come together of a group's service, if the last time was long enough ago. Returns whether it did.
+    #[inline]
+    pub(crate) fn publish(&self, group: &Group, parent: &Group, own: u64, since: Nanos) -> bool {
+        let interval = self.batch * u64::from(group.time.cpus().min(PUBLISHERS_MAX));
+        if own == 0 || since.0 < interval {
+            return false;
+        }
+        if GroupTime::publish(group, &parent.time, own, self.credit) {
+            return true;
+        }
+        if since.0 < PATIENCE * interval {
+            return false;
+        }
+        GroupTime::publish_now(group, &parent.time, own, self.credit);
+        true
+    }
+}
+
+impl Group {
+    /// Charges service from outside of all run queues to the group itself, not to those above.
+    pub(crate) fn charge_outside(&self, time: Nanos) {
+        let config = self.config();
+        if let Some(parent) = self.parent().filter(|_| config.cpus > 1) {
+            let credit = (config.base_slice + config.lag_limit).0;
+            GroupTime::publish_now(self, &parent.time, time.0, credit);
+        } else {
+            self.service.fetch_add(time.0, Relaxed);
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::GroupTree;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    const MILLI: u64 = 1_000_000;
+    const CREDIT: u64 = 5 * MILLI;
+
+    struct Family {
+        parent: Arc<Group>,
+        children: Vec<Arc<Group>>,
+    }
+
+    impl Family {
+        /// Children of these shares, which run on one CPU each.
+        fn new(shares: &[u32]) -> Family {
+            let tree = GroupTree::new(Config::new(4));
+            let children = (0..shares.len()).map(|n| tree.group(&format!("p/{n}")).unwrap());
+            let family = Family {
+                children: children.collect(),
+                parent: tree.find("p").unwrap(),
+            };
+            for (child, &shares) in family.children.iter().zip(shares) {
+                child.time.enter(&family.parent.time, shares, None, CREDIT);
+            }
+            family
+        }
+
+        fn serve(&self, child: usize, time: u64) {
+            GroupTime::publish_now(&self.children[child], &self.parent.time, time, CREDIT);
+        }
+
+        fn leave(&self, child: usize) {
+            self.children[child].time.leave(&self.parent.time);
+        }
+
+        fn enter(&self, child: usize, shares: u32) {
+            self.children[child]
+                .time
+                .enter(&self.parent.time, shares, None, CREDIT);
+        }
+
+        fn lag(&self, child: usize) -> i64 {
+            self.children[child].time.lag(&self.parent.time)
+        }
+
+        /// The definition of D.
+        fn deficit(&self) -> i128 {
+            let clock = self.parent.time.lock();
+            let present = self.children.iter().filter(|child| child.time.cpus() > 0);
+            present
+                .map(|child| {
+                    let weight = child.time.weight.load(Relaxed);
+                    child.time.weighted_lag(&clock, weight)
+                })
+                .sum()
+        }
+    }
+
+    #[test]
+    fn debt_stays_over_sleep_and_decays_as_others_are_served() {
+        let family = Family::new(&[1024, 1024]);
+        family.serve(0, 100 * MILLI);
+        assert_eq!(family.lag(0), -50 * MILLI.cast_signed());
+        family.leave(0);
+        family.enter(0, 1024);
+        assert_eq!(
+            family.lag(0),
+            -50 * MILLI.cast_signed(),
+            "nobody was served meanwhile"
+        );
+        family.leave(0);
+        family.serve(1, 400 * MILLI);
+        family.enter(0, 1024);
+        let lag = family.lag(0);
+        assert!((0..=CREDIT.cast_signed()).contains(&lag), "{lag}");
+    }
+
+    #[test]
+    fn credit_is_bounded_however_long_the_sleep() {
+        let family = Family::new(&[1024, 1024]);
+        family.leave(0);
+        family.serve(1, 1_000 * MILLI);
+        family.enter(0, 1024);
+        assert_eq!(family.lag(0), CREDIT.cast_signed());
+    }
+
+    /// Two CPUs, a weight of a hundred to one, one task each: the light one may run all the time and owes nothing for it.
+    #[test]
+    fn what_a_group_cannot_use_is_not_owed_to_it() {
+        let family = Family::new(&[102_400, 1024]);
+        for _ in 0..10_000 {
+            family.serve(0, MILLI);
+            family.serve(1, MILLI);
+        }
+        // What was served last is not cut yet.
+        let bound = (CREDIT + MILLI).cast_signed();
+        assert!(family.lag(0) <= bound, "{}", family.lag(0));
+        assert!(family.lag(1) >= -bound, "{}", family.lag(1));
+    }
+
+    #[test]
+    fn who_waits_keeps_what_it_is_owed() {
+        let family = Family::new(&[1024, 1024]);
+        let cell = family.children[0].cells.of(CpuId(0), Default::default);
+        cell.publish_waits(true);
+        family.serve(1, 1_000 * MILLI);
+        family.serve(0, MILLI);
+        assert!(family.lag(0) > 490 * MILLI.cast_signed());
+    }
+
+    #[test]
+    fn a_note_names_who_waits_and_is_taken_once() {
+        let time = GroupTime::default();
+        assert!(!time.is_somebody_owed());
+        time.note_owed(CpuId(3), 7, 2_000_000);
+        time.note_owed(CpuId(2), 9, 2_100_000);
+        let note = Note {
+            cpu: CpuId(3),
+            group: 7,
+        };
+        assert_eq!(time.take_owed(CpuId(0)), Some(note), "who came first stays");
+        assert_eq!(time.take_owed(CpuId(0)), None);
+        time.note_owed(CpuId(4095), u32::MAX, i64::MAX);
+        assert_eq!(time.take_owed(CpuId(4095)), None, "it is here already");
+        assert!(!time.is_somebody_owed());
+    }
+
+    proptest! {
+        /// V never goes back nor falls behind the mean, and D is what its definition says.
+        #[test]
+        fn the_clock_is_monotone_and_its_deficit_exact(
+            shares in prop::collection::vec(1..=102_400u32, 1..6),
+            steps in prop::collection::vec((any::<usize>(), 0..5u8, 1..20_000_000u64), 1..200),
+        ) {
+            let family = Family::new(&shares);
+            for (which, action, amount) in steps {
+                let child = which % shares.len();
+                let present = family.children[child].time.cpus() > 0;
+                let before = family.parent.time.now();
+                match action {
+                    0 if present => family.leave(child),
+                    0 => family.enter(child, shares[child]),
+                    1 => {
+                        let shares = 1 + (amount % 102_400) as u32;
+                        family.children[child].time.reweigh(&family.parent.time, shares);
+                    }
+                    _ if present => family.serve(child, amount),
+                    _ => {}
+                }
+                prop_assert!(!family.parent.time.now().is_before(before));
+                let clock = *family.parent.time.lock();
+                if clock.weight > 0 {
+                    prop_assert_eq!(clock.deficit, family.deficit());
+                    // A reweight rounds.
+                    prop_assert!(clock.deficit >= -i128::from(clock.weight));
+                }
+            }
+        }
+    }
+}

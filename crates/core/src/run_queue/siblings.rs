@@ -1,0 +1,361 @@
+//! A CPU's side of the groups' times ([`crate::group_time`]): nodes that follow their groups, service that is published,
+//! and what a choice has to know of other CPUs.
+
+use super::{ROOT, RunQueue};
+use crate::balance::Pull;
+use crate::config::Policy;
+use crate::gates::Gates;
+use crate::group_time::{GroupTime, Note, OWED_MIN};
+use crate::node::{NONE, Place};
+use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
+
+/// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
+const PASSED_OVER_MAX: usize = 3;
+
+/// Turns that a group may get on each other CPU while its tasks here wait, before one of them is worth pulling.
+const MISSED_TURNS: u64 = 4;
+
+impl<T, G: Gates> RunQueue<T, G> {
+    /// Puts a group that has something to run again among its siblings here.
+    pub(super) fn enter_siblings(&mut self, level: u32, now: Nanos) {
+        let timeline = &self.timelines[level as usize];
+        let (node, parent) = (timeline.node, timeline.parent);
+        self.prepare_group(level);
+        let shares = self.slab.get(node).shares;
+        let extra = self.uncharged(parent, now).map_or(0, |(_, extra)| extra);
+        let above = &self.timelines[parent as usize];
+        let first = above.groups() == 0;
+        let least = above
+            .least_v(&self.slab.nodes)
+            .filter(|_| !first)
+            .map(|least| least.offset(above.offset.wrapping_neg()));
+        let (group, siblings) = (
+            &self.timelines[level as usize].group.time,
+            &above.group.time,
+        );
+        let v = group.enter(siblings, shares, least, self.service_clock.credit);
+        if first {
+            // Own tasks, if there are any, are level with the groups' clock from here on.
+            let reference = above.reference(self.rules.policy, extra);
+            let offset = reference.since(siblings.now());
+            self.timelines[parent as usize].offset = offset;
+        }
+        let offset = self.timelines[parent as usize].offset;
+        let node_ref = self.slab.get_mut(node);
+        node_ref.v = v.offset(offset);
+        node_ref.deadline = node_ref
+            .v
+            .plus(to_virtual(u64::from(node_ref.slice), shares));
+        let timeline = &mut self.timelines[level as usize];
+        timeline.cell.publish_waits(true);
+        timeline.missed = 0;
+        self.join(parent, node, now);
+    }
+
+    /// A group has left the timeline above: everything it got here is published.
+    pub(super) fn leave_siblings(&mut self, level: u32) {
+        let timeline = &mut self.timelines[level as usize];
+        let own = core::mem::take(&mut timeline.unpublished);
+        timeline.cell.publish_waits(false);
+        let promised = core::mem::take(&mut timeline.promised);
+        timeline.group.time.take_back(promised);
+        let (timeline, parent) = self.with_parent(level);
+        if own > 0 {
+            GroupTime::publish_now(
+                &timeline.group,
+                &parent.group.time,
+                own,
+                self.service_clock.credit,
+            );
+        }
+        timeline.group.time.leave(&parent.group.time);
+    }
+
+    fn with_parent(&self, level: u32) -> (&crate::timeline::Timeline, &crate::timeline::Timeline) {
+        let timeline = &self.timelines[level as usize];
+        (timeline, &self.timelines[timeline.parent as usize])
+    }
+
+    /// A chosen group has received `delta` ns here, which its node has been charged for: publishes that, and looks at what
+    /// it got elsewhere.
+    #[inline]
+    pub(super) fn serve_group(&mut self, level: u32, delta: u64, waits: bool) {
+        if self.service_clock.is_global() {
+            self.serve_globally(level, delta, waits);
+        } else {
+            let timeline = &mut self.timelines[level as usize];
+            let (index, parent) = (timeline.node, timeline.parent);
+            let outside = timeline.take_outside();
+            if outside > 0 && self.service_clock.is_whole() {
+                let node = &mut self.slab.nodes[index as usize];
+                let distance = to_virtual(outside, node.shares);
+                self.timelines[parent as usize].charge_elsewhere(node, distance);
+            }
+        }
+    }
+
+    fn serve_globally(&mut self, level: u32, delta: u64, waits: bool) {
+        let timeline = &mut self.timelines[level as usize];
+        let (index, parent) = (timeline.node, timeline.parent);
+        timeline.cell.publish_waits(waits);
+        timeline.missed = 0;
+        timeline.unpublished += delta;
+        self.publish_service(level);
+        let target = self.target(level);
+        let node = &mut self.slab.nodes[index as usize];
+        let distance = target.since(node.v);
+        if distance > 0 {
+            self.timelines[parent as usize].charge_elsewhere(node, distance.unsigned_abs());
+        }
+    }
+
+    /// Own tasks of the chain's leaf have received `delta` ns beside child groups: tells the children's clock.
+    #[inline]
+    pub(super) fn serve_tasks(&mut self, level: u32, delta: u64) {
+        if self.timelines[level as usize].group.time.has_groups() {
+            self.timelines[level as usize].untold += delta;
+            self.tell_tasks(level, false);
+        }
+    }
+
+    /// Tells the children's clock what own tasks got and how much they weigh, if that is enough or `at_once`.
+    pub(super) fn tell_tasks(&mut self, level: u32, at_once: bool) {
+        let timeline = &mut self.timelines[level as usize];
+        let load = timeline.average.load() - timeline.group_load;
+        let batch = self.service_clock.batch * u64::from(self.service_clock.cpus);
+        if !at_once && timeline.untold < batch && timeline.told_load > 0 {
+            return;
+        }
+        let own = core::mem::take(&mut timeline.untold);
+        let before = core::mem::replace(&mut timeline.told_load, load);
+        let change = load.cast_signed() - before.cast_signed();
+        timeline.group.time.publish_tasks(own, change);
+    }
+
+    /// Publishes what a group got here, if it is time to.
+    pub(super) fn publish_service(&mut self, level: u32) {
+        let (timeline, above) = self.with_parent(level);
+        let since = self.last - timeline.published_at;
+        let (own, clock) = (timeline.unpublished, self.service_clock);
+        if clock.publish(&timeline.group, &above.group, own, since) {
+            let timeline = &mut self.timelines[level as usize];
+            timeline.unpublished = 0;
+            timeline.published_at = self.last;
+        }
+    }
+
+    /// Where a group's node belongs: at the group's time, with what is not published yet.
+    fn target(&self, level: u32) -> VirtualTime {
+        let (timeline, above) = self.with_parent(level);
+        let unpublished = timeline.unpublished;
+        let shares = self.slab.get(timeline.node).shares;
+        let v = timeline.group.time.v().offset(above.offset);
+        v.plus(to_virtual(unpublished, shares))
+    }
+
+    /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
+    pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
+        let node = self.slab.get(index);
+        let distance = if self.service_clock.is_global() {
+            self.target(node.owned).since(node.v)
+        } else {
+            let shares = node.shares;
+            let outside = self.timelines[node.owned as usize].take_outside();
+            to_virtual(outside, shares).cast_signed()
+        };
+        if distance <= 0 || !self.service_clock.is_whole() {
+            return false;
+        }
+        let (owned, shares) = (node.owned, u64::from(node.shares));
+        self.timelines[owned as usize].missed += to_service(distance.unsigned_abs(), shares);
+        let nodes = &mut self.slab.nodes;
+        let timeline = &mut self.timelines[level as usize];
+        timeline.unqueue(nodes, index, &self.rules);
+        timeline.charge_elsewhere(&mut nodes[index as usize], distance.unsigned_abs());
+        timeline.queue(nodes, index, &self.rules);
+        true
+    }
+
+    /// A group's weight has changed: it is measured anew, here and, by the first CPU that notices, everywhere.
+    pub(super) fn reweigh(&mut self, level: u32, shares: u32) {
+        let (index, parent) = {
+            let timeline = &self.timelines[level as usize];
+            (timeline.node, timeline.parent)
+        };
+        let place = self.slab.get(index).place;
+        if place == Place::Off {
+            self.slab.get_mut(index).shares = shares;
+            let (timeline, above) = self.with_parent(level);
+            timeline.group.time.reweigh(&above.group.time, shares);
+            return;
+        }
+        if place == Place::Current {
+            // What was served so far was served at the old weight.
+            self.flush();
+        }
+        let timeline = &mut self.timelines[level as usize];
+        let own = core::mem::take(&mut timeline.unpublished);
+        let (timeline, above) = self.with_parent(level);
+        let siblings = &above.group.time;
+        GroupTime::publish_now(&timeline.group, siblings, own, self.service_clock.credit);
+        timeline.group.time.reweigh(siblings, shares);
+        let v = timeline.group.time.v().offset(above.offset);
+        let nodes = &mut self.slab.nodes;
+        let above = &mut self.timelines[parent as usize];
+        if place.is_queued() {
+            above.unqueue(nodes, index, &self.rules);
+        }
+        let node = &mut nodes[index as usize];
+        above.average.remove(node.v, node.shares);
+        above.group_load += u64::from(shares);
+        above.group_load -= u64::from(node.shares);
+        let left = i128::from(node.deadline.since(node.v)) * i128::from(node.shares);
+        node.v = v;
+        node.deadline = v.offset((left / i128::from(shares)) as i64);
+        node.shares = shares;
+        above.average.add(v, shares);
+        if place.is_queued() {
+            above.queue(nodes, index, &self.rules);
+        } else {
+            above.protect(&nodes[index as usize], &self.rules);
+            self.set_limit();
+        }
+        self.publish_entities(parent);
+    }
+
+    /// A group of which something waits here: what it is owed is not to be cut, and worth a note if it is enough.
+    pub(super) fn note_waiting(&mut self, level: u32) {
+        if !self.service_clock.is_global() {
+            return;
+        }
+        let (timeline, above) = self.with_parent(level);
+        let (time, siblings) = (&timeline.group.time, &above.group.time);
+        let lag = time.lag(siblings);
+        time.note_waiting(lag);
+        if lag > OWED_MIN {
+            siblings.note_owed(self.cpu, timeline.group.id(), lag);
+        }
+        let turns = MISSED_TURNS * u64::from(time.cpus()) * u64::from(self.rules.base_slice);
+        if timeline.tasks > 0 && timeline.missed > turns {
+            time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
+        }
+    }
+
+    /// The best choice but for groups that other CPUs are about to serve: those are passed over if that puts them behind
+    /// the next one.
+    pub(super) fn pass_over_promised(&mut self, level: u32, best: u32) -> u32 {
+        let mut aside = [(NONE, VirtualTime::default()); PASSED_OVER_MAX];
+        let (mut next, mut count) = (best, 0);
+        let (mut chosen, mut least) = (NONE, VirtualTime::default());
+        loop {
+            let expected = self.with_promised(next);
+            if chosen == NONE || expected.is_before(least) {
+                (chosen, least) = (next, expected);
+            }
+            if count == PASSED_OVER_MAX || expected == self.slab.get(next).v {
+                break;
+            }
+            let nodes = &mut self.slab.nodes;
+            let timeline = &mut self.timelines[level as usize];
+            if timeline.nr as usize <= count + 1 {
+                break;
+            }
+            timeline.unqueue(nodes, next, &self.rules);
+            aside[count] = (next, expected);
+            count += 1;
+            let Some((following, _)) = timeline.best(nodes, &self.rules) else {
+                break;
+            };
+            next = following;
+            if !self.slab.get(next).is_task() {
+                self.correct(level, next);
+            }
+        }
+        for &(index, _) in &aside[..count] {
+            self.timelines[level as usize].queue(&mut self.slab.nodes, index, &self.rules);
+        }
+        chosen
+    }
+
+    /// Tells other CPUs what a group is about to get here.
+    #[inline]
+    pub(super) fn promise(&mut self, chosen: u32) {
+        if !self.service_clock.is_global() {
+            return;
+        }
+        let node = self.slab.get(chosen);
+        let expected = node.slice;
+        if let Some(owned) = self.timelines.get_mut(node.owned as usize) {
+            owned.promised = owned.group.time.promise(expected);
+        }
+    }
+
+    /// Where a node will stand with what it is about to get on other CPUs.
+    fn with_promised(&self, index: u32) -> VirtualTime {
+        let node = self.slab.get(index);
+        if node.is_task() {
+            return node.v;
+        }
+        let pending = self.timelines[node.owned as usize].group.time.pending();
+        node.v.plus(to_virtual(pending, node.shares))
+    }
+
+    /// The choice is a group that is owed nothing: if a sibling that is waits on another CPU, that is where to pull from.
+    pub(super) fn suggest_pull(&mut self, level: u32, chosen: u32) {
+        let siblings = &self.timelines[level as usize].group.time;
+        let owned = self.slab.get(chosen).owned;
+        if let Some(inside) = self.timelines.get(owned as usize)
+            && inside.group.time.is_somebody_owed()
+            && inside.tasks > 0
+            && let Some(note) = inside.group.time.take_owed(self.cpu)
+        {
+            // Its own tasks, which wait while others of the group run elsewhere.
+            self.suggest(note);
+            return;
+        }
+        if !siblings.is_somebody_owed() {
+            return;
+        }
+        let offset = self.timelines[level as usize].offset;
+        let v = self.slab.get(chosen).v.offset(offset.wrapping_neg());
+        if !v.is_before(siblings.now())
+            && let Some(note) = siblings.take_owed(self.cpu)
+        {
+            self.suggest(note);
+        }
+    }
+
+    fn suggest(&mut self, note: Note) {
+        self.suggested = Some(Pull {
+            from: note.cpu,
+            max: 1,
+            group: note.group,
+        });
+    }
+
+    /// Whom to pull from rather than run what was picked last: set where that is of a group that is owed nothing and a
+    /// sibling that is owed something waits on another CPU. The host may pull, put the picked task back and pick again, or
+    /// leave it to the next balancing.
+    #[inline]
+    pub fn take_pull(&mut self) -> Option<Pull> {
+        let pull = self.suggested.take()?;
+        // What comes must not wait for a turn that should have been its own.
+        self.repick = true;
+        Some(pull)
+    }
+
+    /// The lag that a group comes back with on a machine of one CPU or under split weights: debt decays as V goes on.
+    #[inline]
+    pub(super) fn lag_after_absence(&mut self, level: u32) -> i64 {
+        let timeline = &mut self.timelines[level as usize];
+        timeline.take_outside();
+        let (lag, left, parent) = (timeline.lag, timeline.left_v, timeline.parent);
+        if lag >= 0 || level == ROOT || self.rules.policy == Policy::Cfs {
+            return lag;
+        }
+        let passed = self.timelines[parent as usize]
+            .reference(self.rules.policy, 0)
+            .since(left);
+        lag.saturating_add(passed.max(0)).min(0)
+    }
+}

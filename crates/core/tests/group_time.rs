@@ -1,0 +1,143 @@
+//! One virtual time a group: no debt is shed, nobody starves, in exact virtual time.
+
+mod common;
+
+use common::{Machine, SECOND, Work, usage};
+use quotient_core::{Config, GroupClock, WeightMode};
+
+/// CPUs that a group used on average since the start.
+fn cpus(machine: &Machine, path: &str) -> f64 {
+    usage(&machine.tree.find(path).unwrap()) as f64 / machine.now as f64
+}
+
+fn machine(config: Config) -> Machine {
+    let mut machine = Machine::new(config);
+    machine.check_every = 10_007;
+    machine
+}
+
+/// Spinners that fill every CPU twice.
+fn fill(machine: &mut Machine, path: &str, weight: u32) {
+    let group = machine.group(path, weight);
+    let count = machine.queues.len();
+    for number in 0..2 * count {
+        machine.spawn(number % count, &group, Work::Hog { chunk: 50_000 });
+    }
+}
+
+/// `count` tasks of a light group that sleep for a moment after each run of 0.6 ms.
+fn sleepers(config: Config, count: usize, weights: (u32, u32), seconds: u64) -> f64 {
+    let mut machine = machine(config);
+    let all = machine.queues.len();
+    let light = machine.group("light", weights.0);
+    fill(&mut machine, "heavy", weights.1);
+    let work = Work::Periodic {
+        run: 600_000,
+        sleep: 500_000,
+    };
+    for number in 0..count {
+        machine.spawn(number % all, &light, work);
+    }
+    machine.run_until(seconds * SECOND);
+    cpus(&machine, "light")
+}
+
+fn assert_near(what: &str, found: f64, entitled: f64, tolerance: f64) {
+    assert!(
+        (found / entitled - 1.0).abs() <= tolerance,
+        "{what}: {found:.4} CPUs, entitled to {entitled:.4}"
+    );
+}
+
+#[test]
+fn sleepers_that_hop_between_cpus_shed_no_debt() {
+    for count in [2_u32, 4, 8] {
+        let entitled = f64::from(count) * 0.01;
+        let found = sleepers(Config::new(count), 2, (100, 9_900), 10);
+        assert_near(&format!("{count} CPUs"), found, entitled, 0.03);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn sleepers_that_hop_between_many_cpus_shed_no_debt() {
+    for count in [64_u32, 512] {
+        let entitled = f64::from(count) * 0.01;
+        let found = sleepers(Config::new(count), 2, (100, 9_900), 2);
+        // Two tasks that want 1.09 CPUs at most.
+        assert_near(&format!("{count} CPUs"), found, entitled.min(1.05), 0.03);
+    }
+}
+
+#[test]
+fn a_steady_task_is_not_starved_by_a_busy_sibling_on_other_cpus() {
+    for (count, tasks, run, sleep) in [(4_u32, 4, 500, 1500), (8, 4, 500, 1500), (4, 8, 200, 1800)]
+    {
+        let mut machine = machine(Config::new(count));
+        machine.group("p", 100);
+        fill(&mut machine, "o", 700);
+        let (busy, steady) = (machine.group("p/a", 100), machine.group("p/b", 100));
+        let work = Work::Periodic {
+            run: run * 1_000,
+            sleep: sleep * 1_000,
+        };
+        for number in 0..tasks {
+            machine.spawn(number % count as usize, &busy, work);
+        }
+        machine.spawn(count as usize - 1, &steady, Work::Hog { chunk: 500_000 });
+        machine.run_until(10 * SECOND);
+        let entitled = f64::from(count) / 16.0;
+        assert_near("a", cpus(&machine, "p/a"), entitled, 0.03);
+        assert_near("b", cpus(&machine, "p/b"), entitled, 0.03);
+    }
+}
+
+/// Two tasks of polls of a second, in a group of weight 100 beside 200 and 300.
+fn stuck(count: u32, work: Work) -> f64 {
+    let mut machine = machine(Config::new(count));
+    for (path, weight) in [("a", 100), ("b", 200), ("c", 300)] {
+        let group = machine.group(path, weight);
+        for number in 0..count as usize {
+            machine.spawn(number, &group, Work::Hog { chunk: 250_000 });
+        }
+    }
+    let group = machine.tree.find("a").unwrap();
+    for number in 0..2 {
+        machine.spawn(number % count as usize, &group, work);
+    }
+    machine.run_until(120 * SECOND);
+    cpus(&machine, "a") / f64::from(count)
+}
+
+#[test]
+fn polls_of_a_second_are_paid_for() {
+    for count in [1, 2, 4] {
+        let yields = Work::Hog { chunk: SECOND };
+        let sleeps = Work::Periodic {
+            run: SECOND,
+            sleep: 10_000,
+        };
+        for (what, work) in [("yields", yields), ("leaves the queue", sleeps)] {
+            let found = stuck(count, work);
+            // A poll of a second is 5 % of what the group is entitled to on one CPU.
+            assert_near(&format!("{count} CPUs, {what}"), found, 1.0 / 6.0, 0.05);
+        }
+    }
+}
+
+#[test]
+fn split_weights_starve_no_sleeper() {
+    for (mode, heavy, entitled) in [
+        (WeightMode::Concur, 900, 0.2003),
+        (WeightMode::Smp, 9_900, 0.0399),
+        (WeightMode::Smp, 900, 0.3998),
+    ] {
+        let config = Config {
+            group_clock: GroupClock::PerCpu(mode),
+            ..Config::new(4)
+        };
+        let found = sleepers(config, 2, (100, heavy), 10);
+        // Weights follow what is runnable at the instant, which here changes every half millisecond.
+        assert_near(&format!("{mode:?} 100:{heavy}"), found, entitled, 0.1);
+    }
+}
