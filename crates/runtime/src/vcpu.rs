@@ -260,6 +260,12 @@ impl Vcpu {
             if RuntimeGates::events() {
                 shared.log.look_at_throttles(self.index, &queue, now);
             }
+            let picked = match (picked, queue.take_pull()) {
+                (Some(task), Some(request)) => {
+                    self.pull_instead(shared, &mut queue, task, &request, now)
+                }
+                (picked, _) => picked,
+            };
             let Some(task) = picked else {
                 drop(queue);
                 if !returning && self.pull(shared, Reason::Idle, now) {

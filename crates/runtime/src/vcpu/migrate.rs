@@ -7,8 +7,8 @@ use quotient_core::balance::{self, Reason};
 use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
-use super::switch::{changes_seat, enqueue, note_left};
-use crate::gates::RuntimeGates;
+use super::switch::{changes_seat, enqueue, note_choice, note_left};
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::{Arrival, give_back};
 use crate::shared::{OPEN, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
@@ -42,6 +42,39 @@ impl Vcpu {
         // Into the queue at once: should the host not poll this virtual CPU again soon, others must see what it took.
         let mut queue = shared.queue(self.index);
         self.admit(&mut queue, now);
+        self.take_in(shared, &mut queue, now);
+        self.waiting = queue.nr_queued();
+        true
+    }
+
+    /// `picked` is of a group that is owed nothing while a sibling that is owed something waits on another virtual CPU: pulls
+    /// that and chooses anew. Under the lock of the own queue; that of the other is only tried, so that two that pull from
+    /// each other at once go on instead.
+    #[cold]
+    pub(super) fn pull_instead(
+        &mut self,
+        shared: &Shared,
+        queue: &mut RunQueue<Task>,
+        picked: Task,
+        request: &Pull,
+        now: Nanos,
+    ) -> Option<Task> {
+        self.detach(shared, request, now);
+        if self.detached.is_empty() {
+            return Some(picked);
+        }
+        self.take_in(shared, queue, now);
+        queue.put_prev_preempt(picked, now);
+        let mut next = queue.pick(now);
+        if RuntimeGates::bandwidth() {
+            note_choice(shared, queue, next.as_mut(), now);
+        }
+        self.waiting = queue.nr_queued();
+        next
+    }
+
+    /// Queues what was detached elsewhere here.
+    fn take_in(&mut self, shared: &Shared, queue: &mut RunQueue<Task>, now: Nanos) {
         for detached in self.detached.drain(..) {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
@@ -50,11 +83,9 @@ impl Vcpu {
             if RuntimeGates::events() {
                 shared.log.migrate(&task, from as usize, self.index, now);
             }
-            enqueue(&mut queue, task, Enqueue::Migrate, now);
+            enqueue(queue, task, Enqueue::Migrate, now);
         }
-        self.waiting = queue.nr_queued();
         give_back(&mut self.detached, 0);
-        true
     }
 
     /// Takes half of what arrived at a virtual CPU during its poll in progress.

@@ -329,7 +329,12 @@ pub(super) fn changes_seat(owned: &Owned) -> bool {
 /// The run queue has chosen, with limits in force: what that took from pools may have started timers, and the task may have waited
 /// for a throttle's end.
 #[inline(never)]
-fn note_choice(shared: &Shared, queue: &RunQueue<Task>, chosen: Option<&mut Task>, now: Nanos) {
+pub(super) fn note_choice(
+    shared: &Shared,
+    queue: &RunQueue<Task>,
+    chosen: Option<&mut Task>,
+    now: Nanos,
+) {
     look_at_refill(shared);
     if let Some(task) = chosen
         && !is_calm(queue, task.owned_mut())

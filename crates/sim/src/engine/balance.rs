@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::state::NONE;
-use quotient_core::{CpuId, Enqueue, Nanos, Reason, balance};
+use quotient_core::{CpuId, Enqueue, Nanos, Pull, Reason, balance};
 use quotient_trace::Sink;
 
 impl<S: Sink> Simulation<S> {
@@ -11,14 +11,17 @@ impl<S: Sink> Simulation<S> {
         let now = Nanos(self.now);
         let me = CpuId(cpu);
         let plan = balance::plan(&self.topology, me, &self.published, reason, now);
-        let Some(request) = plan else {
-            return false;
-        };
+        plan.is_some_and(|request| self.take(cpu, &request))
+    }
+
+    /// Moves tasks as a pull says. Returns whether there were any.
+    pub(super) fn take(&mut self, cpu: u32, request: &Pull) -> bool {
+        let now = Nanos(self.now);
         let from = request.from.0;
         let mut moved = core::mem::take(&mut self.moved);
         self.cpus[from as usize]
             .queue
-            .detach_to(me, &request, now, &mut moved);
+            .detach_to(CpuId(cpu), request, now, &mut moved);
         let any = !moved.is_empty();
         for task in moved.drain(..) {
             let state = &mut self.cpus[cpu as usize];

@@ -19,6 +19,13 @@ impl<S: Sink> Simulation<S> {
         if picked.is_none() && self.waiting > 0 && self.pull(cpu, Reason::Idle) {
             picked = self.cpus[cpu as usize].queue.pick(now);
         }
+        if let (Some(task), Some(request)) = (picked, self.cpus[cpu as usize].queue.take_pull())
+            && self.take(cpu, &request)
+        {
+            let queue = &mut self.cpus[cpu as usize].queue;
+            queue.put_prev_preempt(task, now);
+            picked = queue.pick(now);
+        }
         self.count_waiting(cpu);
         self.show_throttles(cpu);
         match picked {
