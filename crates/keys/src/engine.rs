@@ -143,6 +143,18 @@ pub struct Receipt {
 pub(crate) enum Settle {
     Now,
     After(Duration),
+    /// As `Now`; and step 1 shows its work in time only.
+    Relaxed,
+}
+
+/// When threads must have seen what step 1 wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// Before step 2: that is the barrier.
+    Now,
+    /// When they next fetch the code anew, without a barrier. Invariant I does not hold until then, so a barrier is owed, which
+    /// the next flip that needs one pays: a thread that still executes the cheap form decides the old value.
+    InTime,
 }
 
 /// A change of value that is under way.
@@ -220,7 +232,11 @@ impl Engine {
     ) -> Result<Receipt, FlipError> {
         let flips: Vec<Flip> = flips_and_delays.iter().map(|&(flip, _)| flip).collect();
         let mut receipt = Receipt::default();
-        let released = self.text.release(&flips, &mut receipt);
+        let is_relaxed = flips_and_delays
+            .iter()
+            .all(|(_, settle)| *settle == Settle::Relaxed);
+        let show = if is_relaxed { Show::InTime } else { Show::Now };
+        let released = self.text.release(&flips, show, &mut receipt);
         if let Err(error) = released {
             self.account(&flips, &receipt);
             return Err(error);
@@ -249,7 +265,7 @@ impl Engine {
             self.deferred.forget(flip.key);
             let delay = match settle {
                 Settle::After(delay) => *delay,
-                Settle::Now => delay_of_rate_limit(flip.key),
+                Settle::Now | Settle::Relaxed => delay_of_rate_limit(flip.key),
             };
             if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
                 now.push(flip.key);

@@ -48,6 +48,11 @@ pub enum FlipError {
         /// The name that was asked for.
         name: String,
     },
+    /// A directive that is not `pattern`, `pattern=on` or `pattern=off`.
+    Directive {
+        /// As it was written.
+        word: String,
+    },
     /// A site that must change holds an instruction that is not ours: a debugger's breakpoint, a uprobe. It is left as
     /// it is, so the key must keep its value.
     UnexpectedOpcode {
@@ -114,6 +119,10 @@ impl fmt::Display for FlipError {
                 )
             }
             Self::UnknownKey { name } => write!(formatter, "no static key is named `{name}`"),
+            Self::Directive { word } => write!(
+                formatter,
+                "`{word}` is not `pattern`, `pattern=on` or `pattern=off`"
+            ),
             Self::UnexpectedOpcode {
                 key,
                 address,

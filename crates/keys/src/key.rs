@@ -184,6 +184,17 @@ impl Key {
         self.flip(Action::Enable, Settle::Now)
     }
 
+    /// As [`Key::enable`], without a barrier: for tracing, where it does not matter that some threads take the old branch for
+    /// some microseconds more. Until a thread next fetches the code anew (when it takes an interrupt, at the latest when it is
+    /// scheduled again) it may go on as before, even after this has returned and whatever synchronised it with the caller.
+    /// In modes other than [`Mode::Biased`](crate::Mode::Biased) this is [`Key::enable`].
+    ///
+    /// # Errors
+    /// As [`Key::enable`].
+    pub fn enable_relaxed(&'static self) -> Result<Receipt, FlipError> {
+        self.flip(Action::Enable, Settle::Relaxed)
+    }
+
     /// Turns the key off if nobody but a single holder has it on: count 1 becomes 0, 0 stays.
     ///
     /// # Errors

@@ -71,6 +71,7 @@ mod array;
 pub mod bench;
 mod branched;
 mod combine;
+mod control;
 mod counting;
 mod deferred;
 mod engine;
@@ -83,6 +84,7 @@ mod registry;
 mod status;
 mod text;
 
+pub use control::{set_as_directed, set_by_environment, set_by_prefix, set_matching};
 pub use engine::{
     Change, Receipt, allow_writable_code, disable_transaction, enable_transaction, patch,
     patch_all, patch_keys, set_mode, set_writes, soften_all, status, transaction,

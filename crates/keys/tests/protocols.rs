@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use common::in_mode;
 use quotient_keys::{
     Change, FlipError, Key, Mode, disable_transaction, enable_transaction, find, keys, patch_all,
-    patch_keys, set_by_name, set_mode, soften_all, static_branch, static_branch_likely, static_key,
-    status, transaction,
+    patch_keys, set_as_directed, set_by_name, set_by_prefix, set_matching, set_mode, soften_all,
+    static_branch, static_branch_likely, static_key, status, transaction,
 };
 
 static_key! {
@@ -38,6 +38,10 @@ static_key! {
     static LONELY = false;
     /// Is held by guards.
     static HELD = false, as "test.held";
+    /// Is enabled without a barrier.
+    static RELAXED = false;
+    /// Has no site either.
+    static LONELY_TOO = false;
     /// Is an array.
     static STAGES = [false; 12], as "test.stages";
     /// Is left out.
@@ -101,6 +105,7 @@ fn one(number: u32) -> bool {
         0 => static_branch!(COUNTED),
         1 => static_branch!(LATER),
         2 => static_branch!(FLAPPING),
+        4 => static_branch!(RELAXED),
         _ => static_branch!(NAMED),
     }
 }
@@ -462,6 +467,47 @@ fn keys_are_found_and_flipped_by_name() {
     assert_eq!(error.to_string(), "no static key is named `no such key`");
     LONELY.enable().expect("a key without sites flips");
     assert!(LONELY.is_enabled());
+}
+
+#[test]
+fn many_keys_are_set_by_name_in_one_transaction() {
+    let Some(_guard) = in_mode(Mode::Biased) else {
+        return;
+    };
+    let on = set_by_prefix("test.stages", true).expect("nothing hinders");
+    assert_eq!((on.flipped, on.barriers), (12, 1));
+    assert_eq!(stages(), [true; 3]);
+    let off = set_matching("test.stages[1?]", false).expect("nothing hinders");
+    assert_eq!(off.flipped, 2);
+    assert_eq!(stages(), [true, true, false]);
+    let set = set_as_directed("test.stages[*]=off, test.stages[1]").expect("nothing hinders");
+    assert_eq!((set.flipped, stages()), (9, [false, true, false]));
+    let unknown = set_as_directed("test.stages[0], nobody.*").expect_err("no such key");
+    assert!(matches!(unknown, FlipError::UnknownKey { name } if name == "nobody.*"));
+    assert_eq!(stages(), [false, true, false], "all or nothing");
+    set_by_prefix("test.stages", false).expect("nothing hinders");
+}
+
+#[test]
+fn a_relaxed_enable_leaves_its_barrier_to_the_next() {
+    let Some(_guard) = in_mode(Mode::Biased) else {
+        return;
+    };
+    let on = RELAXED.enable_relaxed().expect("nothing hinders");
+    assert_eq!((on.flipped, on.sites, on.barriers), (1, 1, 0));
+    assert!(one(4), "this thread has made system calls since");
+    RELAXED.disable().expect("nothing hinders");
+    RELAXED.enable_relaxed().expect("nothing hinders");
+    let next = NAMED.enable().expect("nothing hinders");
+    assert_eq!(next.barriers, 1);
+    NAMED.disable().expect("nothing hinders");
+    RELAXED.disable().expect("nothing hinders");
+    assert!(!one(4));
+    // Nothing to write, and still a debt to pay.
+    RELAXED.enable_relaxed().expect("nothing hinders");
+    assert_eq!(LONELY_TOO.enable().expect("nothing hinders").barriers, 1);
+    LONELY_TOO.disable().expect("nothing hinders");
+    RELAXED.disable().expect("nothing hinders");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! No patching: every site is a load of the key, so there is nothing to release and nothing to settle.
 
 use super::Figures;
-use crate::engine::{Flip, Receipt};
+use crate::engine::{Flip, Receipt, Show};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
 use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
@@ -60,6 +60,7 @@ impl Text {
     pub(crate) fn release(
         &mut self,
         _flips: &[Flip],
+        _show: Show,
         _receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
         Ok(())

@@ -27,7 +27,7 @@ use self::protocol::Conversion;
 use self::table::Table;
 use self::writer::Tools;
 use super::Figures;
-use crate::engine::{Flip, Receipt};
+use crate::engine::{Flip, Receipt, Show};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
 use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
@@ -190,8 +190,15 @@ impl Text {
     pub(crate) fn release(
         &mut self,
         flips: &[Flip],
+        show: Show,
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
+        // Breakpoints must not stay: the modes that go through them show each step.
+        let show = if self.mode == Mode::Biased {
+            show
+        } else {
+            Show::Now
+        };
         let candidates = flips.iter().map(|flip| self.table.sites_of(flip.key).len());
         let mut work = Vec::with_capacity(candidates.sum());
         for flip in flips {
@@ -203,7 +210,7 @@ impl Text {
                 }
             }
         }
-        self.make_jumps(work, receipt)
+        self.make_jumps(work, show, receipt)
     }
 
     /// Whether a site has to be rewritten to become a jump.
@@ -234,13 +241,21 @@ impl Text {
     }
 
     /// `work` holds sites that are ours.
-    fn make_jumps(&mut self, mut work: Vec<u32>, receipt: &mut Receipt) -> Result<(), FlipError> {
+    fn make_jumps(
+        &mut self,
+        mut work: Vec<u32>,
+        show: Show,
+        receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
         if work.is_empty() {
-            return self.pay_barrier(receipt);
+            return match show {
+                Show::Now => self.pay_barrier(receipt),
+                Show::InTime => Ok(()),
+            };
         }
         // The order of addresses; the run of each key is ascending already.
         work.sort_unstable();
-        self.convert(&work, Form::Jump, receipt)
+        self.convert(&work, Form::Jump, show, receipt)
     }
 
     /// Repeats a barrier that failed.
@@ -281,7 +296,7 @@ impl Text {
         }
         work.sort_unstable();
         let lost = matches!(
-            self.convert(&work, rest, receipt),
+            self.convert(&work, rest, Show::Now, receipt),
             Err(FlipError::Unpatchable { .. } | FlipError::BarrierFailed { .. })
         );
         if lost && self.table.is_neutral() {
@@ -292,7 +307,13 @@ impl Text {
     }
 
     /// Brings sites to a form by the protocol of the mode. `work` ascends and is not empty.
-    fn convert(&mut self, work: &[u32], to: Form, receipt: &mut Receipt) -> Result<(), FlipError> {
+    fn convert(
+        &mut self,
+        work: &[u32],
+        to: Form,
+        show: Show,
+        receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
         if self.mode.traps() {
             self.refuse_traps()?;
         }
@@ -303,7 +324,7 @@ impl Text {
             work.len().max(1)
         };
         for part in work.chunks(together) {
-            self.convert_part(part, to, receipt)?;
+            self.convert_part(part, to, show, receipt)?;
         }
         Ok(())
     }
@@ -326,11 +347,12 @@ impl Text {
         &mut self,
         work: &[u32],
         to: Form,
+        show: Show,
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
         let mut conversion = Conversion::new(&mut self.table.sites, work, to, &mut self.tools);
         let result = match self.mode {
-            Mode::Biased | Mode::Soft => conversion.direct(work),
+            Mode::Biased | Mode::Soft => conversion.direct(work, show),
             #[cfg(target_arch = "x86_64")]
             Mode::Strict => conversion.strict(work),
             #[cfg(target_arch = "x86_64")]
@@ -344,8 +366,12 @@ impl Text {
         match &result {
             Ok(()) => {
                 receipt.sites += work.len();
-                // Whatever was owed, the barrier after these jumps covers it.
-                self.barrier_owed &= to != Form::Jump;
+                match (to, show) {
+                    // Whatever was owed, the barrier after these jumps covers it.
+                    (Form::Jump, Show::Now) => self.barrier_owed = false,
+                    (Form::Jump, Show::InTime) => self.barrier_owed = true,
+                    _ => {}
+                }
             }
             Err(_) => self.barrier_owed = true,
         }
@@ -382,7 +408,8 @@ impl Text {
                 work.push(index);
             }
         }
-        self.make_jumps(work, receipt).map_err(ModeError::Flip)?;
+        self.make_jumps(work, Show::Now, receipt)
+            .map_err(ModeError::Flip)?;
         if mode.traps() {
             refuse_blocked_traps().map_err(ModeError::Flip)?;
             if trap::install(&self.table).is_err() {

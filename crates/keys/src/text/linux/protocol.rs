@@ -32,7 +32,7 @@ use super::arch::batch::{BatchQueue, Refusal};
 use super::arch::site::{Form, Site};
 use super::barrier;
 use super::writer::{CodeWriter, Edit, Tools, WriteError};
-use crate::engine::Receipt;
+use crate::engine::{Receipt, Show};
 use crate::error::FlipError;
 use crate::mode::Writer;
 
@@ -75,14 +75,14 @@ impl<'a> Conversion<'a> {
         self.writer.used
     }
 
-    pub(super) fn direct(&mut self, work: &[u32]) -> Result<(), FlipError> {
+    pub(super) fn direct(&mut self, work: &[u32], show: Show) -> Result<(), FlipError> {
         debug_assert!(
             work.iter()
                 .all(|&index| self.sites[index as usize].form != Form::Nop),
             "a nop and a jump differ in more than one byte"
         );
         self.write_first_bytes(work, self.to)?;
-        if self.to == Form::Jump {
+        if self.to == Form::Jump && show == Show::Now {
             self.barrier()
         } else {
             Ok(())
