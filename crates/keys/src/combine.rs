@@ -151,14 +151,12 @@ pub(crate) fn together(
     for key in &unchanged {
         key.step.key.counts.holders.settle();
     }
-    let flips: Vec<(Flip, Settle)> = flipped
+    let flips: Vec<Flip> = flipped
         .iter()
-        .map(|owned| {
-            let flip = Flip {
-                key: owned.step.key,
-                target: owned.target(),
-            };
-            (flip, owned.settle)
+        .map(|owned| Flip {
+            key: owned.step.key,
+            target: owned.target(),
+            settle: owned.settle,
         })
         .collect();
     match engine.flip_together(&flips) {

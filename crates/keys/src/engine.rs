@@ -162,12 +162,15 @@ pub(crate) enum Show {
 pub(crate) struct Flip {
     pub(crate) key: &'static Key,
     pub(crate) target: bool,
+    pub(crate) settle: Settle,
 }
 
 pub(crate) struct Engine {
     pub(crate) text: Text,
     pub(crate) deferred: Deferred,
     barriers: u64,
+    /// Keys that are settled at once: kept, because fresh memory would be most of a small flip's instructions.
+    now: Vec<&'static Key>,
 }
 
 impl Engine {
@@ -176,6 +179,7 @@ impl Engine {
             text: Text::new(),
             deferred: Deferred::new(),
             barriers: 0,
+            now: Vec::new(),
         }
     }
 
@@ -186,13 +190,14 @@ impl Engine {
         settle: Settle,
     ) -> Result<Receipt, FlipError> {
         self.text.look();
+        if let [step] = steps {
+            return self.make(step, settle);
+        }
         refuse_duplicates(steps)?;
         let mut reserved = Reserved::default();
-        let result = self.reserve(steps, &mut reserved).and_then(|()| {
-            let flips: Vec<(Flip, Settle)> =
-                reserved.flips.iter().map(|&flip| (flip, settle)).collect();
-            self.flip_together(&flips)
-        });
+        let result = self
+            .reserve(steps, settle, &mut reserved)
+            .and_then(|()| self.flip_together(&reserved.flips));
         if result.is_ok() {
             for (key, holder) in reserved.late {
                 key.counts.holders.add(holder);
@@ -205,7 +210,31 @@ impl Engine {
         result
     }
 
-    fn reserve(&mut self, steps: &[Step], reserved: &mut Reserved) -> Result<(), FlipError> {
+    /// One step.
+    fn make(&mut self, step: &Step, settle: Settle) -> Result<Receipt, FlipError> {
+        registry::register(step.key);
+        let holders = &step.key.counts.holders;
+        let Applied::Owned(before) = holders.apply(step)? else {
+            return Ok(Receipt::default());
+        };
+        let flip = Flip {
+            key: step.key,
+            target: holders.load().sum() > 0,
+            settle,
+        };
+        let result = self.flip_together(&[flip]);
+        if result.is_err() {
+            holders.restore(before);
+        }
+        result
+    }
+
+    fn reserve(
+        &mut self,
+        steps: &[Step],
+        settle: Settle,
+        reserved: &mut Reserved,
+    ) -> Result<(), FlipError> {
         for &step in steps {
             registry::register(step.key);
             let holders = &step.key.counts.holders;
@@ -219,6 +248,7 @@ impl Engine {
                 reserved.flips.push(Flip {
                     key: step.key,
                     target: holders.load().sum() > 0,
+                    settle,
                 });
             }
         }
@@ -226,45 +256,40 @@ impl Engine {
     }
 
     /// The three steps, for keys whose counts are owned.
-    pub(crate) fn flip_together(
-        &mut self,
-        flips_and_delays: &[(Flip, Settle)],
-    ) -> Result<Receipt, FlipError> {
-        let flips: Vec<Flip> = flips_and_delays.iter().map(|&(flip, _)| flip).collect();
+    pub(crate) fn flip_together(&mut self, flips: &[Flip]) -> Result<Receipt, FlipError> {
         let mut receipt = Receipt::default();
-        let is_relaxed = flips_and_delays
-            .iter()
-            .all(|(_, settle)| *settle == Settle::Relaxed);
+        let is_relaxed = flips.iter().all(|flip| flip.settle == Settle::Relaxed);
         let show = if is_relaxed { Show::InTime } else { Show::Now };
-        let released = self.text.release(&flips, show, &mut receipt);
+        let released = self.text.release(flips, show, &mut receipt);
         if let Err(error) = released {
-            self.account(&flips, &receipt);
+            self.account(flips, &receipt);
             return Err(error);
         }
-        for flip in &flips {
+        for flip in flips {
             flip.key.store_state(flip.target);
         }
         // Where stores may be reordered, no cheap form gets ahead of the state.
         fence(Ordering::SeqCst);
-        for flip in &flips {
+        for flip in flips {
             flip.key.counts.holders.settle();
         }
-        self.settle(flips_and_delays, &mut receipt);
+        self.settle(flips, &mut receipt);
         receipt.flipped = flips.len();
-        for flip in &flips {
+        for flip in flips {
             flip.key.counts.flips.fetch_add(1, Ordering::Relaxed);
         }
-        self.account(&flips, &receipt);
+        self.account(flips, &receipt);
         Ok(receipt)
     }
 
     /// Step 3, now or later, for the keys that changed.
-    fn settle(&mut self, flips: &[(Flip, Settle)], receipt: &mut Receipt) {
-        let mut now = Vec::with_capacity(flips.len());
-        for (flip, settle) in flips {
+    fn settle(&mut self, flips: &[Flip], receipt: &mut Receipt) {
+        let mut now = core::mem::take(&mut self.now);
+        now.clear();
+        for flip in flips {
             self.deferred.forget(flip.key);
-            let delay = match settle {
-                Settle::After(delay) => *delay,
+            let delay = match flip.settle {
+                Settle::After(delay) => delay,
                 Settle::Now | Settle::Relaxed => delay_of_rate_limit(flip.key),
             };
             if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
@@ -272,6 +297,7 @@ impl Engine {
             }
         }
         self.settle_keys(&now, receipt);
+        self.now = now;
     }
 
     fn settle_keys(&mut self, keys: &[&'static Key], receipt: &mut Receipt) {
@@ -279,9 +305,9 @@ impl Engine {
             return;
         }
         self.text.settle(keys, receipt);
-        let now_ns = ns_since_epoch();
         for key in keys {
             if key.counts.rate_limit_ns.load(Ordering::Relaxed) != 0 {
+                let now_ns = ns_since_epoch();
                 key.counts.settled_at_ns.store(now_ns, Ordering::Relaxed);
             }
         }
@@ -297,6 +323,7 @@ impl Engine {
             .map(|&key| Flip {
                 key,
                 target: key.state(),
+                settle: Settle::Now,
             })
             .collect();
         self.account(&flips, &receipt);

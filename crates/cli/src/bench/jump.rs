@@ -116,7 +116,7 @@ fn measure(
     let mut rows = Vec::new();
     for (&variant, times) in variants.iter().zip(&times) {
         let taken = test.run(variant, CHECKED);
-        let expected = if on && variant != Variant::None {
+        let expected = if on && variant.has_branch() {
             CHECKED
         } else {
             0
@@ -160,18 +160,23 @@ fn row(variant: Variant, on: bool, executed: Option<Executed>, times: &[f64], ta
     }
 }
 
-/// Fills in what each row has more than the first, which has no branch.
+/// Fills in what each row has more than the one of its shape that has no branch.
 fn compare(rows: &mut [Row]) {
-    let Some((base_ns, base_instructions)) = rows.first().map(|row| (row.ns, row.instructions))
-    else {
-        return;
-    };
-    for row in rows {
-        row.more_ns = row.ns - base_ns;
-        row.more_instructions = row
-            .instructions
-            .zip(base_instructions)
-            .map(|(instructions, base)| instructions - base);
+    for variant in Variant::ALL {
+        let figures = |wanted: Variant| {
+            let row = rows.iter().find(|row| row.variant == wanted.name())?;
+            Some((row.ns, row.instructions))
+        };
+        let Some((base_ns, base_instructions)) = figures(variant.base()) else {
+            continue;
+        };
+        for row in rows.iter_mut().filter(|row| row.variant == variant.name()) {
+            row.more_ns = row.ns - base_ns;
+            row.more_instructions = row
+                .instructions
+                .zip(base_instructions)
+                .map(|(instructions, base)| instructions - base);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Rival;
 use crate::error::FlipError;
@@ -14,6 +14,8 @@ use crate::{static_branch_unlikely, static_key};
 static_key! {
     /// Decides the branch of the measured loop.
     static JUMP = false, as "bench.jump";
+    /// Decides whether the measured leaf function calls.
+    static LEAF = false, as "bench.leaf";
 }
 
 /// What the branch depends on.
@@ -29,17 +31,39 @@ pub enum Variant {
     PlainBool,
     /// A key of the crate `static-keys`.
     Rival,
+    /// A call of a leaf function without a branch.
+    Leaf,
+    /// The same, with a cold call behind a key of this crate.
+    LeafKey,
+    /// The same, with a cold call behind a relaxed load.
+    LeafAtomic,
 }
 
 impl Variant {
     /// All, the base of the comparison first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::None,
         Self::Key,
         Self::RelaxedAtomic,
         Self::PlainBool,
         Self::Rival,
+        Self::Leaf,
+        Self::LeafKey,
+        Self::LeafAtomic,
     ];
+
+    /// The variant without a branch that it is compared with.
+    pub const fn base(self) -> Self {
+        match self {
+            Self::Leaf | Self::LeafKey | Self::LeafAtomic => Self::Leaf,
+            _ => Self::None,
+        }
+    }
+
+    /// Whether there is a branch.
+    pub const fn has_branch(self) -> bool {
+        !matches!(self, Self::None | Self::Leaf)
+    }
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
@@ -49,6 +73,9 @@ impl Variant {
             Self::RelaxedAtomic => "relaxed-atomic",
             Self::PlainBool => "static-bool",
             Self::Rival => "static-keys-crate",
+            Self::Leaf => "leaf",
+            Self::LeafKey => "leaf, key",
+            Self::LeafAtomic => "leaf, relaxed",
         }
     }
 }
@@ -90,9 +117,10 @@ impl JumpTest {
     /// As [`crate::Key::set`].
     pub fn set(&mut self, variant: Variant, on: bool) -> Result<(), FlipError> {
         match variant {
-            Variant::None => {}
+            Variant::None | Variant::Leaf => {}
             Variant::Key => return JUMP.set(on).map(|_| ()),
-            Variant::RelaxedAtomic => ATOMIC.store(on, Ordering::Relaxed),
+            Variant::LeafKey => return LEAF.set(on).map(|_| ()),
+            Variant::RelaxedAtomic | Variant::LeafAtomic => ATOMIC.store(on, Ordering::Relaxed),
             // SAFETY: see `Plain`.
             Variant::PlainBool => unsafe { *PLAIN.0.get() = on },
             Variant::Rival => {
@@ -118,6 +146,9 @@ impl JumpTest {
             Variant::RelaxedAtomic => relaxed_atomic(iterations),
             Variant::PlainBool => plain_bool(iterations),
             Variant::Rival => self.rival.as_ref().map_or(0, |rival| rival.run(iterations)),
+            Variant::Leaf => call_leaf(leaf, iterations),
+            Variant::LeafKey => call_leaf(leaf_key, iterations),
+            Variant::LeafAtomic => call_leaf(leaf_atomic, iterations),
         }
     }
 }
@@ -153,6 +184,49 @@ looped!(plain_bool, {
     unsafe { *PLAIN.0.get() }
 });
 
+/// Calls of [`leaf_called`].
+static CALLED: AtomicU64 = AtomicU64::new(0);
+
+#[cold]
+#[inline(never)]
+fn leaf_called(left: u64, right: u64) {
+    black_box((left, right));
+    CALLED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[inline(never)]
+fn leaf(left: u64, right: u64) -> u64 {
+    left.wrapping_mul(right)
+}
+
+#[inline(never)]
+fn leaf_key(left: u64, right: u64) -> u64 {
+    if static_branch_unlikely!(LEAF) {
+        leaf_called(left, right);
+    }
+    left.wrapping_mul(right)
+}
+
+#[inline(never)]
+fn leaf_atomic(left: u64, right: u64) -> u64 {
+    if ATOMIC.load(Ordering::Relaxed) {
+        leaf_called(left, right);
+    }
+    left.wrapping_mul(right)
+}
+
+/// The same loop for every leaf, so that only the leaf differs; returns how often it called.
+#[inline(never)]
+fn call_leaf(leaf: fn(u64, u64) -> u64, iterations: u64) -> u64 {
+    let before = CALLED.load(Ordering::Relaxed);
+    let mut product = 1;
+    for iteration in 0..iterations {
+        product = leaf(black_box(product), iteration | 1);
+    }
+    black_box(product);
+    CALLED.load(Ordering::Relaxed) - before
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,7 +238,7 @@ mod tests {
         for variant in Variant::ALL {
             for on in [true, false] {
                 test.set(variant, on).expect("nothing hinders");
-                let expected = if on && variant != Variant::None && test.has(variant) {
+                let expected = if on && variant.has_branch() && test.has(variant) {
                     10
                 } else {
                     0

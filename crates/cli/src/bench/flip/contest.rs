@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use quotient_keys::bench::Rival;
-use quotient_keys::{Mode, set_mode};
+use quotient_keys::{Mode, Writes, set_mode, set_writes};
 
 use super::super::goal::Goal;
 use super::super::statistics::Spread;
@@ -27,6 +27,7 @@ struct Block {
     one_by_one_to_int3: f64,
     one_by_one_to_biased: f64,
     rival_to_biased: Option<(f64, f64)>,
+    rival_to_coalesced: Option<(f64, f64)>,
 }
 
 /// Measures the ratios and says whether they are what was promised.
@@ -44,18 +45,25 @@ pub fn goals(measuring: &Measuring<'_>, rival: &mut Option<Rival>) -> Result<Vec
         let one_by_one = measuring.times(Mode::OneByOne, SITES, SHARE_TIME)?;
         let int3 = measuring.times(Mode::Int3, SITES, SHARE_TIME)?;
         let biased = measuring.times(Mode::Biased, SITES, SHARE_TIME)?;
+        set_writes(Writes::Coalesced);
+        let coalesced = measuring.times(Mode::Biased, SITES, SHARE_TIME)?;
+        set_writes(Writes::Exact);
         let rival = rival
             .as_mut()
             .map(|rival| measuring.rival_times(rival, SITES, SHARE_TIME));
+        let rival_to = |ours: &Times| {
+            rival.as_ref().map(|rival: &Times| {
+                (
+                    rival.enable_us() / ours.enable_us(),
+                    rival.disable_us() / ours.disable_us(),
+                )
+            })
+        };
         measured.push(Block {
             one_by_one_to_int3: one_by_one.enable_us() / int3.enable_us(),
             one_by_one_to_biased: one_by_one.enable_us() / biased.enable_us(),
-            rival_to_biased: rival.map(|rival: Times| {
-                (
-                    rival.enable_us() / biased.enable_us(),
-                    rival.disable_us() / biased.disable_us(),
-                )
-            }),
+            rival_to_biased: rival_to(&biased),
+            rival_to_coalesced: rival_to(&coalesced),
         });
     }
     set_mode(Mode::Biased).map_err(Failure::during("cannot change the mode"))?;
@@ -82,6 +90,16 @@ pub fn goals(measuring: &Measuring<'_>, rival: &mut Option<Rival>) -> Result<Vec
         (
             "56 sites, static-keys crate / biased, disable, times",
             of(&|block| block.rival_to_biased.map(|(_, disable)| disable)),
+            1000.0,
+        ),
+        (
+            "56 sites, static-keys crate / biased and coalesced, enable, times",
+            of(&|block| block.rival_to_coalesced.map(|(enable, _)| enable)),
+            250.0,
+        ),
+        (
+            "56 sites, static-keys crate / biased and coalesced, disable, times",
+            of(&|block| block.rival_to_coalesced.map(|(_, disable)| disable)),
             1000.0,
         ),
     ];

@@ -14,18 +14,22 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use quotient_keys::bench::{Lookup, Rival, trap_ns};
-use quotient_keys::{Mode, set_mode, status};
+use quotient_keys::{Mode, Writes, set_mode, set_writes, status};
 use serde::Serialize;
 
 use self::peer::{Peer, Times};
 use self::sites::{Subject, subjects};
-use self::syscalls::Confirmation;
+use self::syscalls::{Confirmation, Cost};
 pub use self::syscalls::{FlipProbeArguments, probe};
 use super::goal::{self, Goal};
 use super::{KeysArguments, print_json};
 use crate::demo::confine;
 use crate::failure::Failure;
 
+/// The biased mode with [`Writes::Coalesced`].
+const COALESCED: &str = "biased, coalesced";
+/// Numbers of sites whose flips are counted.
+const COUNTED: [usize; 3] = [1, 56, 4096];
 /// Time spent on one row.
 const ROW_TIME: Duration = Duration::from_millis(250);
 /// The same with `--quick`.
@@ -84,6 +88,10 @@ struct Results {
     /// The least that a trap costs, ns.
     trap_ns: Option<f64>,
     confirmed: Vec<Confirmation>,
+    /// What a pair of flips costs, by other programs' count.
+    costs: Vec<Cost>,
+    /// One barrier beside a running peer, microseconds.
+    barrier_us: Option<f64>,
     goals: Vec<Goal>,
 }
 
@@ -153,6 +161,12 @@ fn measure(arguments: &KeysArguments, results: &mut Results) -> Result<(), Failu
         .into_iter()
         .filter_map(|mode| barriers(mode).map(|(on, off)| syscalls::confirm(mode, 56, on + off)))
         .collect();
+    results.costs = COUNTED
+        .into_iter()
+        .flat_map(|sites| {
+            [Writes::Exact, Writes::Coalesced].map(|writes| syscalls::cost(sites, writes))
+        })
+        .collect();
     Ok(())
 }
 
@@ -176,15 +190,37 @@ impl Measuring<'_> {
                 }
             }
         }
+        set_writes(Writes::Coalesced);
+        for subject in self
+            .subjects
+            .iter()
+            .filter(|subject| subject.layout == "dense")
+        {
+            let row = self.row(Mode::Biased, subject)?;
+            keep(Row {
+                mode: COALESCED,
+                ..row
+            });
+        }
+        set_writes(Writes::Exact);
         for sites in Rival::SITES {
             if let Some(rival) = &mut rival {
                 keep(self.rival_row(rival, sites)?);
             }
         }
         let contest = contest::goals(self, &mut rival)?;
+        results.barrier_us = Self::barrier_us(&results.rows);
         results.goals = own_goals(&results.rows);
         results.goals.extend(contest);
         Ok(())
+    }
+
+    /// A barrier's own cost: what enabling one site takes more than disabling it, which writes as much.
+    fn barrier_us(rows: &[Row]) -> Option<f64> {
+        let row = rows.iter().find(|row| {
+            row.mode == Mode::Biased.name() && row.sites == 1 && row.layout == "dense"
+        })?;
+        Some(row.enable_us - row.disable_us)
     }
 
     fn row_time(&self) -> Duration {
@@ -349,18 +385,16 @@ fn own_goals(rows: &[Row]) -> Vec<Goal> {
             .find(|row| row.mode == mode.name() && row.sites == sites && row.layout == "dense")
     };
     let mut goals = Vec::new();
-    if let Some(dense) = find(Mode::Biased, 4096) {
-        let (on, off) = (dense.enable_us, dense.disable_us);
-        goals.push(Goal::at_most(
-            "4096 dense sites, biased enable, us",
-            on,
-            DENSE_US_MAX,
-        ));
-        goals.push(Goal::at_most(
-            "4096 dense sites, biased disable, us",
-            off,
-            DENSE_US_MAX,
-        ));
+    for name in [Mode::Biased.name(), COALESCED] {
+        let dense = rows
+            .iter()
+            .find(|row| row.mode == name && row.sites == 4096 && row.layout == "dense");
+        if let Some(dense) = dense {
+            for (what, us) in [("enable", dense.enable_us), ("disable", dense.disable_us)] {
+                let name = format!("4096 dense sites, {name} {what}, us");
+                goals.push(Goal::at_most(&name, us, DENSE_US_MAX));
+            }
+        }
     }
     for (mode, on, off) in [
         (Mode::Biased, 1.0, 0.0),
@@ -430,6 +464,13 @@ fn print_end(results: &Results) {
     }
     for confirmed in &results.confirmed {
         confirmed.print();
+    }
+    println!("\nflipping on and off in the biased mode, as strace and callgrind count it");
+    for cost in &results.costs {
+        cost.print();
+    }
+    if let Some(us) = results.barrier_us {
+        println!("a barrier beside a running peer: {us:.1} us");
     }
     goal::print(&results.goals);
 }

@@ -12,7 +12,7 @@
 //! | W2 | one of 100,000, the shell stays | once: set up, 100,000 rounds |
 //! | W3 | the same, the shell becomes pipe-test | 100,000 rounds, set-up not counted |
 
-mod callgrind;
+pub(super) mod callgrind;
 mod gates;
 mod host;
 mod print;

@@ -53,6 +53,8 @@ pub(crate) struct Text {
     barrier_owed: bool,
     displaced: u64,
     tools: Tools,
+    /// The sites of the conversion in work, kept for the next.
+    work: Vec<u32>,
 }
 
 impl Text {
@@ -71,6 +73,7 @@ impl Text {
             barrier_owed: false,
             displaced: 0,
             tools: Tools::new(),
+            work: Vec::new(),
         }
     }
 
@@ -199,25 +202,41 @@ impl Text {
         } else {
             Show::Now
         };
-        let candidates = flips.iter().map(|flip| self.table.sites_of(flip.key).len());
-        let mut work = Vec::with_capacity(candidates.sum());
+        let mut work = core::mem::take(&mut self.work);
+        work.clear();
+        let result = self
+            .collect_releases(flips, &mut work)
+            .and_then(|()| self.make_jumps(&mut work, show, receipt));
+        self.work = work;
+        result
+    }
+
+    fn collect_releases(&mut self, flips: &[Flip], work: &mut Vec<u32>) -> Result<(), FlipError> {
         for flip in flips {
-            for position in 0..self.table.sites_of(flip.key).len() {
-                let index = self.table.sites_of(flip.key)[position];
-                let site = &self.table.sites[index as usize];
-                if site.bias != flip.target && self.must_change(index)? {
+            let run = self.table.run_of(flip.key);
+            work.reserve(run.len());
+            for position in run {
+                let index = self.table.by_key[position];
+                if self.table.sites[index as usize].bias != flip.target
+                    && self.must_change(index)?
+                {
                     work.push(index);
                 }
             }
         }
-        self.make_jumps(work, show, receipt)
+        Ok(())
     }
 
     /// Whether a site has to be rewritten to become a jump.
     ///
     /// # Errors
     /// [`FlipError::UnexpectedOpcode`]: it holds a cheap form, as far as we know, under somebody else's instruction.
+    #[inline]
     fn must_change(&mut self, index: u32) -> Result<bool, FlipError> {
+        let site = &self.table.sites[index as usize];
+        if site.is_ours() {
+            return Ok(site.form != Form::Jump);
+        }
         self.learn(index);
         let site = &self.table.sites[index as usize];
         if site.form == Form::Jump {
@@ -228,11 +247,9 @@ impl Text {
     }
 
     /// Takes note of what is really there, if it is a form of ours.
+    #[cold]
     fn learn(&mut self, index: u32) {
         let site = &mut self.table.sites[index as usize];
-        if site.is_ours() {
-            return;
-        }
         if let Some(form) = site.resting_form() {
             site.set_form(form);
             // Who wrote it may not have shown it to every thread.
@@ -243,7 +260,7 @@ impl Text {
     /// `work` holds sites that are ours.
     fn make_jumps(
         &mut self,
-        mut work: Vec<u32>,
+        work: &mut [u32],
         show: Show,
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
@@ -253,9 +270,11 @@ impl Text {
                 Show::InTime => Ok(()),
             };
         }
-        // The order of addresses; the run of each key is ascending already.
-        work.sort_unstable();
-        self.convert(&work, Form::Jump, show, receipt)
+        // The order of addresses; the run of a single key has it already.
+        if !work.is_sorted() {
+            work.sort_unstable();
+        }
+        self.convert(work, Form::Jump, show, receipt)
     }
 
     /// Repeats a barrier that failed.
@@ -275,28 +294,45 @@ impl Text {
             Mode::Biased | Mode::Strict => Form::Test,
             Mode::Int3 | Mode::OneByOne => Form::Nop,
         };
-        let candidates = keys.iter().map(|key| self.table.sites_of(key).len());
-        let mut work = Vec::with_capacity(candidates.sum());
+        let mut work = core::mem::take(&mut self.work);
+        work.clear();
         for key in keys {
             let value = key.state();
-            for position in 0..self.table.sites_of(key).len() {
-                let index = self.table.sites_of(key)[position];
-                if self.table.sites[index as usize].bias != value {
+            let run = self.table.run_of(key);
+            work.reserve(run.len());
+            for position in run {
+                let index = self.table.by_key[position];
+                let site = &self.table.sites[index as usize];
+                if site.bias != value || self.is_foreign(index) {
                     continue;
                 }
-                self.learn(index);
-                let site = &self.table.sites[index as usize];
-                if site.form != rest && site.is_ours() {
+                if self.table.sites[index as usize].form != rest {
                     work.push(index);
                 }
             }
         }
-        if work.is_empty() {
-            return;
+        if !work.is_empty() {
+            if keys.len() > 1 {
+                work.sort_unstable();
+            }
+            self.rest(&work, rest, receipt);
         }
-        work.sort_unstable();
+        self.work = work;
+    }
+
+    /// Whether a site holds somebody else's instruction, after a look at what is really there.
+    #[inline]
+    fn is_foreign(&mut self, index: u32) -> bool {
+        if self.table.sites[index as usize].is_ours() {
+            return false;
+        }
+        self.learn(index);
+        !self.table.sites[index as usize].is_ours()
+    }
+
+    fn rest(&mut self, work: &[u32], rest: Form, receipt: &mut Receipt) {
         let lost = matches!(
-            self.convert(&work, rest, Show::Now, receipt),
+            self.convert(work, rest, Show::Now, receipt),
             Err(FlipError::Unpatchable { .. } | FlipError::BarrierFailed { .. })
         );
         if lost && self.table.is_neutral() {
@@ -408,7 +444,7 @@ impl Text {
                 work.push(index);
             }
         }
-        self.make_jumps(work, Show::Now, receipt)
+        self.make_jumps(&mut work, Show::Now, receipt)
             .map_err(ModeError::Flip)?;
         if mode.traps() {
             refuse_blocked_traps().map_err(ModeError::Flip)?;

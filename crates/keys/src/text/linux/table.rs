@@ -32,7 +32,7 @@ pub(super) struct Table {
     /// By address.
     pub(super) sites: Vec<Site>,
     /// Indices into `sites`, by key and within a key by address.
-    by_key: Vec<u32>,
+    pub(super) by_key: Vec<u32>,
     /// By address of the key.
     keys: Vec<KeyRun>,
 }
@@ -96,16 +96,21 @@ impl Table {
         self.sites.sort_unstable_by_key(|site| site.code);
     }
 
-    /// Indices of the key's sites, ascending by address.
-    pub(super) fn sites_of(&self, key: &Key) -> &[u32] {
+    /// Where the key's sites stand in `by_key`, ascending by address.
+    pub(super) fn run_of(&self, key: &Key) -> Range<usize> {
         let address = |key: &Key| core::ptr::from_ref(key).addr();
         match self
             .keys
             .binary_search_by_key(&address(key), |run| address(run.key))
         {
-            Ok(index) => &self.by_key[self.keys[index].run.clone()],
-            Err(_) => &[],
+            Ok(index) => self.keys[index].run.clone(),
+            Err(_) => 0..0,
         }
+    }
+
+    /// Indices of the key's sites, ascending by address.
+    pub(super) fn sites_of(&self, key: &Key) -> &[u32] {
+        &self.by_key[self.run_of(key)]
     }
 
     /// The keys that have sites.
