@@ -225,17 +225,20 @@ fn a_demotion_that_the_system_refuses_says_so() {
 #[test]
 fn a_demoted_thread_is_lowered_once_and_no_further() {
     let (sender, receiver) = mpsc::channel();
+    let (ready, looked) = mpsc::channel();
     let (handle, thread) = spawn(move |thread| {
         let nice = || {
             // SAFETY: takes numbers; 0 is the calling thread.
             unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
         };
         let before = nice();
+        ready.send(()).unwrap();
         receiver.recv().unwrap();
         let lowered = nice();
         let restored = thread.restore_priority();
         (before, lowered, restored, nice())
     });
+    looked.recv().unwrap();
     for value in [0, 20, 255] {
         assert_eq!(
             handle.demote(Demotion::Nice(value)),

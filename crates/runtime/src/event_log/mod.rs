@@ -348,10 +348,10 @@ impl Scheduler {
     /// let recording = scheduler.record(10_000).unwrap();
     /// let group = scheduler.group("tenants/acme").unwrap().create().unwrap();
     /// group.spawn(async {}).await.unwrap();
+    /// scheduler.shutdown().await; // a task's exit is recorded after its handle is ready
     /// let mut events = Vec::new();
     /// recording.finish(&mut events);
     /// assert!(events.len() >= 3); // a spawn, a switch to the task, its exit
-    /// # scheduler.shutdown().await;
     /// # });
     /// ```
     ///
