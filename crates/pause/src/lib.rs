@@ -126,4 +126,4 @@ pub use error::{DemoteError, DetachError, EnterError, InstallError, PauseError};
 pub use handle::{Detaching, Handle, Pause, PauseState};
 pub use pauser::{Pauser, Settings};
 pub use signal::Signal;
-pub use thread::{End, Region, Thread, Uninterrupted, uninterrupted};
+pub use thread::{End, Region, Thread, Uninterrupted, region, uninterrupted};

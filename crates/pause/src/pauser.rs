@@ -1,6 +1,6 @@
 //! Setting pausing up, and threads that take part.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::error::{EnterError, InstallError};
@@ -38,8 +38,16 @@ pub struct Pauser {
 }
 
 thread_local! {
-    /// The slot of this thread while it is inside, for [`uninterrupted`](crate::uninterrupted). The handler never looks here.
-    pub(crate) static INSIDE: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
+    /// The slot of this thread while it is inside, for [`uninterrupted`](crate::uninterrupted) and [`region`](crate::region). The
+    /// handler never looks here.
+    pub(crate) static INSIDE: RefCell<Option<Inside>> = const { RefCell::new(None) };
+}
+
+/// A thread that is inside.
+pub(crate) struct Inside {
+    pub(crate) slot: Arc<Slot>,
+    /// Number of the last region.
+    pub(crate) number: Cell<u64>,
 }
 
 impl Pauser {
@@ -101,7 +109,12 @@ impl Pauser {
             call: "pthread_sigmask",
             errno,
         })?;
-        INSIDE.with(|inside| *inside.borrow_mut() = Some(slot.clone()));
+        INSIDE.with(|inside| {
+            *inside.borrow_mut() = Some(Inside {
+                slot: slot.clone(),
+                number: Cell::new(0),
+            });
+        });
         let mut thread = Thread::new(slot.clone(), self.signal);
         let _leave = Leave {
             slot,

@@ -45,8 +45,6 @@ impl End {
 pub struct Thread {
     slot: Arc<Slot>,
     signal: Signal,
-    /// Number of the last region.
-    number: u64,
     /// Regions belong to the thread.
     _thread: std::marker::PhantomData<*const ()>,
 }
@@ -56,7 +54,6 @@ impl Thread {
         Self {
             slot,
             signal,
-            number: 0,
             _thread: std::marker::PhantomData,
         }
     }
@@ -73,27 +70,23 @@ impl Thread {
     /// detaches regions that may panic catches the panic inside.
     #[inline]
     pub fn region<R>(&mut self, body: impl FnOnce() -> R) -> (R, End) {
-        self.number += 1;
-        let unwinding = EndOnUnwind {
-            slot: &self.slot,
-            number: self.number,
-        };
-        self.slot.begin(self.number);
-        let result = body();
-        std::mem::forget(unwinding);
-        let end = if self.slot.end(self.number) {
-            End::Detached
-        } else {
-            End::Kept
-        };
-        (result, end)
+        region(body)
     }
 
     /// The number that the next region will have.
     #[must_use]
     pub fn next_region(&self) -> Region {
         // One more than a count of regions is never zero, see `Region`.
-        Region(NonZeroU64::MIN.saturating_add(self.number))
+        Region(NonZeroU64::MIN.saturating_add(self.last_region()))
+    }
+
+    fn last_region(&self) -> u64 {
+        INSIDE.with(|inside| {
+            inside
+                .borrow()
+                .as_ref()
+                .map_or(0, |inside| inside.number.get())
+        })
     }
 
     /// Gives the thread the priority back that it had when it entered.
@@ -114,9 +107,34 @@ impl fmt::Debug for Thread {
         formatter
             .debug_struct("Thread")
             .field("identity", &self.slot.identity)
-            .field("regions", &self.number)
+            .field("regions", &self.last_region())
             .finish_non_exhaustive()
     }
+}
+
+/// Runs `body` as a region of the calling thread, as [`Thread::region`] does, for code that has no hand on the [`Thread`]. On a thread
+/// outside [`Pauser::enter`](crate::Pauser::enter), and inside another region, it just runs: [`End::Kept`].
+#[inline]
+pub fn region<R>(body: impl FnOnce() -> R) -> (R, End) {
+    INSIDE.with(|inside| {
+        let inside = inside.borrow();
+        let Some(inside) = inside.as_ref().filter(|inside| inside.slot.current() == 0) else {
+            return (body(), End::Kept);
+        };
+        let slot = &*inside.slot;
+        let number = inside.number.get() + 1;
+        inside.number.set(number);
+        let unwinding = EndOnUnwind { slot, number };
+        slot.begin(number);
+        let result = body();
+        std::mem::forget(unwinding);
+        let end = if slot.end(number) {
+            End::Detached
+        } else {
+            End::Kept
+        };
+        (result, end)
+    })
 }
 
 struct EndOnUnwind<'a> {
@@ -144,7 +162,7 @@ pub struct Uninterrupted {
 /// [`Pauser::enter`](crate::Pauser::enter) it does nothing. About 10 ns.
 pub fn uninterrupted() -> Uninterrupted {
     let slot = INSIDE
-        .try_with(|inside| inside.borrow().clone())
+        .try_with(|inside| inside.borrow().as_ref().map(|inside| inside.slot.clone()))
         .unwrap_or(None);
     if let Some(slot) = &slot {
         slot.raise_shield();

@@ -281,6 +281,28 @@ fn nested_entries_and_pauses_are_refused() {
 }
 
 #[test]
+fn a_region_in_a_region_is_part_of_it_and_one_outside_is_none() {
+    let (value, end) = quotient_pause::region(|| 1);
+    assert!(value == 1 && !end.is_detached());
+    pauser()
+        .enter(|thread| {
+            let handle = thread.handle();
+            let (inner, outer) = thread.region(|| {
+                let whole = handle.region();
+                let (inside, end) = quotient_pause::region(|| handle.region());
+                assert_eq!((inside, handle.region()), (whole, whole));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| handle.detach(whole.unwrap()).unwrap().commit());
+                });
+                end
+            });
+            assert!(!inner.is_detached(), "the part was detached");
+            assert!(outer.is_detached(), "the whole was not");
+        })
+        .unwrap();
+}
+
+#[test]
 fn a_paused_thread_uses_no_time_and_a_resumed_one_does() {
     let spinner = Spinner::start();
     let pause = spinner.stand();
