@@ -85,12 +85,13 @@ impl Handle {
         if self.slot.identity.process != system::process_id() {
             return None;
         }
-        let _alive = self.slot.lock_alive()?;
-        system::cpu_time(self.slot.identity.thread).map(Duration::from_nanos)
+        // Without the lock, which the thread takes at the end of a region that was asked for: it may be of low priority.
+        let time = system::cpu_time(self.slot.identity.thread).map(Duration::from_nanos);
+        time.filter(|_| !self.slot.has_left())
     }
 
-    /// Whether the kernel says that the thread sleeps (in a lock, in a system call); `None` if it has left or nobody can tell. Some
-    /// system calls and an allocation.
+    /// Whether the kernel says that the thread sleeps (in a lock, in a system call); `None` if it has left or nobody can tell. Three
+    /// system calls, no allocation.
     ///
     /// A thread that stands in a pause sleeps, too.
     #[must_use]
@@ -98,9 +99,8 @@ impl Handle {
         if self.slot.identity.process != system::process_id() {
             return None;
         }
-        let _alive = self.slot.lock_alive()?;
         let letter = system::state_letter(self.slot.identity.thread)?;
-        Some(matches!(letter, b'S' | b'D'))
+        (!self.slot.has_left()).then_some(matches!(letter, b'S' | b'D'))
     }
 
     /// Whether both are of the same thread.

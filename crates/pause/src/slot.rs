@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::error::{DetachError, PauseError};
 use crate::handle::PauseState;
 use crate::sync::{
-    AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, handler_fence, heavy_barrier, light_barrier,
-    wait, wake_all,
+    AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, handler_fence, heavy_barrier,
+    light_barrier, wait, wake_all,
 };
 use crate::system::Attributes;
 
@@ -54,6 +54,8 @@ pub(crate) struct Slot {
     target: AtomicU64,
     word: AtomicU32,
     shield: AtomicU32,
+    /// 1 once the thread has left. As `alive` of the verdicts, for who only reads.
+    left: AtomicU32,
     verdicts: Mutex<Verdicts>,
 }
 
@@ -68,6 +70,7 @@ impl Slot {
             target: AtomicU64::new(0),
             word: AtomicU32::new(RUN),
             shield: AtomicU32::new(0),
+            left: AtomicU32::new(0),
             verdicts: Mutex::new(Verdicts {
                 alive: true,
                 detached: 0,
@@ -113,7 +116,9 @@ impl Slot {
     /// The thread leaves `enter`: afterwards nobody uses its id any more.
     pub(crate) fn leave(&self) {
         if self.is_of_this_process() {
-            self.lock().alive = false;
+            let mut verdicts = self.lock();
+            verdicts.alive = false;
+            self.left.store(1, Ordering::Release);
         }
     }
 
@@ -175,6 +180,13 @@ impl Slot {
     pub(crate) fn lock_alive(&self) -> Option<MutexGuard<'_, Verdicts>> {
         let verdicts = self.lock();
         verdicts.alive.then_some(verdicts)
+    }
+
+    /// Whether the thread has left. What was read by its id before this says no was its own.
+    pub(crate) fn has_left(&self) -> bool {
+        // The reading before must not move behind the look.
+        fence(Ordering::SeqCst);
+        self.left.load(Ordering::SeqCst) != 0
     }
 
     /// D1 to D3. The region is caught for as long as the result is held.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use quotient_pause::InstallError;
+
 use quotient_core::{ConfigError, GroupError, LimitError, WeightError};
 
 /// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: one 64-bit idle mask, half of it for stand-ins.
@@ -22,6 +24,12 @@ pub enum BuildError {
     Config(ConfigError),
     /// The operating system refused the scheduler's tick thread.
     TickThread(String),
+    /// A setting of [`Preempt`](crate::Preempt) is out of its range; the text names it.
+    Preempt(String),
+    /// Polls cannot be preempted in this process.
+    Pause(InstallError),
+    /// The operating system refused the threads that preemption needs.
+    PreemptThread(String),
 }
 
 impl fmt::Display for BuildError {
@@ -35,6 +43,11 @@ impl fmt::Display for BuildError {
             }
             Self::Config(error) => write!(formatter, "{error}"),
             Self::TickThread(reason) => write!(formatter, "the tick thread did not start: {reason}"),
+            Self::Preempt(reason) => write!(formatter, "preempt: {reason}"),
+            Self::Pause(reason) => write!(formatter, "polls cannot be preempted: {reason}"),
+            Self::PreemptThread(reason) => {
+                write!(formatter, "a thread of the preemption did not start: {reason}")
+            }
         }
     }
 }

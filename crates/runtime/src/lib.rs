@@ -93,6 +93,8 @@ mod names;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
+mod preempt;
+#[cfg(not(loom))]
 mod scheduler;
 #[cfg(not(loom))]
 mod shared;
@@ -136,6 +138,7 @@ pub use self::{
     join_set::JoinSet,
     loss::Losses,
     meter::{MeterError, ThreadMeter},
+    preempt::{Preempt, PreemptStats},
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, spawn, spawn_local, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
@@ -145,4 +148,6 @@ pub use self::{
 pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
 #[cfg(not(loom))]
 pub use quotient_keys::{self as keys, FlipError};
+#[cfg(not(loom))]
+pub use quotient_pause::{Demotion, InstallError, Signal, Uninterrupted, uninterrupted};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};

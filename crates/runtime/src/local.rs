@@ -223,7 +223,12 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
             local.scheduler.replace(Arc::as_ptr(shared) as usize),
             local.vcpu.replace(vcpu),
             local.polling.replace(false),
-            local.slot_of.replace(Arc::as_ptr(shared) as usize),
+            // A poll may lose its virtual CPU to another thread, and a slot has one owner: then everything goes by the inboxes.
+            local.slot_of.replace(if shared.preempt.is_some() {
+                0
+            } else {
+                Arc::as_ptr(shared) as usize
+            }),
         );
         Entered {
             previous,

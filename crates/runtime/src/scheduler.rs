@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy};
 use quotient_keys::FlipError;
+use quotient_pause::Pauser;
 
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
@@ -17,6 +18,7 @@ use crate::gates;
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
 use crate::loss::Losses;
+use crate::preempt::{self, Preempt, PreemptStats, Preempting};
 use crate::shared::Shared;
 use crate::tick;
 use crate::unfinished::Unfinished;
@@ -73,6 +75,7 @@ pub struct Builder {
     bandwidth: BandwidthRules,
     handle: Option<tokio::runtime::Handle>,
     clock_step: Option<Duration>,
+    preempt: Option<Preempt>,
 }
 
 impl Builder {
@@ -105,6 +108,20 @@ impl Builder {
     /// The tokio runtime to run on, instead of the one that `build` is called in.
     pub fn handle(mut self, handle: tokio::runtime::Handle) -> Self {
         self.handle = Some(handle);
+        self
+    }
+
+    /// Preempts polls that do not return, which are otherwise never interrupted: weights, limits and freezes then hold inside polls,
+    /// too. Off by default. Linux on x86-64 and aarch64.
+    ///
+    /// The virtual CPUs are then polled by threads of the scheduler (`quotient-carrier`, each inside the tokio runtime's context) and not by
+    /// tokio's workers, which keep I/O, timers and other tasks. A poll that takes longer than [`Preempt::turn`] goes on at
+    /// lower priority on its thread while another thread goes on with the virtual CPU; it may be stopped at any instruction, as
+    /// the kernel might, only longer. So a lock of the program's own that is held across a long poll keeps others waiting up
+    /// to some tens of milliseconds longer, system calls that do not restart return `EINTR`, and threads that such a poll
+    /// starts inherit its priority. [`uninterrupted`](crate::uninterrupted) shields a section.
+    pub fn preempt(mut self, preempt: Preempt) -> Self {
+        self.preempt = Some(preempt);
         self
     }
 
@@ -151,10 +168,15 @@ impl Builder {
             Some(step) => Clock::counting(nanos(step)),
             None => Clock::new(),
         };
-        let host: Box<dyn Host> = Box::new(TokioHost::new(handle));
-        let shared = Arc::new(Shared::new(tree, regular, slots, host, clock));
+        let (host, preempting) = host_of(&handle, self.preempt, slots)?;
+        let shared = Arc::new(Shared::new(tree, regular, slots, host, clock, preempting));
         let handles = Handles::new(&shared);
         tick::start(&shared).map_err(|error| BuildError::TickThread(error.to_string()))?;
+        if shared.preempt.is_some() {
+            preempt::start_watch(&shared)
+                .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
+            preempt::watch_host(&shared, &handle);
+        }
         for index in 0..regular {
             shared
                 .host
@@ -162,6 +184,23 @@ impl Builder {
         }
         Ok(Scheduler { shared, handles })
     }
+}
+
+/// Who polls the virtual CPUs: the tokio runtime itself, or threads of ours beside it that can lose a poll.
+fn host_of(
+    handle: &tokio::runtime::Handle,
+    settings: Option<Preempt>,
+    slots: usize,
+) -> Result<(Box<dyn Host>, Option<Preempting>), BuildError> {
+    let Some(settings) = settings else {
+        return Ok((Box::new(TokioHost::new(handle.clone())), None));
+    };
+    settings.validate().map_err(BuildError::Preempt)?;
+    let wanted = quotient_pause::Settings::default().signal(settings.signal);
+    let pauser = Pauser::install(wanted).map_err(BuildError::Pause)?;
+    let (preempting, host) = preempt::start(pauser, handle.clone(), settings, slots)
+        .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
+    Ok((Box::new(host), Some(preempting)))
 }
 
 impl Scheduler {
@@ -222,6 +261,14 @@ impl Scheduler {
     /// Number of virtual CPUs, stand-ins not counted.
     pub fn vcpus(&self) -> usize {
         self.shared.regular
+    }
+
+    /// What preemption has done so far; `None` without [`Builder::preempt`].
+    pub fn preempt_stats(&self) -> Option<PreemptStats> {
+        self.shared
+            .preempt
+            .as_ref()
+            .map(|preempting| preempting.stats())
     }
 
     /// CPU time of all groups.

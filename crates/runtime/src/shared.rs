@@ -43,6 +43,7 @@ use crate::kills::Kills;
 use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
+use crate::preempt::Preempting;
 use crate::scheduler::Handles;
 use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
@@ -130,6 +131,8 @@ pub(crate) struct Shared {
     pub(crate) shape: Mutex<()>,
     /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
     pub(crate) leaving: Mutex<Vec<Arc<GroupShared>>>,
+    /// What preempts polls that do not return, if that was asked for.
+    pub(crate) preempt: Option<Preempting>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -150,6 +153,7 @@ impl Shared {
         slots: usize,
         host: Box<dyn Host>,
         clock: Clock,
+        preempt: Option<Preempting>,
     ) -> Self {
         let mut loads = Vec::with_capacity(slots);
         let vcpus = (0..slots)
@@ -203,6 +207,7 @@ impl Shared {
             kills: Kills::new(),
             shape: Mutex::new(()),
             leaving: Mutex::new(Vec::new()),
+            preempt,
             tree,
         }
     }
@@ -291,6 +296,8 @@ impl Shared {
         } else {
             kind
         };
+        // Nobody is to be stopped while it holds an inbox.
+        let _shield = self.preempt.is_some().then(quotient_pause::uninterrupted);
         let now = self.clock.now();
         task.owned_mut().since = now;
         let home = task.context().home.load(Ordering::Relaxed) as usize;
@@ -421,6 +428,10 @@ impl Shared {
             self.idle.fetch_and(!(1 << vcpu), Ordering::SeqCst);
         };
         let woken = self.vcpus[vcpu].park.wake(leave_mask);
+        if !woken && let Some(preempting) = &self.preempt {
+            // `wake` has passed a fence.
+            preempting.end_nap(vcpu);
+        }
         if woken {
             self.tick.run();
         }
@@ -531,6 +542,9 @@ impl Shared {
         self.phase.store(CLOSED, Ordering::Release);
         self.tick.stop();
         self.host.close();
+        if let Some(preempting) = &self.preempt {
+            preempting.close();
+        }
         for vcpu in 0..self.vcpus.len() {
             if let Some((task, _)) = self.vcpus[vcpu].next.seize() {
                 task.cancel();

@@ -15,6 +15,7 @@ use quotient_core::{Enqueue, Nanos, TaskEntity};
 use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
 use crate::owned::Place;
+use crate::preempt::Carrier;
 use crate::shared::Shared;
 use crate::stats::{LongPoll, TaskStats, bump};
 use crate::task;
@@ -85,6 +86,8 @@ pub(crate) struct Throttling {
     pub(crate) seat: Option<Arc<GroupShared>>,
     /// Its deferral of throttles, from its first guard to its first poll without one.
     pub(crate) deferral: Option<Arc<Deferral>>,
+    /// Of a proxy: the thread whose poll it stands for.
+    pub(crate) bearer: Option<Arc<Carrier>>,
 }
 
 impl Owned {
@@ -96,6 +99,13 @@ impl Owned {
             .as_ref()
             .and_then(|known| known.seat.as_ref());
         seat.unwrap_or(&self.group)
+    }
+
+    /// The thread whose poll it stands for, if it is a proxy.
+    #[inline]
+    pub(crate) fn bearer(&self) -> Option<&Arc<Carrier>> {
+        let known = self.throttling.as_ref()?;
+        known.bearer.as_ref()
     }
 
     /// The task's deferral of throttles, if it has one.

@@ -210,6 +210,9 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         shared.cpu_timers.look_at_all();
     }
     let removing = crate::group::finish_removals(shared);
+    if let Some(preempting) = &shared.preempt {
+        preempting.tick(shared);
+    }
     Seen {
         awake: removing || awake(shared),
         waiting: waiting || removing,

@@ -28,6 +28,7 @@
 //! A virtual CPU can be kept from its tasks: by a long poll, by one that blocks, or by a host that does not poll it. So it leaves
 //! word of its turns (`VcpuShared::turns`, `polling_since`, `thread`), and the watch sees to its work (`watch`).
 
+mod borne;
 mod dispatch;
 mod migrate;
 mod switch;
@@ -47,6 +48,7 @@ use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::local::{self, Entered, PollNotes};
+use crate::preempt::Carrier;
 use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
 use crate::task_context::Task;
@@ -78,6 +80,8 @@ enum Leave {
     Sleep,
     /// The scheduler has ended, or the stand-in is no longer needed.
     Stop,
+    /// Another thread goes on with it (see `preempt`).
+    Lost,
 }
 
 /// The future of one virtual CPU.
@@ -104,11 +108,22 @@ pub(crate) struct Vcpu {
     notes: PollNotes,
     /// The last poll's task defers throttles, or no longer does; until its charge.
     deferring: Option<bool>,
+    /// Its scheduler preempts polls.
+    preempting: bool,
+    /// Its thread has taken its seat, see `preempt`.
+    seated: bool,
+    /// The bearer of the poll that this thread takes over from.
+    takes_over: Option<Arc<Carrier>>,
+    /// Another thread goes on with it.
+    lost: bool,
+    /// Tasks that are not proxies and wait here, about: what came less what was polled and did not want to go on.
+    short_tasks: usize,
 }
 
 impl Vcpu {
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
         Self {
+            preempting: shared.preempt.is_some(),
             shared,
             index,
             arrivals: Vec::new(),
@@ -124,6 +139,10 @@ impl Vcpu {
             waiting: 0,
             notes: PollNotes::default(),
             deferring: None,
+            seated: false,
+            takes_over: None,
+            lost: false,
+            short_tasks: 0,
         }
     }
 
@@ -134,7 +153,9 @@ impl Vcpu {
 
 impl Drop for Vcpu {
     fn drop(&mut self) {
-        self.shared.future_ended(self.index);
+        if !self.lost {
+            self.shared.future_ended(self.index);
+        }
     }
 }
 
@@ -158,6 +179,9 @@ impl Future for Vcpu {
         let me: &VcpuShared = &shared.vcpus[this.index];
         let bit = 1_u64 << this.index;
         me.park.begin();
+        if this.preempting && !this.seated {
+            this.sit_down(&shared, me);
+        }
         let turn = me.turns.load(Ordering::Relaxed);
         me.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
         if me.absent.load(Ordering::Relaxed) != 0 {
@@ -178,7 +202,9 @@ impl Future for Vcpu {
             this.turn(&shared, me, &entered)
         };
         let poll = this.leave(&shared, me, leave, context);
-        me.turns.store(turn.wrapping_add(2), Ordering::Release);
+        if !this.lost {
+            me.turns.store(turn.wrapping_add(2), Ordering::Release);
+        }
         std::mem::forget(bomb);
         poll
     }
@@ -194,7 +220,7 @@ impl Vcpu {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         match leave {
-            Leave::Stop => return Poll::Ready(()),
+            Leave::Stop | Leave::Lost => return Poll::Ready(()),
             Leave::YieldAfterKick => context.waker().wake_by_ref(),
             Leave::Yield if self.queue_turns > 0 => {
                 self.queue_turns -= 1;
@@ -257,6 +283,9 @@ impl Vcpu {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };
             gates::check(&queue);
+            if self.preempting {
+                self.stop_throttled(shared, &queue);
+            }
             if RuntimeGates::events() {
                 shared.log.look_at_throttles(self.index, &queue, now);
             }
@@ -280,12 +309,15 @@ impl Vcpu {
                 continue;
             };
             // Rule 7: an empty queue has nothing to steal.
-            held = is_empty(&queue).then_some(queue);
+            held = (is_empty(&queue) && !self.preempting).then_some(queue);
             let poll_started = now;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
             }
             (previous, now) = self.dispatch(shared, me, entered, task, held.as_deref_mut(), now);
+            if self.lost {
+                return Leave::Lost;
+            }
             if RuntimeGates::events() {
                 shared.log.end(self.index, previous.state(), now);
             }

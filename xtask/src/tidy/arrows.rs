@@ -13,7 +13,10 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("quotient-core", &[]),
     ("quotient-trace", &["quotient-core"]),
     ("quotient-sim", &["quotient-core", "quotient-trace"]),
-    ("quotient", &["quotient-keys", "quotient-core"]),
+    (
+        "quotient",
+        &["quotient-keys", "quotient-pause", "quotient-core"],
+    ),
     (
         "quotient-cli",
         &[

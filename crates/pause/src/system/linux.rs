@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -394,10 +394,15 @@ pub(crate) fn cpu_time(thread: i32) -> Option<u64> {
 }
 
 /// The kernel's letter for what a thread of this process does: `R` runs or could, `S` and `D` sleep. Opens, reads and closes
-/// one small file; allocates its path.
+/// one small file. Allocates nothing: the allocator's lock may be what the thread sleeps for.
 pub(crate) fn state_letter(thread: i32) -> Option<u8> {
+    let mut path = [0_u8; 48];
+    let mut rest = &mut path[..];
+    write!(rest, "/proc/self/task/{thread}/stat").ok()?;
+    let unused = rest.len();
+    let path = std::str::from_utf8(&path[..48 - unused]).ok()?;
     let mut text = [0_u8; 128];
-    let mut file = File::open(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let mut file = File::open(path).ok()?;
     let length = file.read(&mut text).ok()?;
     let text = &text[..length];
     // The name comes in parentheses and may hold some itself.

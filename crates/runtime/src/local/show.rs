@@ -55,6 +55,10 @@ impl Local {
 
     /// The poll in progress, on the hand of its virtual CPU.
     fn show_poll(&self, shared: &Shared) {
+        if shared.preempt.is_some() {
+            // The hand has one writer, and the poll may have lost its virtual CPU to another thread.
+            return;
+        }
         let me = &shared.vcpus[self.vcpu.get()];
         let time = poll_time(
             me,

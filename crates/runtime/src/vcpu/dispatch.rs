@@ -17,7 +17,7 @@ use crate::group::GroupShared;
 use crate::local::{Entered, PollNotes};
 use crate::shared::{Shared, VcpuShared};
 use crate::task::Polled;
-use crate::task_context::{Owned, Task};
+use crate::task_context::{Owned, Task, TaskContext};
 
 /// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
 /// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
@@ -38,6 +38,13 @@ pub(super) struct Reference {
     read_at: Nanos,
 }
 
+/// What is known of a poll before it.
+pub(super) struct Began {
+    pub(super) started: Nanos,
+    pub(super) delay: Nanos,
+    pub(super) location: &'static Location<'static>,
+}
+
 impl Vcpu {
     /// Polls one task and books its poll. Returns what became of it, and the time after.
     #[inline]
@@ -50,6 +57,9 @@ impl Vcpu {
         held: Option<&mut RunQueue<Task>>,
         started: Nanos,
     ) -> (Previous, Nanos) {
+        if let Some(preempting) = &shared.preempt {
+            return self.dispatch_preempting(shared, preempting, me, entered, task, started);
+        }
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
         me.polling.store(task.id().number(), Ordering::Relaxed);
@@ -63,6 +73,30 @@ impl Vcpu {
             let deferring = !self.is_stand_in();
             task.poll(|waker| deferring && was_deferred(waker))
         };
+        let began = Began {
+            started,
+            delay,
+            location,
+        };
+        self.after_poll(shared, me, entered, polled, held, began)
+    }
+
+    /// Books a poll that is over.
+    #[inline(always)]
+    pub(super) fn after_poll(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        entered: &Entered,
+        polled: Polled<TaskContext>,
+        held: Option<&mut RunQueue<Task>>,
+        began: Began,
+    ) -> (Previous, Nanos) {
+        let Began {
+            started,
+            delay,
+            location,
+        } = began;
         let now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
@@ -100,7 +134,7 @@ impl Vcpu {
 
     /// Makes the task and its group the current ones of this thread; returns how long the task has waited.
     #[inline]
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         shared: &Arc<Shared>,
         entered: &Entered,
@@ -215,7 +249,7 @@ impl Vcpu {
         match previous {
             Previous::Again(task) => shared.cpu_timers.look_at_task(task.context()),
             Previous::Pending(parking) => shared.cpu_timers.look_at_task(parking.context()),
-            Previous::Nothing | Previous::Done => {}
+            _ => {}
         }
         if let Some((group, _)) = &self.figures {
             shared.cpu_timers.look_at_group(&group.core);
@@ -224,7 +258,7 @@ impl Vcpu {
 
     /// Makes `group`'s figures on this virtual CPU the current ones.
     #[inline]
-    fn enter_group(&mut self, group: &Arc<GroupShared>) {
+    pub(super) fn enter_group(&mut self, group: &Arc<GroupShared>) {
         let same = matches!(&self.figures, Some((known, _)) if Arc::ptr_eq(known, group));
         if !same {
             self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));

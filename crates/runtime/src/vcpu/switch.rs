@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos};
 
+use super::borne::put_back_proxy;
 use super::{SHORT_POLLS, Vcpu};
 use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::{Arrival, give_back};
+use crate::preempt::Outcome;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
@@ -20,15 +22,34 @@ pub(super) enum Previous {
     Again(Task),
     Pending(Parking<TaskContext>),
     Done,
+    /// A proxy whose nap an arrival has ended: its request goes on.
+    Interrupted(Task),
+    /// A proxy whose poll has ended, with what came of that.
+    Returned(Task, Outcome),
+    /// A proxy whose poll is blocked.
+    Away(Task),
+    /// The virtual CPU has another carrier now: nothing of it may be touched here.
+    Lost,
 }
 
 impl Previous {
+    /// Whether it was the turn of a poll that another thread bears.
+    #[inline]
+    fn is_proxy(&self) -> bool {
+        matches!(
+            self,
+            Previous::Interrupted(_) | Previous::Returned(..) | Previous::Away(_)
+        )
+    }
+
     /// What the task does from now on, in the words of the recorder.
     pub(super) fn state(&self) -> TaskState {
         match self {
-            Previous::Nothing | Previous::Again(_) => TaskState::Runnable,
-            Previous::Pending(_) => TaskState::Sleeping,
-            Previous::Done => TaskState::Dead,
+            Previous::Nothing | Previous::Again(_) | Previous::Interrupted(_) | Previous::Lost => {
+                TaskState::Runnable
+            }
+            Previous::Pending(_) | Previous::Away(_) => TaskState::Sleeping,
+            Previous::Done | Previous::Returned(..) => TaskState::Dead,
         }
     }
 }
@@ -54,7 +75,8 @@ impl Vcpu {
         returning: &mut bool,
         now: Nanos,
     ) -> Option<Task> {
-        if self.notes.noted {
+        // What a proxy is charged comes after the arrivals: a turn that is charged already is protected against them.
+        if self.notes.noted && !previous.is_proxy() {
             self.follow_notes(queue, &previous, now);
             look_at_refill(shared);
         }
@@ -69,10 +91,23 @@ impl Vcpu {
             return Some(task);
         }
         self.arrivals.extend(next);
+        if self.preempting {
+            for arrival in &mut self.arrivals {
+                let is_proxy = arrival.task.owned_mut().bearer().is_some();
+                self.short_tasks += usize::from(!is_proxy);
+            }
+        }
         self.admit(queue, now);
         match previous {
-            Previous::Nothing => {}
+            Previous::Nothing | Previous::Lost => {}
             Previous::Done => drop(queue.put_prev_exit(now)),
+            proxy @ (Previous::Interrupted(_) | Previous::Returned(..) | Previous::Away(_)) => {
+                // The carrier slept; the bearer's CPU time, on another thread, is what the turn has cost.
+                queue.charge_except(now, self.notes.excluded);
+                queue.charge_extra(self.notes.extra);
+                look_at_refill(shared);
+                put_back_proxy(queue, proxy, now);
+            }
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
                 if changes_seat(task.owned_mut()) {
@@ -183,6 +218,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         return None;
     }
     let group = task.owned_mut().group.clone();
+    super::borne::stop_frozen(&mut task);
     if let Err(task) = group.hold(task) {
         enqueue(queue, task, Enqueue::Wake, now);
     }

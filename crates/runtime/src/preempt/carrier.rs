@@ -1,0 +1,239 @@
+//! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+
+use quotient_core::Nanos;
+use quotient_pause::{Handle, Pause, PauseState};
+
+use super::{NOBODY, lock};
+use crate::task::Parking;
+use crate::task_context::{Task, TaskContext};
+
+thread_local! {
+    /// The carrier that this thread is.
+    static CURRENT: RefCell<Option<Arc<Carrier>>> = const { RefCell::new(None) };
+}
+
+/// The carrier that the calling thread is, if it is one.
+pub(crate) fn current() -> Option<Arc<Carrier>> {
+    CURRENT.with(|current| current.borrow().clone())
+}
+
+/// Makes the calling thread a carrier, or no longer.
+pub(super) fn set_current(carrier: Option<Arc<Carrier>>) {
+    CURRENT.with(|current| *current.borrow_mut() = carrier);
+}
+
+/// What became of a borne poll.
+pub(crate) enum Outcome {
+    /// The task is to be queued again.
+    Again(Task),
+    /// It waits for something, once its scheduling state is back with it.
+    Pending(Parking<TaskContext>),
+    /// It has ended, and everybody knows.
+    Done,
+}
+
+/// A carrier as others see it.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    pub(crate) handle: Handle,
+    thread: Thread,
+    /// The poll that it bears has ended.
+    finished: AtomicBool,
+    /// It was lowered, so it must be raised before it serves again.
+    pub(super) demoted: AtomicBool,
+    /// Policy lets it run. Written under the lock; the bearer only reads it, since one of low priority should not hold the lock.
+    allowed: AtomicBool,
+    bearing: Mutex<Bearing>,
+}
+
+/// What a bearer and those who govern it share.
+#[derive(Default)]
+pub(crate) struct Bearing {
+    /// The virtual CPU that has chosen it last.
+    by: usize,
+    /// It was asked to stand still.
+    pause: Option<Pause>,
+    /// What became of the poll, from its end until the proxy is settled.
+    outcome: Option<Outcome>,
+    /// The proxy, while the bearer is blocked.
+    away: Option<Task>,
+    /// Its thread's CPU time that is charged, ns.
+    charged: Nanos,
+    /// Its thread's CPU time at the end.
+    total: Option<Nanos>,
+    /// The part of it that others pay for.
+    excluded: Nanos,
+    /// CPU time when it was found to be blocked.
+    blocked_at: Nanos,
+}
+
+impl std::fmt::Debug for Bearing {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Bearing")
+            .field("by", &self.by)
+            .field("pause", &self.pause)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Carrier {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self {
+            handle,
+            thread: std::thread::current(),
+            finished: AtomicBool::new(false),
+            demoted: AtomicBool::new(false),
+            allowed: AtomicBool::new(true),
+            bearing: Mutex::new(Bearing {
+                by: NOBODY,
+                ..Bearing::default()
+            }),
+        }
+    }
+
+    /// Its thread's CPU time so far.
+    pub(crate) fn cpu_time(&self) -> Option<Nanos> {
+        let time = self.handle.cpu_time()?;
+        Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    // ---- the governors' side
+
+    /// Whether the poll has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// The poll was detached at this CPU time of its thread: what came before is charged.
+    pub(crate) fn charge_from(&self, time: Nanos) {
+        lock(&self.bearing).charged = time;
+    }
+
+    /// The virtual CPU that has chosen it last.
+    pub(crate) fn chosen_by(&self) -> usize {
+        lock(&self.bearing).by
+    }
+
+    /// Lets it run, as the choice of `vcpu`.
+    pub(crate) fn allow(&self, vcpu: usize) {
+        let mut bearing = lock(&self.bearing);
+        bearing.by = vcpu;
+        if !self.allowed.swap(true, Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+        // Dropping it resumes.
+        bearing.pause = None;
+    }
+
+    /// Stops it, if `vcpu` was the last to choose it; whether it was asked to stop just now.
+    pub(crate) fn forbid(&self, vcpu: usize) -> bool {
+        let mut bearing = lock(&self.bearing);
+        if bearing.by != vcpu || !self.allowed.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        self.stop(&mut bearing);
+        true
+    }
+
+    fn stop(&self, bearing: &mut Bearing) {
+        if bearing.pause.is_none()
+            && !self.is_finished()
+            && let Some(region) = self.handle.region()
+        {
+            // What misses is brought about by the watch.
+            bearing.pause = self.handle.pause(region).ok();
+        }
+    }
+
+    /// The watch: what is forbidden stands. Whether it does.
+    pub(super) fn enforce(&self) -> bool {
+        let mut bearing = lock(&self.bearing);
+        if self.allowed.load(Ordering::SeqCst) || self.is_finished() {
+            return false;
+        }
+        let missed = bearing
+            .pause
+            .as_ref()
+            .is_none_or(|pause| pause.state() == PauseState::Missed);
+        if missed {
+            bearing.pause = None;
+            self.stop(&mut bearing);
+        }
+        bearing.pause.is_some()
+    }
+
+    /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
+    pub(super) fn burst(&self) {
+        lock(&self.bearing).pause = None;
+    }
+
+    /// CPU time since the last charge. At the end the rest, less what others pay for.
+    pub(crate) fn take_charge(&self) -> Nanos {
+        let now = self.cpu_time();
+        let mut bearing = lock(&self.bearing);
+        let total = bearing.total.or(now).unwrap_or(bearing.charged);
+        let open = total.saturating_sub(bearing.charged);
+        bearing.charged = total.max(bearing.charged);
+        // More can be excluded than is open: the rest has been charged twice, a turn at most.
+        let excluded = std::mem::take(&mut bearing.excluded);
+        open.saturating_sub(excluded)
+    }
+
+    /// The outcome, once.
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        lock(&self.bearing).outcome.take()
+    }
+
+    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back.
+    pub(crate) fn put_away(&self, proxy: Task) -> Option<Task> {
+        let at = self.cpu_time().unwrap_or_default();
+        let mut bearing = lock(&self.bearing);
+        if self.is_finished() {
+            return Some(proxy);
+        }
+        bearing.blocked_at = at;
+        bearing.away = Some(proxy);
+        None
+    }
+
+    /// The watch: the proxy, if it was away and the bearer has used CPU time since.
+    pub(super) fn returned(&self) -> Option<Task> {
+        lock(&self.bearing).away.as_ref()?;
+        let now = self.cpu_time()?;
+        let mut bearing = lock(&self.bearing);
+        if now.saturating_sub(bearing.blocked_at) < RETURN_AFTER {
+            return None;
+        }
+        bearing.away.take()
+    }
+
+    // ---- the bearer's side
+
+    /// Between two polls: waits until policy lets it run.
+    pub(crate) fn wait_until_allowed(&self) {
+        while !self.allowed.load(Ordering::SeqCst) {
+            std::thread::park();
+        }
+    }
+
+    /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.
+    pub(crate) fn finish(&self, outcome: Outcome, excluded: Nanos) -> (usize, Option<Task>) {
+        let total = self.cpu_time();
+        let mut bearing = lock(&self.bearing);
+        bearing.outcome = Some(outcome);
+        bearing.total = total;
+        bearing.excluded = bearing.excluded.saturating_add(excluded);
+        bearing.pause = None;
+        self.finished.store(true, Ordering::Release);
+        (bearing.by, bearing.away.take())
+    }
+}
+
+/// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
+const RETURN_AFTER: Nanos = Nanos(50_000);

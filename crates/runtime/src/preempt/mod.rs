@@ -1,0 +1,286 @@
+//! Polls that do not return: another thread takes over, and the poll goes on at lower priority, by turns.
+//!
+//! # The idea
+//! The virtual CPUs of a preempting scheduler are polled by threads of ours, *carriers*, each with the tokio handle entered. A poll
+//! that outlives its turn is *detached* (`quotient_pause`): the *watch* (the tick thread) lowers the priority of its thread and
+//! gives the virtual CPU to a spare carrier. The thread that is left with the poll is its *bearer*. A *proxy* takes the poll's place
+//! in the run queue: a token with the task's scheduling state, which policy picks like any other. What "polling" a proxy means is
+//! that the carrier sleeps (a *nap*), so that the processor is free and the bearer runs; an arrival ends the nap, and the kernel gives
+//! the carrier, which is of normal priority, the processor at once. The bearer is charged by its thread's CPU clock.
+//! So nothing is stopped for an arrival. *Paused* is only what policy forbids to run: of several bearers of a virtual CPU all
+//! but the chosen one, those of throttled groups, and those of frozen ones.
+//!
+//! # Words and states
+//! | thread | does | left by |
+//! |---|---|---|
+//! | `idle` | waits in the pool | a job |
+//! | `carrier` of k | turns virtual CPU k; its polls are regions | the virtual CPU ends → `idle`; detached → `bearer` |
+//! | `bearer` | finishes the poll (and the task's next ones, as long as they are long and ready at once) | posts the outcome → `idle` if it may raise its priority again, else it ends |
+//!
+//! # Who may touch what
+//! - *The right to turn k* is held by one thread: the carrier whose poll is in a region, or who is between polls. Only the watch takes
+//!   it, by committing a detachment, and gives it away in the same step, by a job in the pool. A thread whose region ended
+//!   `Detached` touches neither the run queue nor the cells of k any more: its virtual CPU's future ends without being counted as
+//!   ended, since the new carrier's future continues it.
+//! - *What happened before the poll* on the old carrier happens before the new one's turn: begin of the region (release) → the watch's
+//!   look at it (acquire) → the pool's lock → the new carrier.
+//! - *The poll's own code* may call the runtime on the old thread at any time: wake-ups go to the inbox of k and wake its carrier,
+//!   whoever that is (`local`); there is no `next` slot of a thread, since a borne poll's could not be reached. Clocks are not
+//!   shown in the middle of a poll, since that has one writer.
+//! - A bearer's fields ([`carrier::Bearing`]) are behind its lock, a leaf: held for a few instructions and one or two system calls of
+//!   `quotient_pause`, by carriers, the watch, and the bearer itself outside regions. So no paused thread ever holds it.
+//!
+//! # The token
+//! The borne task's own token is on its bearer's stack until the poll's end, then in `Bearing::outcome` until the proxy is picked and
+//! settled. The proxy's token is where any token is: inbox, run queue, frozen list, a carrier's hand; or `Bearing::away`, while the
+//! bearer is blocked in the kernel and competes for nothing. The scheduling state (lag, service) goes along: from the
+//! task to the proxy at the take-over, back to the task when the outcome is settled. A proxy counts as a live task, so that virtual CPUs
+//! do not end before it; it is in no group's list, so that kill and shutdown reach the borne task only, whose next
+//! step after the poll ends it.
+//!
+//! # One runnable bearer a virtual CPU
+//! `Seat::chosen` is the bearer whose proxy was picked last on k. Whoever is chosen may run even while the carrier runs short tasks: the
+//! kernel prefers those. `Bearing::by` says which virtual CPU chose it last: proxies can be stolen, so k may only forbid what k
+//! has chosen. A pick of another proxy resumes the new bearer before it pauses the old one. After each pick the chosen one is
+//! paused if its group is throttled. *Allowed* is what policy wants, *paused* what is so: a request can miss (the bearer is between two
+//! regions, or somebody else holds its slot), and the watch brings the two together at each look, so an error lasts a tick.
+//!
+//! # No end is missed
+//! Bearer: (E1) under its lock: outcome and final CPU time are stored, `finished` is set; (E2) fence; (E3) look at the nap of the
+//! virtual CPU in `by`, end it if it is on. Carrier: (N1) nap := on, fence; (N2) look at the inbox, the unthrottles, the phase,
+//! and `finished`; (N3) sleep for the turn at most. Not both E3 and N2 can miss the other's store. A waker does E2 and E3 after its push.
+//! If the proxy is away, its token is in the lock's keeping, and E1 takes it along and submits it. If neither, the proxy is queued and will be
+//! picked.
+//!
+//! # Locks held by paused threads
+//! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
+//! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
+//! wake-ups and spawns shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
+//! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
+//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. Both are counted.
+//!
+//! # Order of locks
+//! Run queue, then `Seat`'s, then one `Bearing`'s; the pool's is a leaf.
+
+mod carrier;
+mod nap;
+mod pool;
+mod settings;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use quotient_core::Enqueue;
+use quotient_pause::Pauser;
+
+pub(crate) use self::carrier::{Carrier, Outcome, current};
+pub(crate) use self::nap::Nap;
+use self::pool::Pool;
+pub(crate) use self::pool::{PoolHost, watch_host};
+pub use self::settings::{Preempt, PreemptStats};
+use self::watch::WatchState;
+pub(crate) use self::watch::start as start_watch;
+use crate::group::GroupShared;
+use crate::shared::Shared;
+
+/// No virtual CPU.
+pub(crate) const NOBODY: usize = usize::MAX;
+
+/// Locks what no panic can leave broken.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Figures of one scheduler. Each saturates after 584 years of nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) detached: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) pauses: AtomicU64,
+    pub(crate) aged: AtomicU64,
+    pub(crate) rescues: AtomicU64,
+    pub(crate) blocked: AtomicU64,
+    pub(crate) undemoted: AtomicU64,
+}
+
+/// What one virtual CPU has of this.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    /// Who turns it.
+    pub(crate) carrier: Mutex<Option<Arc<Carrier>>>,
+    /// Whose proxy was picked last, and in which group it is.
+    pub(crate) chosen: Mutex<Option<(Arc<Carrier>, Arc<GroupShared>)>>,
+    /// Whether there is one: saves the lock after each pick.
+    pub(crate) has_chosen: AtomicBool,
+    pub(crate) nap: Nap,
+}
+
+/// All of a preempting scheduler beside what every scheduler has.
+pub(crate) struct Preempting {
+    pub(crate) seats: Box<[Seat]>,
+    pub(crate) counters: Counters,
+    pool: Arc<Pool>,
+    settings: Preempt,
+    /// Bearers now.
+    borne: AtomicUsize,
+    watch: Mutex<WatchState>,
+    control: watch::Control,
+}
+
+impl Preempting {
+    pub(crate) fn new(settings: Preempt, slots: usize, pool: Arc<Pool>) -> Self {
+        Self {
+            seats: (0..slots).map(|_| Seat::default()).collect(),
+            counters: Counters::default(),
+            watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
+            settings,
+            pool,
+            borne: AtomicUsize::new(0),
+            control: watch::Control::default(),
+        }
+    }
+
+    /// The calling thread starts to turn virtual CPU `vcpu`.
+    pub(crate) fn sit(&self, vcpu: usize) {
+        let seat = &self.seats[vcpu];
+        seat.nap.owned_by_this_thread();
+        *lock(&seat.carrier) = current();
+    }
+
+    /// The proxy of `bearer` was picked on `vcpu`: it may run, and whoever was chosen there before may not.
+    pub(crate) fn choose(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
+        let seat = &self.seats[vcpu];
+        let mut chosen = lock(&seat.chosen);
+        bearer.allow(vcpu);
+        let same = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
+        if same {
+            return;
+        }
+        if let Some((old, _)) = chosen.replace((bearer.clone(), group.clone())) {
+            self.forbid(&old, vcpu);
+        }
+        seat.has_chosen.store(true, Ordering::Relaxed);
+    }
+
+    /// A poll of `vcpu` was detached and its bearer runs: it is the chosen one if there is none.
+    pub(crate) fn settle_in(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
+        let seat = &self.seats[vcpu];
+        let mut chosen = lock(&seat.chosen);
+        bearer.allow(vcpu);
+        if chosen.is_some() {
+            self.forbid(bearer, vcpu);
+        } else {
+            *chosen = Some((bearer.clone(), group.clone()));
+            seat.has_chosen.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// After a pick on `vcpu`: the chosen one stops if limits keep its group back.
+    #[inline]
+    pub(crate) fn stop_throttled(
+        &self,
+        vcpu: usize,
+        is_throttled: impl FnOnce(&GroupShared) -> bool,
+    ) {
+        let seat = &self.seats[vcpu];
+        if seat.has_chosen.load(Ordering::Relaxed) {
+            let mut chosen = lock(&seat.chosen);
+            let throttled = chosen
+                .as_ref()
+                .is_some_and(|(_, group)| is_throttled(group));
+            if throttled && let Some((bearer, _)) = chosen.take() {
+                seat.has_chosen.store(false, Ordering::Relaxed);
+                self.forbid(&bearer, vcpu);
+            }
+        }
+    }
+
+    /// The bearer has ended, or is not to run any more: nobody is chosen on `vcpu` if it was.
+    pub(crate) fn dismiss(&self, vcpu: usize, bearer: &Arc<Carrier>, stop: bool) {
+        let seat = &self.seats[vcpu];
+        let mut chosen = lock(&seat.chosen);
+        if matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer)) {
+            *chosen = None;
+            seat.has_chosen.store(false, Ordering::Relaxed);
+        }
+        if stop {
+            self.forbid(bearer, vcpu);
+        }
+    }
+
+    /// The bearer's group is frozen: it stops, whoever has chosen it.
+    pub(crate) fn stop_anywhere(&self, bearer: &Arc<Carrier>) {
+        let by = bearer.chosen_by();
+        if by != NOBODY {
+            self.dismiss(by, bearer, true);
+        }
+    }
+
+    /// What the tick thread does, which may allocate: proxies of bearers that are not blocked any more compete again, and what the
+    /// watch has done with goes.
+    pub(crate) fn tick(&self, shared: &Arc<Shared>) {
+        while let Some(proxy) = self.returned() {
+            shared.submit_remote(proxy, Enqueue::Wake);
+        }
+        while let Some(bearer) = self.buried() {
+            drop(bearer);
+        }
+        self.control.wake();
+    }
+
+    fn forbid(&self, bearer: &Carrier, vcpu: usize) {
+        if bearer.forbid(vcpu) {
+            self.counters.pauses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the nap of whoever turns `vcpu`; what it is woken for must be visible already, and a fence passed since.
+    #[inline]
+    pub(crate) fn end_nap(&self, vcpu: usize) {
+        if let Some(seat) = self.seats.get(vcpu) {
+            seat.nap.end();
+        }
+    }
+
+    /// A bearer has posted its outcome.
+    pub(crate) fn one_less(&self) {
+        self.borne.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The scheduler has ended: threads of the pool end when they have nothing to do.
+    pub(crate) fn close(&self) {
+        self.control.stop();
+        self.pool.close();
+    }
+
+    pub(crate) fn stats(&self) -> PreemptStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PreemptStats {
+            detached: read(&self.counters.detached),
+            refused: read(&self.counters.refused),
+            pauses: read(&self.counters.pauses),
+            aged: read(&self.counters.aged),
+            rescues: read(&self.counters.rescues),
+            blocked: read(&self.counters.blocked),
+            undemoted: read(&self.counters.undemoted),
+            borne: self.borne.load(Ordering::Relaxed),
+            threads: self.pool.threads(),
+        }
+    }
+}
+
+/// Starts what a preempting scheduler needs: the pool with its host.
+///
+/// # Errors
+/// The reason of the system if no thread can be started.
+pub(crate) fn start(
+    pauser: Pauser,
+    handle: tokio::runtime::Handle,
+    settings: Preempt,
+    slots: usize,
+) -> std::io::Result<(Preempting, PoolHost)> {
+    let pool = Pool::start(pauser, handle.clone(), slots + settings.max_borne)?;
+    let host = PoolHost::new(pool.clone(), handle);
+    Ok((Preempting::new(settings, slots, pool), host))
+}

@@ -1,0 +1,103 @@
+//! What users set, and what they read.
+
+use std::time::Duration;
+
+use quotient_pause::{Demotion, Signal};
+
+/// Shortest and longest turn. Unit: time.
+const TURN_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Most polls that can be borne at once. Unit: polls. Each has a thread, of some 100 KiB that are used.
+const BORNE_MAX: usize = 1_024;
+
+/// How polls that do not return are preempted; see [`Builder::preempt`](crate::Builder::preempt).
+#[derive(Clone, Copy, Debug)]
+pub struct Preempt {
+    pub(crate) demote: Demotion,
+    pub(crate) signal: Signal,
+    pub(crate) turn: Duration,
+    pub(crate) max_borne: usize,
+}
+
+impl Default for Preempt {
+    fn default() -> Self {
+        Self {
+            demote: Demotion::default(),
+            signal: Signal::default(),
+            turn: Duration::from_millis(1),
+            max_borne: 256,
+        }
+    }
+}
+
+impl Preempt {
+    /// How far the thread of a long poll is lowered in the kernel's eyes. Default: ten nice levels.
+    ///
+    /// Beside other processes of the same cgroup (a container or a service of its own has none) such polls count that much less.
+    #[must_use]
+    pub fn demote(mut self, demotion: Demotion) -> Self {
+        self.demote = demotion;
+        self
+    }
+
+    /// The signal that stops threads. Default: `SIGURG`.
+    #[must_use]
+    pub fn signal(mut self, signal: Signal) -> Self {
+        self.signal = signal;
+        self
+    }
+
+    /// How long a poll may take while other tasks wait, 1 to 100 ms; 1 ms by default. The watch looks once a millisecond.
+    #[must_use]
+    pub fn turn(mut self, turn: Duration) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
+    /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them.
+    #[must_use]
+    pub fn max_borne(mut self, max_borne: usize) -> Self {
+        self.max_borne = max_borne;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        if !(TURN_RANGE.0..=TURN_RANGE.1).contains(&self.turn) {
+            return Err(format!(
+                "turn is {:?}, allowed are {:?} to {:?}",
+                self.turn, TURN_RANGE.0, TURN_RANGE.1
+            ));
+        }
+        if !(1..=BORNE_MAX).contains(&self.max_borne) {
+            return Err(format!(
+                "max_borne is {}, allowed are 1 to {BORNE_MAX}",
+                self.max_borne
+            ));
+        }
+        self.demote.validate().map_err(|error| error.to_string())
+    }
+}
+
+/// What preemption has done so far; see [`Scheduler::preempt_stats`](crate::Scheduler::preempt_stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PreemptStats {
+    /// Polls that were taken off their virtual CPU.
+    pub detached: u64,
+    /// Polls that should have been, and ran on: no thread was free, or [`Preempt::max_borne`] was reached.
+    pub refused: u64,
+    /// Times that a long poll was stopped because policy let others run.
+    pub pauses: u64,
+    /// Short turns of stopped polls, in case that they hold a lock.
+    pub aged: u64,
+    /// Short turns of all stopped polls at once, because a virtual CPU did not get on.
+    pub rescues: u64,
+    /// Long polls that were found to be blocked in the kernel.
+    pub blocked: u64,
+    /// Long polls whose thread could not be lowered: the system refuses it.
+    pub undemoted: u64,
+    /// Long polls now.
+    pub borne: usize,
+    /// Threads now, spare ones included.
+    pub threads: usize,
+}

@@ -1,0 +1,290 @@
+//! The watch: what the tick thread does for a preempting scheduler. It allocates nothing, logs nothing, and takes leaves only.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
+
+use quotient_core::Nanos;
+use quotient_pause::{Demoted, Demotion, Region};
+
+use super::carrier::Carrier;
+use super::pool::Job;
+use super::{Preempting, lock};
+use crate::shared::Shared;
+use crate::task_context::Task;
+use crate::watch::STUCK;
+
+/// A poll that nobody waits behind is detached after this, so that the first to come need not wait for the watch. Unit: nanoseconds.
+const ALONE: Nanos = Nanos::from_micros(4_000);
+/// How often one stopped poll gets a short turn, whatever policy says. Unit: nanoseconds.
+const AGING_INTERVAL: Nanos = Nanos::from_micros(20_000);
+/// How often all may. Unit: nanoseconds.
+const RESCUE_INTERVAL: Nanos = Nanos::from_micros(4_000);
+/// Length of such a turn. Unit: time.
+const BURST: Duration = Duration::from_micros(200);
+
+/// Period of the watch. Unit: time.
+const PERIOD: Duration = Duration::from_millis(1);
+/// Looks without anything to see before it parks. Unit: looks. As the tick thread's.
+const IDLE_LOOKS: u32 = 25;
+/// How long it parks at most. Unit: time. Every look of the tick thread ends it; this is only a bound.
+const PARKED_PERIOD: Duration = Duration::from_millis(100);
+
+/// What the watch remembers of one virtual CPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    /// The region in progress and its thread's CPU time.
+    region: Option<Region>,
+    cpu: Nanos,
+    at: Nanos,
+    /// Looks in a row without any progress.
+    stalled: u32,
+}
+
+/// What the watch remembers.
+#[derive(Debug)]
+pub(super) struct WatchState {
+    looks: Vec<Look>,
+    /// Room for [`Preempt::max_borne`](crate::Preempt::max_borne) is reserved.
+    bearers: Vec<Arc<Carrier>>,
+    /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
+    dead: Vec<Arc<Carrier>>,
+    aged_at: Nanos,
+    rescued_at: Nanos,
+    cursor: usize,
+}
+
+impl WatchState {
+    pub(super) fn new(slots: usize, max_borne: usize) -> Self {
+        Self {
+            looks: vec![Look::default(); slots],
+            bearers: Vec::with_capacity(2 * max_borne),
+            dead: Vec::with_capacity(max_borne),
+            aged_at: Nanos::ZERO,
+            rescued_at: Nanos::ZERO,
+            cursor: 0,
+        }
+    }
+}
+
+/// How others reach the watch.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    parked: AtomicBool,
+    stopped: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Control {
+    /// The tick thread looks, so something is awake.
+    pub(super) fn wake(&self) {
+        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
+            self.unpark();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.unpark();
+    }
+
+    fn unpark(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Starts the thread `quotient-watch`. Apart from the tick thread, because that one may wait for locks that a paused thread holds.
+///
+/// # Errors
+/// The reason of the system.
+pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let weak = Arc::downgrade(shared);
+    let handle = std::thread::Builder::new()
+        .name("quotient-watch".into())
+        .spawn(move || {
+            let mut idle = 0;
+            while let Some(shared) = weak.upgrade() {
+                let Some(preempting) = &shared.preempt else {
+                    return;
+                };
+                if preempting.control.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let busy = preempting.watch(&shared, shared.now());
+                idle = if busy { 0 } else { idle + 1 };
+                let pause = if idle < IDLE_LOOKS {
+                    PERIOD
+                } else {
+                    preempting.control.parked.store(true, Ordering::SeqCst);
+                    PARKED_PERIOD
+                };
+                drop(shared);
+                std::thread::park_timeout(pause);
+            }
+        })?;
+    if let Some(preempting) = &shared.preempt {
+        let _ = preempting.control.thread.set(handle.thread().clone());
+    }
+    Ok(())
+}
+
+impl Preempting {
+    /// A proxy whose bearer is not blocked any more.
+    pub(super) fn returned(&self) -> Option<Task> {
+        let state = lock(&self.watch);
+        state.bearers.iter().find_map(|bearer| bearer.returned())
+    }
+
+    /// A bearer that has ended.
+    pub(super) fn buried(&self) -> Option<Arc<Carrier>> {
+        lock(&self.watch).dead.pop()
+    }
+
+    /// One look at everything. Whether there is something to look at soon.
+    pub(crate) fn watch(&self, shared: &Arc<Shared>, now: Nanos) -> bool {
+        let mut state = lock(&self.watch);
+        let mut busy = false;
+        let mut stalled = false;
+        for vcpu in 0..self.seats.len() {
+            busy |= shared.vcpus[vcpu].polling_since.load(Ordering::Relaxed) != 0;
+            stalled |= self.look_at(shared, &mut state, vcpu, now);
+        }
+        let mut index = 0;
+        while index < state.bearers.len() {
+            if state.bearers[index].is_finished() && state.dead.len() < state.dead.capacity() {
+                let bearer = state.bearers.swap_remove(index);
+                state.dead.push(bearer);
+            } else {
+                index += 1;
+            }
+        }
+        let mut standing = false;
+        for bearer in &state.bearers {
+            standing |= bearer.enforce();
+        }
+        if standing {
+            self.let_some_run(&mut state, stalled, now);
+        }
+        busy || !state.bearers.is_empty()
+    }
+
+    /// Looks at one virtual CPU, and takes it from its carrier if the poll there is too long. Whether it is stalled: neither asleep
+    /// by its own will nor getting on.
+    fn look_at(
+        &self,
+        shared: &Arc<Shared>,
+        state: &mut WatchState,
+        vcpu: usize,
+        now: Nanos,
+    ) -> bool {
+        let me = &shared.vcpus[vcpu];
+        let before = state.looks[vcpu];
+        let carrier = lock(&self.seats[vcpu].carrier).clone();
+        let Some(carrier) = carrier else {
+            state.looks[vcpu] = Look::default();
+            return false;
+        };
+        let since = me.polling_since.load(Ordering::Relaxed);
+        let region = carrier.handle.region();
+        let Some(cpu) = carrier.cpu_time() else {
+            return false;
+        };
+        let used = cpu.saturating_sub(before.cpu);
+        let idle = me.park.is_sleeping() || self.seats[vcpu].nap.is_on();
+        let stuck = !idle && used == Nanos::ZERO && before.at != Nanos::ZERO;
+        let stalled = if stuck { before.stalled + 1 } else { 0 };
+        state.looks[vcpu] = Look {
+            region,
+            cpu,
+            at: now,
+            stalled,
+        };
+        if let Some(region) = region
+            && since != 0
+        {
+            let elapsed = now.saturating_sub(Nanos(since - 1));
+            let waits = shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0;
+            let turn = Nanos(u64::try_from(self.settings.turn.as_nanos()).unwrap_or(u64::MAX));
+            let due = elapsed >= ALONE.max(turn) || waits && elapsed >= turn;
+            // A short poll that the machine stalled must not be lowered: it must have used half of the time since the last look.
+            let computes = used.as_nanos() * 2 >= now.saturating_sub(before.at).as_nanos();
+            let same = before.region == Some(region);
+            if due && computes {
+                self.detach(shared, state, vcpu, &carrier, region, self.settings.demote);
+            } else if due && same && elapsed >= STUCK && carrier.handle.is_asleep() == Some(true) {
+                // Blocked: nobody else's processor is taken.
+                self.detach(shared, state, vcpu, &carrier, region, Demotion::None);
+            }
+        }
+        stalled >= 2
+    }
+
+    /// Takes virtual CPU `vcpu` from `carrier`, which is in `region`, and gives it to a spare.
+    fn detach(
+        &self,
+        shared: &Arc<Shared>,
+        state: &mut WatchState,
+        vcpu: usize,
+        carrier: &Arc<Carrier>,
+        region: Region,
+        demotion: Demotion,
+    ) {
+        let full = self.borne.load(Ordering::Relaxed) >= self.settings.max_borne
+            || state.bearers.len() == state.bearers.capacity();
+        if full || !self.pool.has_idle() {
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // Ended meanwhile, or about to: no reason to do anything.
+        let Ok(caught) = carrier.handle.detach(region) else {
+            return;
+        };
+        *lock(&self.seats[vcpu].carrier) = None;
+        let job = Job::TakeOver(shared.clone(), vcpu, carrier.clone());
+        if !self.pool.give_to_idle(job) {
+            // A virtual CPU that was started meanwhile took the thread.
+            *lock(&self.seats[vcpu].carrier) = Some(carrier.clone());
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // Lowered before the verdict: the bearer knows whether it must be raised.
+        match caught.demote(demotion) {
+            Ok(Demoted::NotAtAll) => {}
+            Ok(_) => carrier.demoted.store(true, Ordering::Release),
+            Err(_) => {
+                self.counters.undemoted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.borne.fetch_add(1, Ordering::Relaxed);
+        self.counters.detached.fetch_add(1, Ordering::Relaxed);
+        state.bearers.push(carrier.clone());
+        caught.commit();
+    }
+
+    /// Aging and rescue.
+    fn let_some_run(&self, state: &mut WatchState, stalled: bool, now: Nanos) {
+        let all = stalled && now.saturating_sub(state.rescued_at) >= RESCUE_INTERVAL;
+        let one = now.saturating_sub(state.aged_at) >= AGING_INTERVAL;
+        if all {
+            state.rescued_at = now;
+            self.counters.rescues.fetch_add(1, Ordering::Relaxed);
+            for bearer in &state.bearers {
+                bearer.burst();
+            }
+        } else if one {
+            state.aged_at = now;
+            self.counters.aged.fetch_add(1, Ordering::Relaxed);
+            state.cursor = (state.cursor + 1) % state.bearers.len();
+            state.bearers[state.cursor].burst();
+        } else {
+            return;
+        }
+        std::thread::sleep(BURST);
+        for bearer in &state.bearers {
+            bearer.enforce();
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Polls of a preempting scheduler: regions that can be lost to another thread, proxies of those that were, and the way back. The
+//! protocol stands in the header of `preempt`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use quotient_core::{Enqueue, Nanos, Slice};
+
+use super::dispatch::Began;
+use super::switch::{Previous, enqueue, look_at_refill};
+use super::{Vcpu, lock};
+use crate::gates::RunQueue;
+use crate::group;
+use crate::inbox::Arrival;
+use crate::local::{Entered, PollNotes};
+use crate::preempt::{Carrier, Outcome, Preempting};
+use crate::shared::{Shared, VcpuShared};
+use crate::task::{self, Parked, Polled};
+use crate::task_context::{Owned, Task, TaskContext, Throttling};
+
+/// Turn of a borne poll. Unit: time. 4 ms: a change of bearers costs a signal and two hand-overs, some 30 us.
+const TURN: Duration = Duration::from_millis(4);
+/// The same in a limited group, whose budget is looked at after it. Unit: time.
+const LIMITED_TURN: Duration = Duration::from_millis(1);
+/// The same while other tasks wait in the run queue and policy has let the borne one go first, the rest of its request: nothing
+/// will end the nap for them. Unit: time. The base slice.
+const SHARED_TURN: Duration = Duration::from_micros(250);
+/// A bearer keeps its task for another poll if the last one took this long. Unit: nanoseconds.
+const LONG_POLL: Nanos = Nanos(500_000);
+/// A bearer that used less than this part of a turn may be blocked.
+const BLOCKED_PART: u64 = 16;
+
+impl Vcpu {
+    /// As [`Vcpu::new`], for a virtual CPU that `bearer` has lost.
+    pub(crate) fn taking_over(shared: Arc<Shared>, index: usize, bearer: Arc<Carrier>) -> Self {
+        let mut this = Self::new(shared, index);
+        this.takes_over = Some(bearer);
+        this
+    }
+
+    /// The first poll of this thread.
+    #[cold]
+    pub(super) fn sit_down(&mut self, shared: &Arc<Shared>, me: &VcpuShared) {
+        self.seated = true;
+        let Some(preempting) = &shared.preempt else {
+            return;
+        };
+        // Before anything that may wait for a lock: who has a seat is rescued.
+        preempting.sit(self.index);
+        if let Some(bearer) = self.takes_over.take() {
+            self.take_over(shared, preempting, me, &bearer);
+        }
+    }
+
+    /// Puts a proxy in the place of the poll that `bearer` is left with.
+    fn take_over(
+        &mut self,
+        shared: &Arc<Shared>,
+        preempting: &Preempting,
+        me: &VcpuShared,
+        bearer: &Arc<Carrier>,
+    ) {
+        me.polling_since.store(0, Ordering::Relaxed);
+        me.blocked.store(false, Ordering::Relaxed);
+        me.resched.store(false, Ordering::Relaxed);
+        // The turn that was cut off is over.
+        let turn = me.turns.load(Ordering::Relaxed);
+        me.turns.store(turn.next_multiple_of(2), Ordering::Release);
+        let now = shared.now();
+        bearer.charge_from(bearer.cpu_time().unwrap_or_default());
+        let taken = {
+            let mut queue = lock(me);
+            let core = queue.current_group().cloned();
+            core.zip(queue.put_prev_sleep(now))
+        };
+        // The old carrier was in a poll, so its task is current.
+        let Some((core, mut entity)) = taken else {
+            debug_assert!(false, "a poll was detached, and no task is current");
+            return;
+        };
+        look_at_refill(shared);
+        let group = {
+            let _shape = shared.lock_shape();
+            group::lookup(shared, &core)
+        };
+        preempting.settle_in(self.index, bearer, &group);
+        entity.set_slice(Slice::new(Nanos(u64::try_from(TURN.as_nanos()).unwrap_or(0))).ok());
+        let context = TaskContext::new(
+            shared.clone(),
+            std::panic::Location::caller(),
+            u16::try_from(self.index).unwrap_or(0),
+        );
+        let owned = Owned {
+            entity,
+            group,
+            since: now,
+            throttling: Some(Box::new(Throttling {
+                bearer: Some(bearer.clone()),
+                ..Throttling::default()
+            })),
+        };
+        shared.task_began();
+        let (proxy, _, _) = task::spawn_as(
+            task::Id::next(),
+            task::trace::SpanId::NONE,
+            std::future::pending::<()>(),
+            context,
+            owned,
+        );
+        self.arrivals.push(Arrival {
+            task: proxy,
+            kind: Enqueue::Migrate,
+        });
+    }
+
+    /// After a pick: whoever is chosen stops if limits keep its group back.
+    #[inline]
+    pub(super) fn stop_throttled(&self, shared: &Shared, queue: &RunQueue<Task>) {
+        if let Some(preempting) = &shared.preempt {
+            preempting.stop_throttled(self.index, |group| queue.is_throttled(&group.core));
+        }
+    }
+
+    /// [`Vcpu::dispatch`] of a preempting scheduler.
+    pub(super) fn dispatch_preempting(
+        &mut self,
+        shared: &Arc<Shared>,
+        preempting: &Preempting,
+        me: &VcpuShared,
+        entered: &Entered,
+        mut task: Task,
+        started: Nanos,
+    ) -> (Previous, Nanos) {
+        if let Some(bearer) = task.owned_mut().bearer().cloned() {
+            return self.give_turn(shared, preempting, me, task, &bearer, started);
+        }
+        let delay = self.begin(shared, entered, &mut task, started);
+        let location = task.context().location;
+        me.polling_since
+            .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
+        let (polled, end) = poll_in_region(task);
+        let began = Began {
+            started,
+            delay,
+            location,
+        };
+        if end.is_detached() {
+            // From here on nothing of the virtual CPU may be touched.
+            self.lost = true;
+            bear(shared, preempting, entered, polled, began);
+            return (Previous::Lost, started);
+        }
+        let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
+        if !matches!(previous, Previous::Again(_)) {
+            self.short_tasks = self.short_tasks.saturating_sub(1);
+        }
+        (previous, now)
+    }
+
+    /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
+    fn give_turn(
+        &mut self,
+        shared: &Arc<Shared>,
+        preempting: &Preempting,
+        me: &VcpuShared,
+        mut proxy: Task,
+        bearer: &Arc<Carrier>,
+        started: Nanos,
+    ) -> (Previous, Nanos) {
+        let owned = proxy.owned_mut();
+        owned.since = Nanos::ZERO;
+        self.enter_group(&owned.group);
+        preempting.choose(self.index, bearer, &owned.group);
+        let limited = owned.group.is_limited();
+        self.short_tasks = self.short_tasks.min(self.waiting);
+        let turn = if self.short_tasks > 0 {
+            SHARED_TURN
+        } else if limited {
+            LIMITED_TURN
+        } else {
+            TURN
+        };
+        let has_work = || {
+            me.inbox.len() > 0
+                || bearer.is_finished()
+                || shared.may_end()
+                || shared.host_is_gone()
+                || me.has_releases.load(Ordering::Relaxed)
+                || shared.loads[self.index].has_unthrottles()
+                || shared.phase() == crate::shared::CLOSED
+        };
+        preempting.seats[self.index].nap.sleep(turn, has_work);
+        let now = shared.now();
+        let wall = now.saturating_sub(started);
+        // Before the charge: what the bearer posts later is charged with the outcome.
+        let finished = bearer.is_finished();
+        let charge = bearer.take_charge();
+        self.notes = PollNotes {
+            excluded: wall,
+            extra: charge,
+            absent: Nanos::ZERO,
+            leave: false,
+            noted: true,
+        };
+        me.clock.show(charge);
+        me.resched.store(false, Ordering::Relaxed);
+        if finished && let Some(outcome) = bearer.take_outcome() {
+            preempting.dismiss(self.index, bearer, false);
+            return (Previous::Returned(proxy, outcome), now);
+        }
+        let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
+        let idle = charge.as_nanos() < wall.as_nanos() / BLOCKED_PART;
+        if slept && idle && bearer.handle.is_asleep() == Some(true) {
+            preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
+            preempting.dismiss(self.index, bearer, false);
+            return (Previous::Away(proxy), now);
+        }
+        (Previous::Interrupted(proxy), now)
+    }
+}
+
+/// Polls a task as a region of this thread. No deferral is probed: off tokio's workers a yield wakes at once.
+fn poll_in_region(task: Task) -> (Polled<TaskContext>, quotient_pause::End) {
+    // Rule 4 of `vcpu`.
+    let mut context = Context::from_waker(Waker::noop());
+    let _budget = tokio::task::coop::poll_proceed(&mut context);
+    quotient_pause::region(|| task.poll(|_| false))
+}
+
+/// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long
+/// as it is the kind that needs a thread of its own, and posts what came of it.
+fn bear(
+    shared: &Arc<Shared>,
+    preempting: &Preempting,
+    entered: &Entered,
+    mut polled: Polled<TaskContext>,
+    mut began: Began,
+) {
+    let Some(carrier) = crate::preempt::current() else {
+        debug_assert!(false, "a thread without a carrier has lost a poll");
+        return;
+    };
+    let mut excluded = Nanos::ZERO;
+    let mut cpu_before = Nanos::ZERO;
+    let outcome = loop {
+        let now = shared.now();
+        let wall = now.saturating_sub(began.started);
+        let notes = entered.end_task();
+        drop(entered.take_deferral());
+        excluded = excluded.saturating_add(notes.excluded);
+        let cpu = carrier.cpu_time().unwrap_or_default();
+        // The first poll's share of the thread's time is not known exactly: its wall time, which it used most of.
+        let billed = if cpu_before == Nanos::ZERO {
+            wall
+        } else {
+            cpu.saturating_sub(cpu_before)
+        };
+        cpu_before = cpu;
+        match polled {
+            Polled::Pending(parking) => {
+                parking.context().record_poll(billed, wall, began.delay);
+                break Outcome::Pending(parking);
+            }
+            Polled::Finished(finishing) => {
+                finishing.context().record_poll(billed, wall, began.delay);
+                finishing.complete();
+                break Outcome::Done;
+            }
+            Polled::Done => break Outcome::Done,
+            Polled::Again(mut task) => {
+                task.context().record_poll(billed, wall, began.delay);
+                let moved = task.context().moved.load(Ordering::Relaxed);
+                let held = task.owned_mut().group.is_held();
+                let deferring = task.owned_mut().deferral().is_some();
+                if wall < LONG_POLL || moved || held || deferring {
+                    break Outcome::Again(task);
+                }
+                carrier.wait_until_allowed();
+                began = Began {
+                    started: shared.now(),
+                    delay: Nanos::ZERO,
+                    location: began.location,
+                };
+                entered.begin_task(shared, &mut task);
+                polled = poll_in_region(task).0;
+            }
+        }
+    };
+    preempting.one_less();
+    let (chosen_by, away) = carrier.finish(outcome, excluded);
+    std::sync::atomic::fence(Ordering::SeqCst);
+    preempting.end_nap(chosen_by);
+    if let Some(proxy) = away {
+        shared.submit_remote(proxy, Enqueue::Wake);
+    }
+}
+
+/// Puts a proxy back, or what it stood for.
+#[cold]
+pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now: Nanos) {
+    match previous {
+        Previous::Interrupted(mut proxy) => {
+            proxy.owned_mut().since = now;
+            queue.put_prev_preempt(proxy, now);
+        }
+        Previous::Away(mut proxy) => {
+            let Some(entity) = queue.put_prev_sleep(now) else {
+                return;
+            };
+            proxy.owned_mut().entity = entity;
+            let bearer = proxy.owned_mut().bearer().cloned();
+            let back = match bearer {
+                Some(bearer) => bearer.put_away(proxy),
+                None => Some(proxy),
+            };
+            if let Some(mut proxy) = back {
+                proxy.owned_mut().since = now;
+                enqueue(queue, proxy, Enqueue::Wake, now);
+            }
+        }
+        Previous::Returned(proxy, outcome) => {
+            let entity = queue.put_prev_exit(now).map(|mut entity| {
+                entity.set_slice(None);
+                entity
+            });
+            proxy.cancel();
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Again(mut task) => {
+                    let owned = task.owned_mut();
+                    owned.entity = entity.unwrap_or(owned.entity);
+                    owned.since = now;
+                    enqueue(queue, task, Enqueue::Migrate, now);
+                }
+                Outcome::Pending(mut parking) => {
+                    let owned = parking.owned_mut();
+                    owned.entity = entity.unwrap_or(owned.entity);
+                    if let Parked::Woken(mut task) = parking.park() {
+                        task.owned_mut().since = now;
+                        enqueue(queue, task, Enqueue::Wake, now);
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A proxy's group is frozen: its bearer stops.
+pub(super) fn stop_frozen(task: &mut Task) {
+    if let Some(bearer) = task.owned_mut().bearer().cloned()
+        && let Some(preempting) = &task.context().shared.preempt
+    {
+        preempting.stop_anywhere(&bearer);
+    }
+}
