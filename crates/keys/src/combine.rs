@@ -125,7 +125,7 @@ pub(crate) fn together(
     let mut owned: Vec<Owned> = Vec::new();
     for (number, &(step, settle)) in steps.iter().enumerate() {
         crate::registry::register(step.key);
-        let applied = step.key.counts.holders.apply(&step);
+        let applied = step.key.counts.holders.apply(step.action, step.key.name());
         results.push(applied.clone().map(|_| Receipt::default()));
         let Ok(Applied::Owned(before)) = applied else {
             continue;

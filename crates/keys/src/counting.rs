@@ -27,7 +27,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::{Action, Step};
+use crate::engine::Action;
 use crate::error::FlipError;
 
 const GUARD: u64 = 1 << 32;
@@ -97,9 +97,40 @@ impl Count {
     }
 }
 
+/// An atomic word; the model checker has its own.
+pub(crate) trait Word {
+    fn load(&self) -> u64;
+    fn store(&self, value: u64);
+    fn compare_exchange(&self, current: u64, new: u64) -> bool;
+    fn add(&self, value: u64);
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, value: u64) {
+        self.store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn compare_exchange(&self, current: u64, new: u64) -> bool {
+        self.compare_exchange_weak(current, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    #[inline]
+    fn add(&self, value: u64) {
+        self.fetch_add(value, Ordering::AcqRel);
+    }
+}
+
 /// The word.
 #[derive(Debug)]
-pub(crate) struct Holders(AtomicU64);
+pub(crate) struct Holders<W = AtomicU64>(W);
 
 /// What has been done to a key's count on behalf of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,17 +147,17 @@ impl Holders {
     pub(crate) const fn new(anonymous: bool) -> Self {
         Self(AtomicU64::new(anonymous as u64))
     }
+}
 
+impl<W: Word> Holders<W> {
     pub(crate) fn load(&self) -> Count {
         Count {
-            word: self.0.load(Ordering::Acquire),
+            word: self.0.load(),
         }
     }
 
     fn swap(&self, seen: Count, word: u64) -> bool {
-        self.0
-            .compare_exchange_weak(seen.word, word, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.0.compare_exchange(seen.word, word)
     }
 
     /// Adds a holder to a key that has one already, without the lock. `Ok(false)`: the key is off, or turning.
@@ -162,11 +193,10 @@ impl Holders {
     }
 
     /// Applies a step. The engine's lock is held.
-    pub(crate) fn apply(&self, step: &Step) -> Result<Applied, FlipError> {
-        let key = step.key.name();
+    pub(crate) fn apply(&self, action: Action, key: &'static str) -> Result<Applied, FlipError> {
         loop {
             let seen = self.load();
-            let word = match step.action {
+            let word = match action {
                 Action::Add(holder) => {
                     refuse_overflow(seen, holder, key)?;
                     added(seen, holder)
@@ -198,7 +228,7 @@ impl Holders {
             } else if word == seen.word && !seen.is_turning() {
                 return Ok(Applied::Unchanged);
             } else if seen.is_owned() {
-                self.0.store(word, Ordering::Release);
+                self.0.store(word);
                 return Ok(Applied::Owned(seen));
             } else if self.swap(seen, word) {
                 return Ok(Applied::Owned(seen));
@@ -208,11 +238,15 @@ impl Holders {
 
     /// Whether a step only adds a holder to a key that is on. Nobody can turn the key off while the engine's lock is held, so
     /// this can wait for the end of a transaction, where it cannot fail any more.
-    pub(crate) fn can_wait(&self, step: &Step) -> Result<Option<Holder>, FlipError> {
+    pub(crate) fn can_wait(
+        &self,
+        action: Action,
+        key: &'static str,
+    ) -> Result<Option<Holder>, FlipError> {
         let seen = self.load();
-        match step.action {
+        match action {
             Action::Add(holder) if !seen.is_owned() => {
-                refuse_overflow(seen, holder, step.key.name())?;
+                refuse_overflow(seen, holder, key)?;
                 Ok(Some(holder))
             }
             _ => Ok(None),
@@ -221,19 +255,19 @@ impl Holders {
 
     /// Adds a holder to a key that is on. The field has room for as many beyond the maximum as there can be threads.
     pub(crate) fn add(&self, holder: Holder) {
-        self.0.fetch_add(holder.unit(), Ordering::AcqRel);
+        self.0.add(holder.unit());
     }
 
     /// Takes back what was done since the word became owned.
     pub(crate) fn restore(&self, before: Count) {
-        self.0.store(before.word, Ordering::Release);
+        self.0.store(before.word);
     }
 
     /// All steps are applied and every site follows: others may move the word again, if the key is on.
     pub(crate) fn settle(&self) {
         let seen = self.load();
         if seen.is_turning() {
-            self.0.store(seen.word & !TURNING, Ordering::Release);
+            self.0.store(seen.word & !TURNING);
         }
     }
 }
@@ -309,5 +343,147 @@ mod tests {
         let full = Holders(AtomicU64::new(HOLDERS_MAX * GUARD));
         assert_eq!(full.try_add(Holder::Guard, "k"), refused);
         assert_eq!(full.load().guards(), HOLDERS_MAX);
+    }
+}
+
+/// Counting and the three steps of a flip under the model checker. The count is the real code, over the checker's word; the
+/// text is a stub of one site, whose barrier is that its form is read and written in one order for all.
+#[cfg(all(test, feature = "model"))]
+mod model {
+    use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    impl Word for AtomicU64 {
+        fn load(&self) -> u64 {
+            self.load(Acquire)
+        }
+
+        fn store(&self, value: u64) {
+            self.store(value, Release);
+        }
+
+        fn compare_exchange(&self, current: u64, new: u64) -> bool {
+            self.compare_exchange(current, new, AcqRel, Acquire).is_ok()
+        }
+
+        fn add(&self, value: u64) {
+            self.fetch_add(value, AcqRel);
+        }
+    }
+
+    struct Board {
+        lock: Mutex<()>,
+        holders: Holders<AtomicU64>,
+        state: AtomicBool,
+        /// The form of the one site, whose bias is off.
+        is_cheap: AtomicBool,
+    }
+
+    impl Board {
+        fn new(anonymous: bool) -> Arc<Self> {
+            Arc::new(Self {
+                lock: Mutex::new(()),
+                holders: Holders(AtomicU64::new(anonymous as u64)),
+                state: AtomicBool::new(anonymous),
+                is_cheap: AtomicBool::new(!anonymous),
+            })
+        }
+
+        fn evaluate(&self) -> bool {
+            !self.is_cheap.load(SeqCst) && self.state.load(Acquire)
+        }
+
+        fn flip(&self, action: Action) -> Result<(), FlipError> {
+            let _engine = self.lock.lock();
+            let Applied::Owned(_) = self.holders.apply(action, "k")? else {
+                return Ok(());
+            };
+            let target = self.holders.load().sum() > 0;
+            if target {
+                self.is_cheap.store(false, SeqCst);
+            }
+            self.state.store(target, Release);
+            self.holders.settle();
+            if !target {
+                self.is_cheap.store(true, SeqCst);
+            }
+            Ok(())
+        }
+
+        fn add(&self, holder: Holder) -> Result<(), FlipError> {
+            match self.holders.try_add(holder, "k")? {
+                true => Ok(()),
+                false => self.flip(Action::Add(holder)),
+            }
+        }
+
+        fn remove(&self, holder: Holder) -> Result<(), FlipError> {
+            match self.holders.try_remove(holder, "k")? {
+                true => Ok(()),
+                false => self.flip(Action::Remove(holder)),
+            }
+        }
+    }
+
+    #[test]
+    fn model_whoever_holds_a_key_finds_it_on() {
+        loom::model(|| {
+            let board = Board::new(false);
+            let threads = [Holder::Guard, Holder::Guard].map(|holder| {
+                let board = Arc::clone(&board);
+                thread::spawn(move || {
+                    board.add(holder).expect("nothing hinders");
+                    assert!(board.evaluate(), "held, but off");
+                    board.remove(holder).expect("its count is its own");
+                })
+            });
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+            assert!(!board.evaluate());
+            assert_eq!(board.holders.load(), Count { word: 0 });
+        });
+    }
+
+    #[test]
+    fn model_nobody_takes_a_guards_count() {
+        loom::model(|| {
+            let board = Board::new(false);
+            let thief = {
+                let board = Arc::clone(&board);
+                thread::spawn(move || {
+                    let taken = board.flip(Action::Disable).is_ok();
+                    let removed = board.remove(Holder::Anonymous).is_ok();
+                    assert!(!removed, "there never was an anonymous holder");
+                    taken
+                })
+            };
+            board.add(Holder::Guard).expect("nothing hinders");
+            assert!(board.evaluate(), "held, but off");
+            thief.join().expect("no panic");
+            assert!(board.evaluate(), "held, but off");
+            board.remove(Holder::Guard).expect("its count is its own");
+            assert!(!board.evaluate());
+        });
+    }
+
+    #[test]
+    fn model_an_operators_switch_meets_a_holder() {
+        loom::model(|| {
+            let board = Board::new(true);
+            let operator = {
+                let board = Arc::clone(&board);
+                thread::spawn(move || board.flip(Action::Disable).is_ok())
+            };
+            board.add(Holder::Guard).expect("nothing hinders");
+            assert!(board.evaluate(), "held, but off");
+            let was_disabled = operator.join().expect("no panic");
+            assert!(board.evaluate(), "held, but off");
+            board.remove(Holder::Guard).expect("its count is its own");
+            assert_eq!(board.evaluate(), !was_disabled);
+        });
     }
 }

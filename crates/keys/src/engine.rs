@@ -214,7 +214,7 @@ impl Engine {
     fn make(&mut self, step: &Step, settle: Settle) -> Result<Receipt, FlipError> {
         registry::register(step.key);
         let holders = &step.key.counts.holders;
-        let Applied::Owned(before) = holders.apply(step)? else {
+        let Applied::Owned(before) = holders.apply(step.action, step.key.name())? else {
             return Ok(Receipt::default());
         };
         let flip = Flip {
@@ -238,11 +238,11 @@ impl Engine {
         for &step in steps {
             registry::register(step.key);
             let holders = &step.key.counts.holders;
-            if let Some(holder) = holders.can_wait(&step)? {
+            if let Some(holder) = holders.can_wait(step.action, step.key.name())? {
                 reserved.late.push((step.key, holder));
                 continue;
             }
-            let applied = holders.apply(&step)?;
+            let applied = holders.apply(step.action, step.key.name())?;
             reserved.applied.push((step, applied));
             if matches!(applied, Applied::Owned(_)) {
                 reserved.flips.push(Flip {

@@ -28,6 +28,8 @@ struct Block {
     one_by_one_to_biased: f64,
     rival_to_biased: Option<(f64, f64)>,
     rival_to_coalesced: Option<(f64, f64)>,
+    one_by_one_to_int3_coalesced: f64,
+    one_by_one_to_biased_coalesced: f64,
 }
 
 /// Measures the ratios and says whether they are what was promised.
@@ -47,6 +49,7 @@ pub fn goals(measuring: &Measuring<'_>, rival: &mut Option<Rival>) -> Result<Vec
         let biased = measuring.times(Mode::Biased, SITES, SHARE_TIME)?;
         set_writes(Writes::Coalesced);
         let coalesced = measuring.times(Mode::Biased, SITES, SHARE_TIME)?;
+        let int3_coalesced = measuring.times(Mode::Int3, SITES, SHARE_TIME)?;
         set_writes(Writes::Exact);
         let rival = rival
             .as_mut()
@@ -64,6 +67,8 @@ pub fn goals(measuring: &Measuring<'_>, rival: &mut Option<Rival>) -> Result<Vec
             one_by_one_to_biased: one_by_one.enable_us() / biased.enable_us(),
             rival_to_biased: rival_to(&biased),
             rival_to_coalesced: rival_to(&coalesced),
+            one_by_one_to_int3_coalesced: one_by_one.enable_us() / int3_coalesced.enable_us(),
+            one_by_one_to_biased_coalesced: one_by_one.enable_us() / coalesced.enable_us(),
         });
     }
     set_mode(Mode::Biased).map_err(Failure::during("cannot change the mode"))?;
@@ -91,6 +96,16 @@ pub fn goals(measuring: &Measuring<'_>, rival: &mut Option<Rival>) -> Result<Vec
             "56 sites, static-keys crate / biased, disable, times",
             of(&|block| block.rival_to_biased.map(|(_, disable)| disable)),
             1000.0,
+        ),
+        (
+            "56 sites, one by one / int3 batch, coalesced, enable, times",
+            of(&|block| Some(block.one_by_one_to_int3_coalesced)),
+            50.0,
+        ),
+        (
+            "56 sites, one by one / biased and coalesced, enable, times",
+            of(&|block| Some(block.one_by_one_to_biased_coalesced)),
+            100.0,
         ),
         (
             "56 sites, static-keys crate / biased and coalesced, enable, times",
