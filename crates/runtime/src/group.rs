@@ -282,7 +282,8 @@ impl Group {
     }
 
     /// [`Group::kill`], and waits until the killed tasks have ended, `timeout` at most: `None` then, else what it could not end in
-    /// that time. Looks once a tick. A throttled group's tasks run their destructors on the group's budget, as all they do.
+    /// that time. Looks once a tick. Neither a limit nor a freeze holds up the dead: a throttled group's tasks run their destructors
+    /// at once, and its budget pays for them afterwards.
     ///
     /// # Errors
     /// As [`Group::kill`].

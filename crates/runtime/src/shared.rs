@@ -129,6 +129,9 @@ pub(crate) struct Shared {
     pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
     pub(crate) shape: Mutex<()>,
+    /// Limited groups with tasks that were aborted, until the tick thread asks the virtual CPUs to let them go; see `group::shared`.
+    dying: Mutex<Vec<Arc<GroupShared>>>,
+    has_dying: AtomicBool,
     /// Removed groups whose last task was still on a run queue when it ended; the tick thread finishes them.
     pub(crate) leaving: Mutex<Vec<Arc<GroupShared>>>,
     /// What preempts polls that do not return, if that was asked for.
@@ -206,6 +209,8 @@ impl Shared {
             losses: LossCounters::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),
+            dying: Mutex::new(Vec::new()),
+            has_dying: AtomicBool::new(false),
             leaving: Mutex::new(Vec::new()),
             preempt,
             tree,
@@ -450,7 +455,7 @@ impl Shared {
         }
     }
 
-    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere out of its queue. At most one entry a group.
+    /// Asks a virtual CPU to take tasks of `group` that have a place elsewhere, lent or as the dead, out of its queue. At most one entry a group.
     pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
         let me = &self.vcpus[vcpu];
         let mut releases = me
@@ -463,6 +468,43 @@ impl Shared {
         drop(releases);
         me.has_releases.store(true, Ordering::Release);
         self.wake_vcpu(vcpu);
+    }
+
+    /// L2 of `group::shared`: a group with tasks that were aborted while its limit may keep them back.
+    pub(crate) fn list_dying(&self, group: Arc<GroupShared>) {
+        self.dying
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .push(group);
+        self.has_dying.store(true, Ordering::SeqCst);
+        self.tick.run();
+    }
+
+    /// Whether the tick thread has to ask for such tasks.
+    pub(crate) fn has_dying(&self) -> bool {
+        self.has_dying.load(Ordering::SeqCst)
+    }
+
+    /// L3 of `group::shared`, by the tick thread. O(groups with such tasks x virtual CPUs).
+    pub(crate) fn let_go_of_the_dead(&self) {
+        if !self.has_dying() {
+            return;
+        }
+        self.has_dying.store(false, Ordering::SeqCst);
+        let dying = std::mem::take(
+            &mut *self
+                .dying
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner()),
+        );
+        for group in dying {
+            group.unlist_dying();
+            for (index, vcpu) in self.vcpus.iter().enumerate() {
+                if vcpu.online.load(Ordering::Relaxed) {
+                    self.ask_to_release(index, &group);
+                }
+            }
+        }
     }
 
     /// Runs due refills, at most one batch of the core's; whether more are due. Takes no run-queue lock.

@@ -213,6 +213,18 @@ impl task::Context for TaskContext {
         crate::local::schedule(task, Enqueue::WakeBuddy);
     }
 
+    fn aborted(&self, id: task::Id) {
+        let membership = self
+            .membership
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let group = membership.as_ref().map(|member| member.group.clone());
+        drop(membership);
+        if let Some(group) = group {
+            group.let_go(&self.shared, id);
+        }
+    }
+
     fn released(task: &TaskRef) {
         let membership = task
             .context()

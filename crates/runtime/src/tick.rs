@@ -164,7 +164,7 @@ fn park(shared: &Shared) {
     {
         return;
     }
-    if awake(shared) {
+    if awake(shared) || shared.has_dying() {
         control.run();
     }
     while control.state.load(Ordering::SeqCst) == PARKED {
@@ -205,6 +205,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     }
     let waiting = watch.look(shared, now);
     shared.alarms.ring(now);
+    shared.let_go_of_the_dead();
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();

@@ -262,8 +262,9 @@ impl Vcpu {
         self.refresh_reference(now);
         if RuntimeGates::bandwidth() {
             shared.refill(now);
-            self.release(shared, me, now);
         }
+        // Asked for while there was a limit, which may be lifted by now.
+        self.release(shared, me, now);
         entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();
         let mut previous = Previous::Nothing;

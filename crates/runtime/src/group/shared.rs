@@ -9,6 +9,16 @@
 //! A task that is moved while its token lies in that list takes the token along: the mover marks the task as moved and then empties
 //! the list, and `hold` looks for the mark under the list's lock. So no token stays in a group to which its task does not belong.
 //!
+//! # The dead
+//! Neither a freeze nor a limit keeps back a task that was aborted: what it holds (a request, a connection of a database) would stay
+//! for as long, and whoever waits for its end with it. Whoever aborts sets the task's mark (L1) and calls [`GroupShared::let_go`]:
+//! - *frozen:* it takes the token out of the list, under the list's lock, under which `hold` looks for the mark.
+//! - *limited:* it lists the group in `Shared::dying` (L2), and the tick thread asks every virtual CPU (L3) to queue the group's dead
+//!   anew: in the place of the lowest group above that has no limit (`vcpu::switch`, [`GroupShared::seat_of_the_dead`]), where they are
+//!   dispatched at once. The limited group's budgets pay for their destructors. *Nobody is missed*: a virtual CPU that looked at L1's
+//!   mark before it was set has the task in its queue when it is asked; one that queues the task after it was asked sees the mark.
+//!   `dying_listed` is taken back before L3, so a mark that is set later lists the group again.
+//!
 //! # Kills
 //! See `kills`. The tokens that a frozen group keeps go back to the virtual CPUs, which drop the futures: no destructor runs on the
 //! thread of whoever kills.
@@ -17,6 +27,7 @@
 //! The group is closed first (see `population`): spawns are refused from then on. The core gives the group up when its last task has
 //! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -32,6 +43,7 @@ use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
+use crate::task::Id;
 use crate::task_context::Task;
 
 /// What the scheduler keeps for a group.
@@ -52,8 +64,10 @@ pub(crate) struct GroupShared {
     pub(super) frozen: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
     held: AtomicBool,
-    /// Tokens of tasks that were picked while held.
-    parked: Mutex<Vec<Task>>,
+    /// Tokens of tasks that were picked while held, by the number of the task.
+    parked: Mutex<BTreeMap<u64, Task>>,
+    /// The group is in `Shared::dying`.
+    dying_listed: AtomicBool,
     /// This group or an ancestor has a limit; written under `Shared::shape`.
     limited: AtomicBool,
     /// The last poll of an `in_group` of this group was long: the next one is likely to be. A hint.
@@ -79,7 +93,8 @@ impl GroupShared {
             queue_wait_max: AtomicU64::new(u64::MAX),
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
-            parked: Mutex::new(Vec::new()),
+            parked: Mutex::default(),
+            dying_listed: AtomicBool::new(false),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
             long_wraps: AtomicBool::new(false),
             gate: Mutex::new(None),
@@ -135,11 +150,11 @@ impl GroupShared {
         if !self.is_held() || moved || task.is_aborted() {
             return Err(task);
         }
-        parked.push(task);
+        parked.insert(task.id().number(), task);
         Ok(())
     }
 
-    pub(super) fn lock_parked(&self) -> MutexGuard<'_, Vec<Task>> {
+    pub(super) fn lock_parked(&self) -> MutexGuard<'_, BTreeMap<u64, Task>> {
         self.parked
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
@@ -233,9 +248,33 @@ impl GroupShared {
     /// Queues every token that is kept here: those that are to stay come back.
     pub(super) fn release_parked(&self, shared: &Shared) {
         let parked = std::mem::take(&mut *self.lock_parked());
-        for task in parked {
+        for task in parked.into_values() {
             shared.submit_remote(task, Enqueue::Wake);
         }
+    }
+
+    /// The task `id` of the group was aborted: it is not to be kept back here. O(log of the tasks that are).
+    pub(crate) fn let_go(self: &Arc<Self>, shared: &Shared, id: Id) {
+        if self.is_held() {
+            let parked = self.lock_parked().remove(&id.number());
+            if let Some(task) = parked {
+                shared.submit_remote(task, Enqueue::Wake);
+            }
+        }
+        if self.is_limited() && !self.dying_listed.swap(true, Ordering::AcqRel) {
+            shared.list_dying(self.clone());
+        }
+    }
+
+    /// The group is no longer in `Shared::dying`: marks that are set from here on list it again. Acquires those before.
+    pub(crate) fn unlist_dying(&self) {
+        self.dying_listed.swap(false, Ordering::AcqRel);
+    }
+
+    /// Where the dead of a limited group are queued: in the lowest group above it that no limit holds. The root group has none.
+    pub(crate) fn seat_of_the_dead(self: &Arc<Self>) -> Option<Arc<Self>> {
+        let mut above = std::iter::successors(Some(self), |group| group.parent.as_ref());
+        above.find(|group| !group.is_limited()).cloned()
     }
 
     /// Sets `held` from the parent's and the own flag; queues what may run again. Called under `Shared::shape`, for parents before
@@ -247,12 +286,12 @@ impl GroupShared {
             let mut parked = self.lock_parked();
             self.held.store(held, Ordering::Relaxed);
             if held {
-                Vec::new()
+                BTreeMap::new()
             } else {
                 std::mem::take(&mut *parked)
             }
         };
-        for task in released {
+        for task in released.into_values() {
             shared.submit_remote(task, Enqueue::Wake);
         }
     }

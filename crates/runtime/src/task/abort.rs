@@ -28,7 +28,7 @@ impl AbortHandle {
     /// Cancels the task; does nothing if it is complete or about to be.
     ///
     /// Returns at once: the future is dropped by the scheduler, where it would have been polled next, or at the end of
-    /// the poll under way. If that poll completes the task, its output stands. O(1).
+    /// the poll under way, also while its group is frozen or throttled. If that poll completes the task, its output stands. O(1).
     pub fn abort(&self) {
         self.task.abort();
     }

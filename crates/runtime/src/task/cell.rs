@@ -300,8 +300,13 @@ impl<C: Context, F: Future> Cell<C, F> {
     /// # Safety
     /// As [`Vtable::aborted`].
     unsafe fn aborted(task: NonNull<Header>) {
-        // SAFETY: the caller's reference keeps the memory; the context is never written.
-        unsafe { &(*task.cast::<Core<C>>().as_ptr()).context }.aborted();
+        // SAFETY: the caller's reference keeps the memory; of header and context nothing is written but atomics and cells, and
+        // the identifier is in neither.
+        let (id, context) = unsafe {
+            let core = task.cast::<Core<C>>().as_ptr();
+            ((*core).header.id, &(*core).context)
+        };
+        context.aborted(id);
     }
 
     /// # Safety

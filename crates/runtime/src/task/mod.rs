@@ -141,8 +141,8 @@ pub(crate) trait Context: Sized + Send + Sync + 'static {
     /// here. Must not panic.
     fn released(task: &TaskRef<Self>);
 
-    /// The task was asked to cancel itself, which its token's holder will see. Called once a task, on the thread that asked.
-    fn aborted(&self) {}
+    /// The task `id` was asked to cancel itself, which its token's holder will see. Called once a task, on the thread that asked.
+    fn aborted(&self, _id: Id) {}
 }
 
 /// [`spawn_as`] with a name and a span of its own.

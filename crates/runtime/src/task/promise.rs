@@ -44,7 +44,7 @@ impl Context for Promised {
 
     fn released(_: &TaskRef<Self>) {}
 
-    fn aborted(&self) {
+    fn aborted(&self, _: Id) {
         let waker = self
             .holder
             .lock()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Nanos, Slice};
 
 use super::dispatch::Began;
-use super::switch::{Previous, enqueue, look_at_refill};
+use super::switch::{Previous, enqueue, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
 use crate::gates::RunQueue;
 use crate::group;
@@ -138,6 +138,7 @@ impl Vcpu {
         }
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
+        let payer = payer_of_the_dead(&mut task);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
         let (polled, end) = poll_in_region(task);
@@ -145,6 +146,7 @@ impl Vcpu {
             started,
             delay,
             location,
+            payer,
         };
         if end.is_detached() {
             // From here on nothing of the virtual CPU may be touched.
@@ -282,6 +284,7 @@ fn bear(
                     started: shared.now(),
                     delay: Nanos::ZERO,
                     location: began.location,
+                    payer: None,
                 };
                 entered.begin_task(shared, &mut task);
                 polled = poll_in_region(task).0;

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use quotient_core::{Gates, Nanos};
 
-use super::switch::{Previous, look_at_refill};
+use super::switch::{Previous, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::OwnTime;
@@ -43,6 +43,8 @@ pub(super) struct Began {
     pub(super) started: Nanos,
     pub(super) delay: Nanos,
     pub(super) location: &'static Location<'static>,
+    /// Whose budgets pay, if the poll is that of a dead task in another group's place.
+    pub(super) payer: Option<Arc<GroupShared>>,
 }
 
 impl Vcpu {
@@ -62,6 +64,7 @@ impl Vcpu {
         }
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
+        let payer = payer_of_the_dead(&mut task);
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
@@ -77,6 +80,7 @@ impl Vcpu {
             started,
             delay,
             location,
+            payer,
         };
         self.after_poll(shared, me, entered, polled, held, began)
     }
@@ -96,12 +100,16 @@ impl Vcpu {
             started,
             delay,
             location,
+            payer,
         } = began;
         let now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
         let billed = self.bill(shared, me, entered.end_task(), wall, now);
         self.record(shared, wall, delay, location);
+        if let Some(payer) = payer {
+            payer.core.charge_foreign_budget(billed, now);
+        }
         let previous = match polled {
             Polled::Pending(mut parking) => {
                 self.follow_deferral(parking.owned_mut(), entered);

@@ -124,9 +124,10 @@ impl Vcpu {
         }
     }
 
-    /// Queues tasks anew that were lent a place while they waited in a limited group.
+    /// Queues tasks anew that were lent a place, or were aborted, while they waited in a limited group.
     pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
-        if !me.has_releases.load(Ordering::Relaxed) {
+        // Acquires the marks of the dead that it was set for.
+        if !me.has_releases.load(Ordering::Acquire) {
             return;
         }
         me.has_releases.store(false, Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl Vcpu {
         );
         let mut queue = shared.queue(self.index);
         for group in groups {
-            let mut wanted = |task: &mut Task| changes_seat(task.owned_mut());
+            let mut wanted = |task: &mut Task| task.is_aborted() || changes_seat(task.owned_mut());
             queue.drain_where(Some(&group.core), &mut wanted, now, &mut self.detached);
         }
         for detached in self.detached.drain(..) {

@@ -10,6 +10,7 @@ use super::borne::put_back_proxy;
 use super::{SHORT_POLLS, Vcpu};
 use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
+use crate::group::GroupShared;
 use crate::inbox::{Arrival, give_back};
 use crate::preempt::Outcome;
 use crate::shared::Shared;
@@ -304,9 +305,13 @@ fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 /// Queues a task by its own group and entity.
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
+    let dead = RuntimeGates::bandwidth() && task.is_aborted();
     let owned = task.owned_mut();
     if let Some(known) = &mut owned.throttling {
         take_seat(queue, known);
+    }
+    if dead {
+        seat_the_dead(owned);
     }
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
@@ -323,6 +328,27 @@ fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
     } else if known.seat.take().is_some() {
         known.calm = None;
     }
+}
+
+/// An aborted task is about to be queued: its destructors do not wait for the budget of its group; see `group::shared`.
+#[cold]
+fn seat_the_dead(owned: &mut Owned) {
+    // (A proxy stands for a poll, which ends by itself and within its limit.)
+    if owned.queued_in().is_limited() && owned.bearer().is_none() {
+        let seat = owned.group.seat_of_the_dead();
+        let known = owned.throttling.get_or_insert_default();
+        known.seat = seat;
+        known.calm = None;
+    }
+}
+
+/// Who pays from its budgets for the destructors of an aborted task that is queued elsewhere.
+#[inline]
+pub(super) fn payer_of_the_dead(task: &mut Task) -> Option<Arc<GroupShared>> {
+    let owned = task.owned_mut();
+    let seated = owned.throttling.as_ref()?.seat.is_some();
+    let group = seated.then(|| owned.group.clone())?;
+    task.is_aborted().then_some(group)
 }
 
 /// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
