@@ -5,6 +5,7 @@
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
 //! | `conserve` | whether a processor idles while tasks with polls of any length wait |
+//! | `polls` | an echo server beside tasks whose single polls take long, with and without preemption |
 //! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
 //! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
@@ -28,6 +29,7 @@ mod loadavg;
 mod memory;
 mod pains;
 mod pipe;
+mod polls;
 mod probe;
 mod scale;
 mod sim;
@@ -57,6 +59,9 @@ enum BenchCommand {
     Fair(FairArguments),
     /// Busy processors while tasks wait, with polls of 0.1 to 50 ms; a minute
     Conserve(ConserveArguments),
+    /// An echo server beside tasks whose single polls take 0.1 ms to for ever, beside two runtimes, with and without preemption; two
+    /// and a half minutes a round
+    Polls(polls::PollsArguments),
     /// What a branch costs that is nearly never taken: static key, atomic, plain static, none; a few seconds
     Jump(KeysArguments),
     /// What gated features cost where two tasks wake each other: compiled out, branch, static keys; five minutes, or seconds
@@ -186,6 +191,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Switch(arguments) => switch::run(arguments),
         BenchCommand::Fair(arguments) => fair::run(arguments),
         BenchCommand::Conserve(arguments) => conserve::run(arguments),
+        BenchCommand::Polls(arguments) => polls::run(arguments),
         BenchCommand::Scale(arguments) => scale::run(arguments),
         BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
         BenchCommand::Pains(arguments) => pains::run(arguments),
