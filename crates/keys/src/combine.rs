@@ -235,6 +235,7 @@ mod tests {
 
     #[test]
     fn calls_that_meet_share_a_barrier() {
+        let _user = crate::engine::for_test();
         if set_mode(Mode::Biased).is_err() {
             return;
         }
@@ -277,6 +278,7 @@ mod tests {
 
     #[test]
     fn together_is_as_one_after_the_other() {
+        let _user = crate::engine::for_test();
         use crate::engine::Action::{Add, Disable, Enable, Remove};
         static_key! {
             /// Flipped in one thread.

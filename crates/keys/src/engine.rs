@@ -69,6 +69,13 @@ pub(crate) fn lock() -> MutexGuard<'static, Engine> {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Keeps other tests away from the engine, whose mode is one for the process.
+#[cfg(all(test, patching))]
+pub(crate) fn for_test() -> MutexGuard<'static, ()> {
+    static USER: Mutex<()> = Mutex::new(());
+    USER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One step of a [`transaction`].
 #[derive(Clone, Copy, Debug)]
 pub enum Change {

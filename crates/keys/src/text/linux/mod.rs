@@ -502,7 +502,7 @@ fn refuse_blocked_traps() -> Result<(), FlipError> {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::sync::MutexGuard;
 
     use super::writer::{CodeWriter, Edit};
     use super::*;
@@ -516,11 +516,8 @@ mod tests {
         static DEBUGGED = false;
     }
 
-    /// The mode is the engine's, and these tests write code behind its back.
-    static ENGINE_USER: Mutex<()> = Mutex::new(());
-
     fn in_mode(mode: Mode) -> Option<MutexGuard<'static, ()>> {
-        let guard = ENGINE_USER.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = engine::for_test();
         set_mode(mode).ok().map(|_| guard)
     }
 
