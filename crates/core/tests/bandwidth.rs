@@ -229,3 +229,40 @@ fn statistics_tell_what_happened() {
     assert_eq!(stats.throttled_time, clock - current);
     assert_eq!(clock.0 + usage(&group), machine.now);
 }
+
+/// Debts that were made beside the run queues, and what smooth parts left over, are no burst.
+#[test]
+fn bursts_are_counted_only_where_burst_was_used() {
+    let run = |limit: Limit, foreign: u64, work: Work| {
+        let mut machine = Machine::new(Config::new(1));
+        let group = machine.group("g", 100);
+        machine.limit(&group, Some(limit));
+        machine.spawn(0, &group, work);
+        machine.run_until(150 * MILLI);
+        if foreign > 0 {
+            group.add_foreign_cpu_time(Nanos(foreign), Nanos(machine.now));
+        }
+        machine.run_until(2 * SECOND);
+        let stats = group.bandwidth_stats();
+        (stats.nr_bursts, stats.burst_time)
+    };
+    let hog = Work::Hog { chunk: MILLI };
+    assert_eq!(run(limit(10_000, 100_000), 300 * MILLI, hog), (0, Nanos(0)));
+    let burst = limit(10_000, 100_000).with_burst(Nanos(2 * MILLI));
+    assert_eq!(run(burst, 300 * MILLI, hog), (0, Nanos(0)));
+    let (run_for, sleep) = (10 * MILLI, 190 * MILLI);
+    let now_and_then = Work::Periodic {
+        run: run_for,
+        sleep,
+    };
+    let smooth = limit(10_000, 100_000).with_smooth(true);
+    assert_eq!(run(smooth, 0, now_and_then), (0, Nanos(0)));
+    let (run_for, sleep) = (12 * MILLI, 300 * MILLI);
+    let bursts = Work::Periodic {
+        run: run_for,
+        sleep,
+    };
+    let (number, time) = run(burst, 0, bursts);
+    assert!(number > 0);
+    assert_eq!(time, Nanos(number * 2 * MILLI));
+}

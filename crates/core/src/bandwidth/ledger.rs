@@ -65,21 +65,21 @@ impl Pool {
         self.share(self.part) + self.share(1) - earned as i64
     }
 
-    /// Moves the pool without a refill, up to the cap. Debts made thereby are called in.
-    fn adjust(&mut self, by: i64) {
+    /// Moves the pool without a refill, up to the cap. Debts made thereby are called in. Returns what is lost.
+    fn adjust(&mut self, by: i64) -> u64 {
         if by > 0 {
             self.refilled += i128::from(by);
         } else {
             self.discarded -= i128::from(by);
         }
-        let sum = self.runtime.saturating_add(by);
-        self.runtime = sum.min(self.cap());
-        self.discarded += i128::from(sum - self.runtime);
+        let lost = self.fill(by);
         self.call_in();
+        lost
     }
 
-    /// Puts another limit, or another grid of periods, in force. The pool must have followed to `now`.
-    pub(super) fn rebase(&mut self, limit: Limit, now: Nanos) {
+    /// Puts another limit, or another grid of periods, in force. The pool must have followed to `now`. Returns what the cap
+    /// left out.
+    pub(super) fn rebase(&mut self, limit: Limit, now: Nanos) -> u64 {
         let before = (
             self.limit.quota,
             self.limit.period,
@@ -95,7 +95,7 @@ impl Pool {
         } else {
             self.advance(now, Round::Down) - advance
         };
-        self.adjust(by);
+        self.adjust(by)
     }
 
     /// Finds the period of the limit's grid that `now` is in.

@@ -144,7 +144,7 @@ impl Local {
 
     /// The CPU has nothing of the group left to run. A fence follows, and one stands before the reading of who is busy:
     /// either the one that throttles sees this CPU idle, or this CPU sees that one wait.
-    pub(super) fn clear_busy(&self) {
+    pub(crate) fn clear_busy(&self) {
         self.busy.store(false, Relaxed);
         fence(SeqCst);
     }

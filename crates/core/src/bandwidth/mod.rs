@@ -91,11 +91,12 @@
 //! of busy ones, so that R < 0 and a positive balance do not go together: no CPU runs on, not even in polls too small to use
 //! a balance up, and who comes later waits. Refills pay R first, then the CPUs that wait. A CPU that was called in finds out
 //! at its next charge, a publication later at most; the two exemptions above hold. What changes of a limit are worth: [`ledger`].
+//! A poll that is longer than the period loses none of the refills that fall due before it is charged: [`spills`].
 //!
 //! # Time
 //!
-//! The period timer of a group runs from its first use to the first period in which nothing was taken and nobody
-//! waits. By the kernel's rules it then goes on in phase; by the default rules the next use begins a new period, so that
+//! The period timer of a group runs from its first use to the first period in which nothing was taken, nobody waits and
+//! no CPU has anything of the group to run (it may be in the middle of a poll that is charged at its end). By the kernel's rules it then goes on in phase; by the default rules the next use begins a new period, so that
 //! no window of a period's length sees two refills after an idle time. All timers of a tree are in one map ([`timer`]);
 //! the host calls [`crate::GroupTree::refill`] at [`crate::GroupTree::next_refill`].
 //!
@@ -106,6 +107,7 @@
 //! | `limit`, `parse`, `rules` | what users write; constants |
 //! | `pool` | the arithmetic, without locks |
 //! | `ledger`, `spans` | changes of the limit in absolute time |
+//! | `spills` | refills that fall due in the middle of a poll |
 //! | `local`, `mailbox`, `meter` | one CPU's part |
 //! | `timer` | which group is due |
 //! | `configure` | changing limits |
@@ -125,6 +127,7 @@ mod parse;
 mod pool;
 pub(crate) mod rules;
 mod spans;
+mod spills;
 mod stats;
 mod sync;
 mod timer;
@@ -284,12 +287,20 @@ impl Bandwidth {
         locals.any(|local| local.cpu == cpu && local.is_throttled())
     }
 
-    /// Fills a CPU's balance from the pool. Returns whether it is positive then. O(CPUs that met the group).
-    pub(crate) fn take(self: &Arc<Self>, local: &Local, now: Nanos, timers: &Timers) -> bool {
+    /// Fills a CPU's balance from the pool, after the `charged` ns up to `now` were taken off it. Returns whether it is
+    /// positive then. O(CPUs that met the group).
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        local: &Local,
+        charged: u64,
+        now: Nanos,
+        timers: &Timers,
+    ) -> bool {
         let mut pool = self.pool();
         if !pool.enabled {
             return true;
         }
+        pool.recover(local, charged, now);
         let filled = pool.take(local, false, now);
         self.settle(&mut pool, timers);
         filled

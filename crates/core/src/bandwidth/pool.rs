@@ -5,6 +5,7 @@ use super::limit::Limit;
 use super::local::Local;
 use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MAX, SLICE_MIN};
 use super::spans::Spans;
+use super::spills::Spills;
 use super::stats::BandwidthStats;
 use super::timer::NEVER;
 use crate::units::Nanos;
@@ -33,6 +34,8 @@ pub(super) struct Pool {
     pub(super) seen: u64,
     /// When limits were in force.
     pub(super) spans: Spans,
+    /// What refills brought that did not fit.
+    pub(super) spills: Spills,
     /// Periods begun so far, to tell slices of different periods apart.
     pub(super) period_number: u64,
     /// Whether the period timer is armed.
@@ -81,6 +84,7 @@ impl Pool {
             part: 0,
             seen: 0,
             spans: Spans::default(),
+            spills: Spills::default(),
             period_number: 0,
             active: false,
             slack_at: NEVER,
@@ -112,6 +116,14 @@ impl Pool {
     /// Whether nobody has to wait, whatever the balances: the CPUs can use no more than the quota, and nothing is owed.
     pub(super) fn suffices(&self) -> bool {
         self.ample && self.runtime >= 0
+    }
+
+    /// When the last part that was refilled was due.
+    fn last_refill(&self) -> u64 {
+        let span = u128::from(self.limit.period.0) * u128::from(self.part);
+        let span = span.div_ceil(u128::from(self.parts()));
+        // Less than the period.
+        self.start.saturating_add(span as u64)
     }
 
     /// In how many parts a period is refilled.
@@ -177,10 +189,25 @@ impl Pool {
         if self.active {
             self.run_timer(now);
         } else {
-            let (_, credit) = self.elapse(now);
-            self.put(credit);
+            self.elapse_and_put(now);
         }
         now
+    }
+
+    /// Lets the clock of periods follow to `now` and puts in what was due by then. Returns how many periods have ended.
+    fn elapse_and_put(&mut self, now: Nanos) -> u64 {
+        let first = self.next_refill();
+        let (full, credit) = self.elapse(now);
+        self.put_due(credit, first);
+        full
+    }
+
+    /// Puts in what was due from `first` up to the last refill, and remembers what of it does not fit.
+    fn put_due(&mut self, credit: i64, first: u64) {
+        let spilt = self.put(credit);
+        if !self.rules.is_kernel() {
+            self.spills.add(first, self.last_refill(), spilt);
+        }
     }
 
     /// The latest time told, by whoever.
@@ -189,24 +216,65 @@ impl Pool {
         Nanos(self.seen)
     }
 
-    /// Puts budget in, up to the cap.
-    pub(super) fn put(&mut self, amount: i64) {
-        let kept = self.runtime.saturating_add(amount).min(self.cap());
+    /// Puts budget in, up to the cap. Returns what is lost.
+    pub(super) fn put(&mut self, amount: i64) -> u64 {
         self.refilled += i128::from(amount);
-        self.discarded += i128::from(amount) - i128::from(kept - self.runtime);
+        self.fill(amount)
+    }
+
+    /// Fills the pool up to the cap; what does not fit pays what CPUs owe, whether they wait or have nothing of the group to
+    /// run: the group is owed no less because its debts are spread. The rest is discarded. Returns that.
+    pub(super) fn fill(&mut self, amount: i64) -> u64 {
+        let sum = self.runtime.saturating_add(amount);
+        let kept = sum.min(self.cap());
+        let mut rest = sum - kept;
+        if !self.rules.is_kernel() {
+            for local in &self.locals {
+                if rest <= 0 {
+                    break;
+                }
+                let paid = rest.min(local.balance().min(0).saturating_neg());
+                if paid > 0 {
+                    local.pay(paid, self.period_number);
+                    rest -= paid;
+                }
+            }
+        }
+        // Beyond the largest number nothing is counted one by one.
+        let beyond = i128::from(self.runtime) + i128::from(amount) - i128::from(sum);
+        self.discarded += i128::from(rest) + beyond;
         self.runtime = kept;
+        rest.max(0).unsigned_abs()
+    }
+
+    /// A charge of `charged` ns up to `now` left a debt: takes back what spilt meanwhile for want of the charge.
+    pub(super) fn recover(&mut self, local: &Local, charged: u64, now: Nanos) {
+        if self.rules.is_kernel() || charged == 0 {
+            return;
+        }
+        // What has been due up to now, and may spill.
+        self.activate(now);
+        let balance = local.balance();
+        let debt = balance.min(0).unsigned_abs();
+        // What the CPU held before the charge.
+        let held = charged.saturating_sub(debt);
+        let found = self
+            .spills
+            .take(now.0.saturating_sub(charged), held, debt.min(charged))
+            .cast_signed();
+        if found > 0 {
+            self.discarded -= i128::from(found);
+            local.pay(found, self.period_number);
+        }
     }
 
     /// Budget that a CPU gives back, up to the cap; by the kernel's rules all of it, and the next refill sees to the cap.
     pub(super) fn give_back(&mut self, amount: i64) {
-        let sum = self.runtime.saturating_add(amount);
-        let kept = if self.rules.is_kernel() {
-            sum
+        if self.rules.is_kernel() {
+            self.runtime = self.runtime.saturating_add(amount);
         } else {
-            sum.min(self.cap())
-        };
-        self.discarded += i128::from(sum - kept);
-        self.runtime = kept;
+            self.fill(amount);
+        }
         self.granted -= amount;
     }
 
@@ -226,11 +294,12 @@ impl Pool {
         // What the idle time was worth. It ended a whole period without use, so that a period may begin anew right
         // here: no window of a period's length then sees two refills.
         let now = self.see(now);
-        let (_, credit) = self.elapse(now);
-        self.put(credit);
+        self.elapse_and_put(now);
         self.granted = 0;
         self.origin = now.0;
-        self.rebase(self.limit, now);
+        let began = self.start;
+        let spilt = self.rebase(self.limit, now);
+        self.spills.add(began, now.0, spilt);
     }
 
     /// Runs the period timer. Returns whether anything was due.
@@ -239,15 +308,19 @@ impl Pool {
             return false;
         }
         let now = self.see(now);
+        let first = self.next_refill();
         let (full, credit) = self.elapse(now);
+        if full > 0 {
+            self.count_periods(full);
+        }
+        self.put_due(credit, first);
         if full == 0 {
-            self.put(credit);
             return true;
         }
-        self.count_periods(full);
-        self.put(credit);
         self.granted = 0;
-        if self.waiting.is_empty() && !self.touched {
+        // Who is busy may be in the middle of a poll that will be charged at its end.
+        let busy = !self.rules.is_kernel() && self.locals.iter().any(|local| local.is_busy());
+        if self.waiting.is_empty() && !self.touched && !busy {
             self.active = false;
             self.reclaim_idle();
         }
@@ -261,7 +334,8 @@ impl Pool {
     fn count_periods(&mut self, full: u64) {
         let stats = &mut self.stats;
         stats.nr_periods += full;
-        let excess = self.granted - self.limit.quota.0.cast_signed();
+        // Debts and what smooth parts left over are no burst.
+        let excess = (self.granted - signed(self.limit.quota)).min(signed(self.limit.burst));
         if excess > 0 {
             stats.nr_bursts += 1;
             stats.burst_time += Nanos(excess.unsigned_abs());
@@ -374,7 +448,8 @@ impl Pool {
         let left = left.max(self.runtime.min(-DEBT_MAX));
         let taken = self.runtime - left;
         self.outside += i128::from(taken);
-        self.granted += taken;
+        // A debt is not taken from anything.
+        self.granted += taken.min(self.runtime.max(0));
         self.runtime = left;
         self.call_in();
     }
@@ -392,8 +467,8 @@ impl Pool {
                 }
                 if local.is_busy() == busy {
                     let found = local.take_at_most(self.runtime.saturating_neg());
+                    // Not given back but used, so that it stays granted.
                     self.runtime += found;
-                    self.granted -= found;
                 }
             }
         }

@@ -91,7 +91,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if left > 0
             || meter
                 .bandwidth
-                .take(&meter.local, self.last, &self.changes.timers)
+                .take(&meter.local, delta, self.last, &self.changes.timers)
         {
             return;
         }
@@ -110,7 +110,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             || meter.opened != Opened::Scavenging
                 && meter
                     .bandwidth
-                    .take(&meter.local, self.last, &self.changes.timers)
+                    .take(&meter.local, 0, self.last, &self.changes.timers)
             || meter.room() > 0
     }
 
@@ -277,7 +277,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.settle_counts();
         self.unthrottle(level, self.last);
         let timeline = &mut self.timelines[level as usize];
-        timeline.meter = None;
+        if let Some(meter) = timeline.meter.take() {
+            // Nobody says so later.
+            meter.local.clear_busy();
+        }
         let alone = timeline.nr == timeline.tasks && timeline.group.lock_children().is_empty();
         if alone && timeline.parent != NONE {
             let above = self.limited_above(level);
