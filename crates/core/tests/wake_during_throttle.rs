@@ -200,3 +200,42 @@ fn overlapping_throttles_of_parent_and_child_are_counted_once() {
         assert_eq!(clock + usage(&child), machine.now);
     }
 }
+
+/// A queue that follows another on the same CPU hears of refills.
+#[test]
+fn a_second_queue_of_a_cpu_gets_its_mail() {
+    let tree = GroupTree::new(Config::new(1));
+    let group = tree.group("g").unwrap();
+    let limit = Limit::new(Nanos::from_millis(1), Nanos::from_millis(10));
+    group.set_limit(Some(limit), Nanos(0), &mut |_| ()).unwrap();
+    let mut asleep = TaskEntity::default();
+    let mut now = 0;
+    for _ in 0..3 {
+        let mut queue: RunQueue<u8> = RunQueue::new(&tree, CpuId(0));
+        queue.enqueue(&group, asleep, 1, Enqueue::New, Nanos(now));
+        let mut picked = None;
+        for _ in 0..10 {
+            let mut kicked = false;
+            while tree.refill(Nanos(now), &mut |_| kicked = true) {}
+            if kicked {
+                queue.unthrottle_pending(Nanos(now));
+            }
+            picked = queue.pick(Nanos(now));
+            if picked.is_some() {
+                break;
+            }
+            now += MILLI;
+        }
+        assert_eq!(picked, Some(1), "at {now}");
+        now += 2 * MILLI;
+        queue.put_prev_yield(1, Nanos(now));
+        assert_eq!(queue.pick(Nanos(now)), None, "throttled");
+        // A refill posts it, which this queue does not read any more.
+        now += 10 * MILLI;
+        while tree.refill(Nanos(now), &mut |_| ()) {}
+        let mut out = Vec::new();
+        queue.drain(None, Nanos(now), &mut out);
+        asleep = out.pop().expect("the task").entity;
+        now += 2 * MILLI;
+    }
+}

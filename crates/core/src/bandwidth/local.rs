@@ -3,7 +3,7 @@
 use super::mailbox::Mailbox;
 use super::rules::CHARGE_MAX;
 use super::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicI64, AtomicU64, Relaxed, Release, SeqCst, fence,
+    AcqRel, Acquire, AtomicBool, AtomicI64, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock,
 };
 use crate::units::CpuId;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ pub(crate) struct Local {
     posted: AtomicBool,
     pub(super) cpu: CpuId,
     group: (u32, u32),
-    mailbox: Arc<Mailbox>,
+    /// The run queue's that serves the CPU. Its lock is taken under the pool's only.
+    mailbox: Mutex<Arc<Mailbox>>,
 }
 
 impl Local {
@@ -47,7 +48,17 @@ impl Local {
             posted: AtomicBool::new(false),
             cpu,
             group,
-            mailbox,
+            mailbox: Mutex::new(mailbox),
+        }
+    }
+
+    /// The CPU is served by the run queue of `mailbox` from now on: what was posted to an earlier one nobody reads. Under
+    /// the pool's lock.
+    pub(super) fn serve(&self, mailbox: &Arc<Mailbox>) {
+        let mut current = lock(&self.mailbox);
+        if !Arc::ptr_eq(&current, mailbox) {
+            *current = Arc::clone(mailbox);
+            self.posted.store(false, Release);
         }
     }
 
@@ -172,7 +183,7 @@ impl Local {
     /// Tells the CPU to look at the group; once until it has.
     pub(super) fn post(&self) {
         if !self.posted.swap(true, AcqRel) {
-            self.mailbox.push(self.group);
+            lock(&self.mailbox).push(self.group);
         }
     }
 

@@ -37,6 +37,7 @@
 //! | balance: reclaim what is positive | anybody, of an idle CPU; of any if the pool owes | compare-and-swap, pool lock |
 //! | busy, throttled (of a balance) | its CPU | its run queue's exclusive borrow |
 //! | mailbox of a CPU | posted by anybody, emptied by its CPU | its own lock |
+//! | which mailbox a balance has | the run queue that begins to serve its CPU | pool lock |
 //! | the tree's timer map | anybody | its own lock |
 //!
 //! **Locks** are taken in this order, never the other way: the host's run queue lock, a limit change's lock, one pool's
@@ -273,6 +274,7 @@ impl Bandwidth {
     pub(crate) fn local(&self, cpu: CpuId, mailbox: &Arc<Mailbox>) -> Arc<Local> {
         let mut pool = self.pool();
         if let Some(local) = pool.locals.iter().find(|local| local.cpu == cpu) {
+            local.serve(mailbox);
             return Arc::clone(local);
         }
         let local = Arc::new(Local::new(cpu, self.id, Arc::clone(mailbox)));
