@@ -220,6 +220,33 @@ fn a_poll_across_changes_is_charged_with_its_time_under_a_limit() {
     assert_eq!(group.bandwidth_account().consumed, i128::from(at(4)));
 }
 
+/// A limit that comes while a task runs beside groups: the task's time is charged although a group is chosen next.
+#[test]
+fn a_limit_is_followed_before_the_chain_grows() {
+    let tree = GroupTree::new(Config::new(1));
+    let parent = tree.group("p").unwrap();
+    let child = tree.group("p/child").unwrap();
+    let mut queue: RunQueue<u8> = RunQueue::new(&tree, CpuId(0));
+    let task = TaskEntity::default();
+    queue.enqueue(&parent, task, 1, Enqueue::New, Nanos(0));
+    queue.enqueue(&child, task, 2, Enqueue::New, Nanos(0));
+    let mut current = queue.pick(Nanos(0)).unwrap();
+    let (mut now, mut limited) = (0, 0);
+    for number in 0..400 {
+        let on = number % 2 == 0;
+        let limit = on.then(|| limit(100, 1_000));
+        parent.set_limit(limit, Nanos(now), &mut |_| ()).unwrap();
+        now += 10_000;
+        limited += if on { 10_000 } else { 0 };
+        current = queue.switch(current, Nanos(now)).expect("enough budget");
+        queue.check().unwrap();
+    }
+    queue.charge(Nanos(now));
+    let account = parent.bandwidth_account();
+    assert!(account.is_balanced(), "{account:?}");
+    assert_eq!(account.consumed, i128::from(limited));
+}
+
 /// By the kernel's rules changes mint, as they do there: it is what the default rules are compared with.
 #[test]
 fn by_the_kernels_rules_changes_mint() {

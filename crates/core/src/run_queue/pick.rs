@@ -46,7 +46,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.current = chosen;
                 break;
             }
-            // What was collected so far belongs to the shorter chain.
+            // What was collected so far belongs to the shorter chain, and to limits that it may have got meanwhile.
+            self.follow_limits();
             self.flush();
             self.leaf = owned;
             self.timelines[owned as usize].cell.exec.start();
