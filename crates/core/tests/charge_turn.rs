@@ -73,3 +73,22 @@ fn budgets_pay_once_for_time_that_is_paid_by_turns() {
     assert!(account.is_balanced(), "{account:?}");
     assert_eq!(account.consumed, i128::from(groups[0].cpu_time().0));
 }
+
+/// Whatever a host says was spent elsewhere, nothing overflows. (A debug build panicked.)
+#[test]
+fn an_absurd_extra_charge_overflows_nothing() {
+    let tree = quotient_core::GroupTree::new(quotient_core::Config::new(1));
+    let group = tree.group("absurd").unwrap();
+    let nanos = quotient_core::Nanos;
+    let mut queue: quotient_core::RunQueue<u8> =
+        quotient_core::RunQueue::new(&tree, quotient_core::CpuId(0));
+    let task = quotient_core::TaskEntity::default();
+    queue.enqueue(&group, task, 1, quotient_core::Enqueue::New, nanos(0));
+    assert_eq!(queue.pick(nanos(0)), Some(1));
+    queue.put_prev_yield(1, nanos(1_000));
+    assert_eq!(queue.pick(nanos(1_000)), Some(1));
+    queue.charge_extra(nanos(u64::MAX));
+    queue.charge_turn(nanos(u64::MAX));
+    queue.check().unwrap();
+    assert_eq!(group.cpu_time(), nanos(1_000 + (1 << 42)));
+}

@@ -2,6 +2,7 @@
 
 use super::catch_up::CATCH_UP_INTERVAL;
 use super::{ROOT, RunQueue};
+use crate::bandwidth::rules::CHARGE_MAX;
 use crate::config::Policy;
 use crate::gates::Gates;
 use crate::node::NONE;
@@ -27,13 +28,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         Nanos(delta)
     }
 
-    /// Charges the current task and every group above it with `extra` that was spent elsewhere on its behalf. Nothing
-    /// without a current task. O(depth).
+    /// Charges the current task and every group above it with `extra` that was spent elsewhere on its behalf, 2^42
+    /// (73 minutes) at most. Nothing without a current task. O(depth).
     pub fn charge_extra(&mut self, extra: Nanos) {
         if self.current == NONE {
             return;
         }
-        self.charge_time(extra.0);
+        self.charge_time(extra.0.min(CHARGE_MAX));
         self.follow_limits();
         self.flush();
         self.set_limit();
@@ -48,7 +49,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.follow_limits();
         self.flush();
-        self.charge_service(extra.0);
+        self.charge_service(extra.0.min(CHARGE_MAX));
         self.flush_levels::<false>();
         self.set_limit();
     }
