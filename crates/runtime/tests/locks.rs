@@ -176,3 +176,75 @@ fn an_owned_guard_outlives_its_lock() {
         assert!(semaphore.acquire_owned().await.is_err());
     }));
 }
+
+/// Hazard: whoever takes nothing but free locks never gives way, and with it the host's only worker, its timers and its I/O. tokio's
+/// own locks count as work.
+#[test]
+fn a_loop_over_free_locks_gives_way_to_the_host() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    type Free = Pin<Box<dyn Future<Output = ()> + Send>>;
+    let mutex = Arc::new(quotient::sync::Mutex::new(()));
+    let rwlock = Arc::new(quotient::sync::RwLock::new(()));
+    let semaphore = Arc::new(quotient::sync::Semaphore::new(1));
+    let (m, mo) = (mutex.clone(), mutex);
+    let (r, ro, w, wo) = (rwlock.clone(), rwlock.clone(), rwlock.clone(), rwlock);
+    let (s, so) = (semaphore.clone(), semaphore);
+    let locks: Vec<Box<dyn Fn() -> Free + Send>> = vec![
+        Box::new(move || {
+            let m = m.clone();
+            Box::pin(async move { drop(m.lock().await) })
+        }),
+        Box::new(move || {
+            let m = mo.clone();
+            Box::pin(async move { drop(m.lock_owned().await) })
+        }),
+        Box::new(move || {
+            let r = r.clone();
+            Box::pin(async move { drop(r.read().await) })
+        }),
+        Box::new(move || {
+            let r = ro.clone();
+            Box::pin(async move { drop(r.read_owned().await) })
+        }),
+        Box::new(move || {
+            let w = w.clone();
+            Box::pin(async move { drop(w.write().await) })
+        }),
+        Box::new(move || {
+            let w = wo.clone();
+            Box::pin(async move { drop(w.write_owned().await) })
+        }),
+        Box::new(move || {
+            let s = s.clone();
+            Box::pin(async move { drop(s.acquire().await) })
+        }),
+        Box::new(move || {
+            let s = so.clone();
+            Box::pin(async move { drop(s.acquire_owned().await) })
+        }),
+    ];
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (scheduler, group) = scheduler(1);
+        for (index, lock) in locks.into_iter().enumerate() {
+            let stop = Arc::new(AtomicBool::new(false));
+            let seen = stop.clone();
+            // A bound on the hang that this is about: a billion turns would be far longer than the timer.
+            let end = Instant::now() + Duration::from_secs(10);
+            let looping = group.spawn(async move {
+                while !seen.load(Ordering::SeqCst) && Instant::now() < end {
+                    lock().await;
+                }
+                seen.load(Ordering::SeqCst)
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            stop.store(true, Ordering::SeqCst);
+            assert!(looping.await.unwrap(), "lock {index} held the host up");
+        }
+        scheduler.shutdown().await;
+    });
+}

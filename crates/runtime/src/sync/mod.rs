@@ -6,7 +6,8 @@
 //! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, the holder runs in *that*
 //! group, on the budget of who waits for it, however deep its own is in debt.
 //!
-//! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic.
+//! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
+//! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.
 
 use std::sync::Arc;
 
@@ -57,6 +58,11 @@ pub use rwlock::{
 pub use semaphore::{
     AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError,
 };
+
+/// Before a lock that may be free, which nobody would wait for: as tokio's locks, a unit of the budget.
+async fn cooperate() {
+    tokio::task::coop::consume_budget().await;
+}
 
 /// What is behind the pointer of a lock that nobody else has: a guard that owns the inner lock keeps the outer one, too, and
 /// lets go of it last.

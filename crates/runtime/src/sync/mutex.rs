@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::loans::{Holding, Loans};
-use super::{sole, sole_mut};
+use super::{cooperate, sole, sole_mut};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::TryLockError;
@@ -36,6 +36,7 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock, first in, first out. Cancel-safe: dropping the future gives up the place in the queue.
     pub async fn lock(&self) -> MutexGuard<'_, T> {
+        cooperate().await;
         if let Ok(guard) = self.try_lock() {
             return guard;
         }
@@ -67,6 +68,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// As [`Mutex::lock`], with a guard that keeps the mutex alive: for tasks that take it along.
     pub async fn lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
+        cooperate().await;
         if let Ok(guard) = self.clone().try_lock_owned() {
             return guard;
         }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::loans::{Holding, Loans};
-use super::{TryLockError, sole, sole_mut};
+use super::{TryLockError, cooperate, sole, sole_mut};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
 /// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
@@ -35,6 +35,7 @@ impl<T> RwLock<T> {
 impl<T: ?Sized> RwLock<T> {
     /// Waits until no writer holds the lock or waits in front. Cancel-safe: dropping the future gives up the place in the queue.
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
+        cooperate().await;
         if let Ok(guard) = self.try_read() {
             return guard;
         }
@@ -66,6 +67,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// As [`RwLock::read`], with a guard that keeps the lock alive.
     pub async fn read_owned(self: Arc<Self>) -> OwnedRwLockReadGuard<T> {
+        cooperate().await;
         if let Ok(guard) = self.clone().try_read_owned() {
             return guard;
         }
@@ -99,6 +101,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Waits until nobody holds the lock, first in, first out. Cancel-safe.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
+        cooperate().await;
         if let Ok(guard) = self.try_write() {
             return guard;
         }
@@ -130,6 +133,7 @@ impl<T: ?Sized> RwLock<T> {
 
     /// As [`RwLock::write`], with a guard that keeps the lock alive.
     pub async fn write_owned(self: Arc<Self>) -> OwnedRwLockWriteGuard<T> {
+        cooperate().await;
         if let Ok(guard) = self.clone().try_write_owned() {
             return guard;
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cooperate;
 use super::loans::{Holding, Loans};
 use crate::bandwidth::{ThrottleGuard, defer_throttle};
 
@@ -56,6 +57,7 @@ impl Semaphore {
     /// # Errors
     /// [`AcquireError`] once the semaphore is closed.
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        cooperate().await;
         match self.try_acquire_many(permits) {
             Err(TryAcquireError::NoPermits) => {}
             Ok(permit) => return Ok(permit),
@@ -112,6 +114,7 @@ impl Semaphore {
         self: Arc<Self>,
         permits: u32,
     ) -> Result<OwnedSemaphorePermit, AcquireError> {
+        cooperate().await;
         match self.clone().try_acquire_many_owned(permits) {
             Err(TryAcquireError::NoPermits) => {}
             Ok(permit) => return Ok(permit),
