@@ -54,6 +54,9 @@ impl<F: Future> Future for InGroup<F> {
         let (group, location) = (&*this.group, *this.location);
         let inner = this.inner;
         if local::is_billed_by(&group.shared) {
+            // The inner future learns of another waker than the gate's, which from now on is not told of its wake-ups: should it be
+            // polled in a foreign task again, that begins with a new gate, and so with a poll.
+            *this.gate = None;
             let (output, used) = metered(group, || inner.poll(context));
             add_foreign_time(group, used);
             return output;

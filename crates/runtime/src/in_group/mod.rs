@@ -20,6 +20,9 @@
 //! Outer wake-ups that the inner future did not ask for (a `select!` around the wrap) return `Pending`, which is what the
 //! inner future said last.
 //!
+//! A wrap may go from one kind of place to the other between two polls. In a task it is polled with the task's waker and gives up its
+//! gate, whose waker the inner future forgets then; back in a foreign task it begins with a new gate, and so with a poll.
+//!
 //! # When the member is gone
 //! `kill` ends what the group has, which in a foreign task is the member only: the future goes on, at its next wake-up with a new
 //! member, so that weight and limit hold for it as long as there is a group. When the group was removed or the scheduler shut
