@@ -81,6 +81,8 @@ mod inbox;
 #[cfg(not(loom))]
 mod join_set;
 #[cfg(not(loom))]
+mod last_rites;
+#[cfg(not(loom))]
 mod local;
 #[cfg(not(loom))]
 mod local_set;

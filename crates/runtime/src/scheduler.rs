@@ -328,7 +328,7 @@ impl Scheduler {
         loop {
             let mut ended = std::pin::pin!(self.shared.ended.notified());
             ended.as_mut().enable();
-            if self.shared.phase() == crate::shared::CLOSED {
+            if self.shared.has_ended() {
                 return;
             }
             ended.await;
@@ -349,7 +349,7 @@ impl Scheduler {
         loop {
             let mut ended = std::pin::pin!(self.shared.ended.notified());
             ended.as_mut().enable();
-            if self.shared.phase() == crate::shared::CLOSED {
+            if self.shared.has_ended() {
                 return Ok(());
             }
             if inside || self.shared.now() >= due {

@@ -21,7 +21,7 @@
 //! # End of the scheduler
 //! `phase` only grows. `OPEN -> CLOSING`: spawns are refused, every live task is aborted, so that the virtual CPUs drop the
 //! futures. `CLOSING -> CLOSED`: no virtual CPU is left (they ended because no task lives, or the host dropped them); inboxes
-//! are closed, what waits is cancelled on the spot, and a token that comes later is cancelled by whoever brings it.
+//! are closed, what waits is cancelled on the spot, and so is what comes later, though not inside of whoever brings it (`last_rites`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -40,6 +40,7 @@ use crate::group::GroupShared;
 use crate::host::Host;
 use crate::inbox::{Arrival, Inbox};
 use crate::kills::Kills;
+use crate::last_rites::LastRites;
 use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
@@ -93,6 +94,8 @@ pub(crate) struct VcpuShared {
 
 /// All of one scheduler.
 pub(crate) struct Shared {
+    /// Names the scheduler among all that the process ever had (2^64).
+    pub(crate) number: u64,
     pub(crate) clock: Clock,
     pub(crate) tree: GroupTree,
     pub(crate) groups: RwLock<HashMap<u32, Arc<GroupShared>>>,
@@ -125,6 +128,8 @@ pub(crate) struct Shared {
     pub(crate) log: EventLog,
     /// What was refused or dropped, in all groups there were.
     pub(crate) losses: LossCounters,
+    /// Tokens that come when no virtual CPU is left.
+    pub(crate) last_rites: LastRites,
     /// Numbers the kills of groups.
     pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
@@ -184,7 +189,9 @@ impl Shared {
             })
             .collect();
         let root = Arc::new(GroupShared::new(tree.root(), None, slots));
+        static SCHEDULERS: AtomicU64 = AtomicU64::new(0);
         Self {
+            number: SCHEDULERS.fetch_add(1, Ordering::Relaxed),
             clock,
             groups: RwLock::new(HashMap::new()),
             root,
@@ -207,6 +214,7 @@ impl Shared {
             names: Names::default(),
             log: EventLog::new(slots),
             losses: LossCounters::default(),
+            last_rites: LastRites::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),
             dying: Mutex::new(Vec::new()),
@@ -219,6 +227,11 @@ impl Shared {
 
     pub(crate) fn phase(&self) -> u8 {
         self.phase.load(Ordering::Acquire)
+    }
+
+    /// The scheduler has ended, destructors of its tasks included (but for the one that asks).
+    pub(crate) fn has_ended(&self) -> bool {
+        self.phase() == CLOSED && self.last_rites.are_over()
     }
 
     /// Live tasks of all groups.
@@ -275,7 +288,7 @@ impl Shared {
             arrival.kind = Enqueue::Wake;
         }
         if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
-            task.cancel();
+            self.last_rites.cancel(task);
         } else if polling && self.vcpus.len() > 2 {
             // P2, P3. With one regular virtual CPU there is nobody to offer it to.
             fence(Ordering::SeqCst);
@@ -321,14 +334,14 @@ impl Shared {
             Err(mut task) => {
                 task.context().home.store(0, Ordering::Relaxed);
                 if self.phase() == CLOSED || target < self.regular {
-                    task.cancel();
+                    self.last_rites.cancel(task);
                 } else {
                     task.owned_mut().since = now;
                     match self.vcpus[0].inbox.push(Arrival { task, kind }) {
                         Ok(()) => {
                             self.wake_vcpu(0);
                         }
-                        Err(task) => task.cancel(),
+                        Err(task) => self.last_rites.cancel(task),
                     }
                 }
             }
@@ -581,6 +594,8 @@ impl Shared {
             }
             return;
         }
+        // Before anybody can find the phase or an inbox closed: what comes from here on is brought to this thread.
+        let rites = self.last_rites.begin();
         self.phase.store(CLOSED, Ordering::Release);
         self.tick.stop();
         self.host.close();
@@ -598,10 +613,11 @@ impl Shared {
                 detached.handle.cancel();
             }
         }
-        // Sleeping tasks: the abort queues each, finds every inbox closed, and so drops the future here and now.
+        // Sleeping tasks: the abort queues each, finds every inbox closed, and so brings it here.
         for group in self.all_groups() {
             group.abort_own(self);
         }
+        rites.end();
         self.cpu_timers.close();
         self.alarms.close();
         self.ended.notify_waiters();

@@ -416,3 +416,61 @@ fn two_schedulers_on_one_thread_are_not_mixed_up() {
         many.shutdown().await;
     });
 }
+
+/// Hazard: the inner future was polled last with a waker that is not the gate's, so nobody tells the gate when it is woken.
+#[test]
+fn a_wrap_that_was_polled_inside_another_wrap_is_woken_outside_of_it() {
+    repeatedly(|workers| async move {
+        let (scheduler, group) = scheduler(workers);
+        let other = scheduler.group("other").unwrap().create().unwrap();
+        let (sender, receiver) = tokio::sync::oneshot::channel::<u32>();
+        let (moved, has_moved) = tokio::sync::oneshot::channel();
+        let foreign = tokio::spawn(async move {
+            let inside = async move { receiver.await.unwrap() };
+            let mut wrap = Box::pin(inside.in_group(&group));
+            // In the foreign task itself, until the gate has let the first poll through; then inside another wrap.
+            let _ = tokio::time::timeout(20 * MS, &mut wrap).await;
+            let nested = async { (&mut wrap).await }.in_group(&other);
+            let _ = tokio::time::timeout(20 * MS, nested).await;
+            let outside = std::future::poll_fn(|context| wrap.as_mut().poll(context));
+            let mut outside = std::pin::pin!(outside);
+            let early = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(outside.as_mut().poll(context))
+            });
+            assert!(early.await.is_pending());
+            moved.send(()).unwrap();
+            outside.await
+        });
+        has_moved.await.unwrap();
+        tokio::time::sleep(20 * MS).await;
+        sender.send(7).unwrap();
+        assert_eq!(foreign.await.unwrap(), 7);
+        scheduler.shutdown().await;
+    });
+}
+
+/// Hazard: a scheduler at the address of a dead one, whose clock begins at zero: a reading of the thread's CPU clock that is of the dead
+/// one's time looks fresh, and the outer task's time is billed to the wrap, or to nobody.
+#[test]
+fn readings_of_a_dead_scheduler_bill_nobody() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        for round in 0..60 {
+            let (scheduler, outer) = scheduler(1);
+            let inner = scheduler.group("inner").unwrap().create().unwrap();
+            let target = inner.clone();
+            let task = outer.spawn(async move {
+                burn(MS);
+                async { std::thread::sleep(8 * MS) }.in_group(&target).await;
+                burn(MS);
+            });
+            task.await.unwrap();
+            let billed = outer.cpu_time();
+            assert!(billed >= 2 * MS, "outer billed {billed:?} in round {round}");
+            scheduler.shutdown().await;
+        }
+    });
+}

@@ -34,10 +34,11 @@ const FRESH: Nanos = Nanos(20_000);
 /// interrupts and reading skew stay below.
 const ABSENCE_FLOOR: Nanos = Nanos(20_000);
 
-/// A reading of the thread's CPU clock, and on which scheduler's clock that was when.
+/// A reading of the thread's CPU clock, and on which scheduler's clock that was when. It outlives the scheduler, so that an address
+/// would not do as its name: another one is made there, whose clock begins at zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    scheduler: usize,
+    scheduler: u64,
     time: OwnTime,
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
         let elapsed = now.saturating_sub(wrap.started);
         let (own, cpu) = local.own_time(&wrap, now, elapsed > SUSPICIOUS);
         if let (Some(cpu), Some((shared, _))) = (cpu, &*local.group.borrow()) {
-            let scheduler = Arc::as_ptr(shared).addr();
+            let scheduler = shared.number;
             let time = OwnTime { wall: now, cpu };
             local.reading.set(Some(Reading { scheduler, time }));
         }
@@ -121,7 +122,7 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
 impl Local {
     /// The reading of the thread's CPU clock to measure from: the last one, or one that is made now.
     fn reading_for(&self, shared: &Arc<Shared>, now: Nanos, expects_long: bool) -> Option<OwnTime> {
-        let scheduler = Arc::as_ptr(shared).addr();
+        let scheduler = shared.number;
         let age_max = if expects_long {
             FRESH
         } else {
