@@ -118,6 +118,11 @@ where
 ///
 /// Outside a virtual CPU, and inside another `block_in_place`, this is tokio's function.
 ///
+/// # How many at a time
+/// There are as many stand-ins as virtual CPUs. While twice as many functions as there are virtual CPUs block at the same time, no task
+/// of the scheduler runs: if all of them wait for tasks, they wait for ever. Waiting for many things at once is for `.await`, and for
+/// [`spawn_blocking`], whose threads are no virtual CPUs.
+///
 /// # Panics
 /// As tokio's: on a current-thread runtime.
 pub fn block_in_place<F, R>(function: F) -> R
