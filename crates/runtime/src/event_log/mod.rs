@@ -155,6 +155,20 @@ impl EventLog {
         }
     }
 
+    /// After [`EventLog::polled`]: what the task ran beyond its poll ended at `now`, `excluded` of it not charged, `extra` charged
+    /// besides.
+    #[cold]
+    pub(crate) fn polled_beyond(&self, index: usize, excluded: Nanos, extra: Nanos, now: Nanos) {
+        let mut ring = self.ring(index);
+        ring.polled = Some(now);
+        let task = ring.current;
+        if !task.is_idle() && excluded != extra {
+            let time = Amount::of_nanos(excluded).get() - Amount::of_nanos(extra).get();
+            let time = Amount::new(time);
+            ring.push(index, now, Kind::Uncharged { task, time });
+        }
+    }
+
     /// What becomes of the task that was polled; the switch follows when somebody else runs.
     #[cold]
     pub(crate) fn end(&self, index: usize, state: TaskState, now: Nanos) {
