@@ -151,6 +151,11 @@ impl Carrier {
         }
     }
 
+    /// Whether policy lets it run. A hint.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
     /// The watch: what is forbidden stands. Whether it does.
     pub(super) fn enforce(&self) -> bool {
         let mut bearing = lock(&self.bearing);

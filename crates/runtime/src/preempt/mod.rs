@@ -57,7 +57,8 @@
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups and spawns shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
-//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. Both are counted.
+//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. What either costs in CPU time
+//! stays below 1 % and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
 //!
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one `Bearing`'s; the pool's is a leaf.

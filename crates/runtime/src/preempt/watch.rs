@@ -21,6 +21,9 @@ const ALONE: Nanos = Nanos::from_micros(4_000);
 const AGING_INTERVAL: Nanos = Nanos::from_micros(20_000);
 /// How often all may. Unit: nanoseconds.
 const RESCUE_INTERVAL: Nanos = Nanos::from_micros(4_000);
+/// Aging costs one in so many parts of a processor at most, rescue one in fewer.
+const AGING_PART: u64 = 100;
+const RESCUE_PART: u64 = 20;
 /// Length of such a turn. Unit: time.
 const BURST: Duration = Duration::from_micros(200);
 
@@ -50,8 +53,9 @@ pub(super) struct WatchState {
     bearers: Vec<Arc<Carrier>>,
     /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
     dead: Vec<Arc<Carrier>>,
-    aged_at: Nanos,
-    rescued_at: Nanos,
+    /// When the next short turns may be.
+    age_from: Nanos,
+    rescue_from: Nanos,
     cursor: usize,
 }
 
@@ -61,8 +65,8 @@ impl WatchState {
             looks: vec![Look::default(); slots],
             bearers: Vec::with_capacity(2 * max_borne),
             dead: Vec::with_capacity(max_borne),
-            aged_at: Nanos::ZERO,
-            rescued_at: Nanos::ZERO,
+            age_from: Nanos::ZERO,
+            rescue_from: Nanos::ZERO,
             cursor: 0,
         }
     }
@@ -266,16 +270,15 @@ impl Preempting {
 
     /// Aging and rescue.
     fn let_some_run(&self, state: &mut WatchState, stalled: bool, now: Nanos) {
-        let all = stalled && now.saturating_sub(state.rescued_at) >= RESCUE_INTERVAL;
-        let one = now.saturating_sub(state.aged_at) >= AGING_INTERVAL;
+        let all = stalled && now >= state.rescue_from;
+        let one = now >= state.age_from;
+        let before = forbidden_time(&state.bearers);
         if all {
-            state.rescued_at = now;
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);
             for bearer in &state.bearers {
                 bearer.burst();
             }
         } else if one {
-            state.aged_at = now;
             self.counters.aged.fetch_add(1, Ordering::Relaxed);
             state.cursor = (state.cursor + 1) % state.bearers.len();
             state.bearers[state.cursor].burst();
@@ -286,5 +289,20 @@ impl Preempting {
         for bearer in &state.bearers {
             bearer.enforce();
         }
+        // On a busy machine the sleep is long, and so was the turn: what it has cost says when the next may be.
+        let used = forbidden_time(&state.bearers).saturating_sub(before);
+        let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));
+        state.age_from = pause(AGING_INTERVAL, AGING_PART);
+        if all {
+            state.rescue_from = pause(RESCUE_INTERVAL, RESCUE_PART);
+        }
     }
+}
+
+/// CPU time so far of all bearers that are to stand still.
+fn forbidden_time(bearers: &[Arc<Carrier>]) -> Nanos {
+    let forbidden = bearers.iter().filter(|bearer| !bearer.is_allowed());
+    forbidden.fold(Nanos::ZERO, |sum, bearer| {
+        sum.saturating_add(bearer.cpu_time().unwrap_or_default())
+    })
 }
