@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
+#[cfg(any(feature = "tower", feature = "hyper"))]
+use super::Group;
 use super::shared::GroupShared;
 use crate::error::SpawnError;
 use crate::kills::is_stillborn;
@@ -119,12 +121,43 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let spawned = spawn_as(shared, group, future, origin, true);
+    let spawned = spawn_as(shared, group, future, origin, Seat::Task);
     if let Err(error) = &spawned {
         let reason = format_args!("{error}; spawned at {}", origin.location);
         note(shared, group, Loss::RefusedTask, 1, &reason);
     }
     spawned
+}
+
+/// How a task comes into its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// Within the bound on tasks.
+    Task,
+    /// Within it, for a future that runs elsewhere.
+    #[cfg(feature = "tower")]
+    Gate,
+    /// Beyond it: for what stands for work that is there already.
+    Beyond,
+}
+
+/// As [`spawn_at`], for callers that count a refusal as something else: a request, a connection.
+#[cfg(any(feature = "tower", feature = "hyper"))]
+pub(crate) fn spawn_uncounted<F>(
+    group: &Group,
+    future: F,
+    location: &'static Location<'static>,
+    seat: Seat,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let origin = Origin {
+        location,
+        name: None,
+    };
+    spawn_as(&group.shared, &group.inner, future, origin, seat)
 }
 
 /// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
@@ -142,7 +175,7 @@ where
         location,
         name: None,
     };
-    spawn_as(shared, group, future, origin, false)
+    spawn_as(shared, group, future, origin, Seat::Beyond)
 }
 
 fn spawn_as<F>(
@@ -150,7 +183,7 @@ fn spawn_as<F>(
     group: &Arc<GroupShared>,
     future: F,
     origin: Origin<'_>,
-    bounded: bool,
+    seat: Seat,
 ) -> Result<JoinHandle<F::Output>, SpawnError>
 where
     F: Future + Send + 'static,
@@ -162,7 +195,7 @@ where
     // S1 of `kills`.
     let now = shared.kills.now();
     group
-        .join(shared, bounded)
+        .join(shared, seat != Seat::Beyond)
         .map_err(|(closed, group)| refusal(closed, &group))?;
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
@@ -173,7 +206,7 @@ where
     let span = TaskSpan::open(
         id,
         &Labels {
-            kind: if bounded { "task" } else { "gate" },
+            kind: if seat == Seat::Task { "task" } else { "gate" },
             name: origin.name,
             group: group.core.path(),
             size: size_of::<F>(),

@@ -10,6 +10,8 @@ use quotient_core::Nanos;
 
 use super::gate::Admission;
 use super::member::GateHandle;
+#[cfg(feature = "tower")]
+use crate::error::SpawnError;
 use crate::group::Group;
 use crate::local;
 
@@ -43,6 +45,22 @@ pin_project! {
         group: Group,
         location: &'static Location<'static>,
         gate: Option<GateHandle>,
+    }
+}
+
+#[cfg(feature = "tower")]
+impl<F> InGroup<F> {
+    /// Makes the gate now, as one of the tasks that the group may have: concurrent requests cannot exceed their number.
+    ///
+    /// # Errors
+    /// The group takes no more.
+    pub(crate) fn admitted(mut self) -> Result<Self, SpawnError> {
+        if local::is_billed_by(&self.group.shared) {
+            self.group.check_open()?;
+        } else {
+            self.gate = Some(GateHandle::bounded(&self.group, self.location)?);
+        }
+        Ok(self)
     }
 }
 

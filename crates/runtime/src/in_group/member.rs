@@ -9,7 +9,11 @@ use std::task::{Context, Poll, Waker};
 use quotient_core::Nanos;
 
 use super::gate::{Admission, Gate, Turn};
+#[cfg(feature = "tower")]
+use crate::error::SpawnError;
 use crate::group::{Group, GroupShared, spawn_beyond};
+#[cfg(feature = "tower")]
+use crate::group::{Seat, spawn_uncounted};
 use crate::local;
 use crate::task::AbortHandle;
 
@@ -67,25 +71,46 @@ pub(super) struct GateHandle {
 }
 
 impl GateHandle {
+    /// A gate with a member that counts among the tasks that the group may have.
+    #[cfg(feature = "tower")]
+    pub(super) fn bounded(
+        group: &Group,
+        location: &'static Location<'static>,
+    ) -> Result<Self, SpawnError> {
+        let mut handle = Self::without_member(group);
+        let member = handle.new_member();
+        let task = spawn_uncounted(group, member, location, Seat::Gate)?;
+        handle.member = Some(task.abort_handle());
+        Ok(handle)
+    }
+
     /// A gate with a member, or one that has ended if the group takes none any more.
     pub(super) fn new(group: &Group, location: &'static Location<'static>) -> Self {
-        let gate = Arc::new(Gate::new());
-        let mut handle = Self {
-            waker: Waker::from(gate.clone()),
-            gate,
-            group: group.inner.clone(),
-            member: None,
-        };
+        let mut handle = Self::without_member(group);
         handle.make_member(group, location);
         handle
     }
 
-    /// Whether there is a member now. One that was refused has ended its gate by its destructor.
-    fn make_member(&mut self, group: &Group, location: &'static Location<'static>) -> bool {
-        let member = Member {
+    fn without_member(group: &Group) -> Self {
+        let gate = Arc::new(Gate::new());
+        Self {
+            waker: Waker::from(gate.clone()),
+            gate,
+            group: group.inner.clone(),
+            member: None,
+        }
+    }
+
+    fn new_member(&self) -> Member {
+        Member {
             gate: self.gate.clone(),
             group: self.group.clone(),
-        };
+        }
+    }
+
+    /// Whether there is a member now. One that was refused has ended its gate by its destructor.
+    fn make_member(&mut self, group: &Group, location: &'static Location<'static>) -> bool {
+        let member = self.new_member();
         let task = spawn_beyond(&group.shared, &self.group, member, location);
         self.member = task.ok().map(|task| task.abort_handle());
         self.member.is_some()

@@ -33,6 +33,7 @@ mod tenants;
 
 use std::fmt;
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -52,7 +53,7 @@ pub use self::refusal::{Refusal, RefusalReason};
 pub use self::select::{Claim, Select};
 pub use self::tenants::ByHeader;
 
-use crate::group::Group;
+use crate::group::{Group, Seat, spawn_uncounted};
 use crate::in_group::{InGroup, InGroupExt};
 use crate::task::{JoinError, JoinHandle};
 
@@ -292,7 +293,8 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
             };
             Outcome { answer, _sender }
         };
-        let call = match duty.claim.group().try_spawn(in_span(work)) {
+        let here = Location::caller();
+        let call = match spawn_uncounted(duty.claim.group(), in_span(work), here, Seat::Task) {
             Ok(handle) => Call::Isolate {
                 head,
                 task: Some(Isolated { handle }),
@@ -311,10 +313,6 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
         B: Send + 'static,
     {
         let group = duty.claim.group();
-        if let Err(error) = group.check_open() {
-            let reason = reason_of(&error);
-            return Self::new(duty, Call::Refused { reason });
-        }
         let start = Start::of(duty.patience.as_ref());
         let work = async move {
             start.wait().await;
@@ -322,8 +320,13 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
             Ok(answer.divide().await)
         };
         let work: Pin<Box<dyn Future<Output = Charged<A, E>> + Send>> = Box::pin(work);
-        let call = work.in_group(group);
-        Self::new(duty, Call::Charge { call })
+        let call = match work.in_group(group).admitted() {
+            Ok(call) => Call::Charge { call },
+            Err(error) => Call::Refused {
+                reason: reason_of(&error),
+            },
+        };
+        Self::new(duty, call)
     }
 }
 
@@ -413,7 +416,9 @@ fn spawn_rest<A: Divide, E>(passed: A::Passed, rest: Option<Rest>, duty: &Duty) 
     let Some(rest) = rest else {
         return Ok((passed, None));
     };
-    match duty.claim.group().try_spawn(in_span(rest)) {
+    // The request is in the group already: its gate goes when this comes.
+    let here = Location::caller();
+    match spawn_uncounted(duty.claim.group(), in_span(rest), here, Seat::Beyond) {
         Ok(handle) => Ok((passed, Some(pump(Isolated { handle })))),
         Err(error) => Ok((duty.refuse::<A>(reason_of(&error)), None)),
     }
