@@ -96,7 +96,7 @@ impl Hammer {
     /// number of flips.
     pub fn flip_while(&self, pause: u32, mut go_on: impl FnMut(u64) -> bool) -> u64 {
         let mut flips = 0;
-        while go_on(self.checked()) {
+        loop {
             for on in [true, false] {
                 self.phase.fetch_add(1, Ordering::SeqCst);
                 HAMMERED.set(on).expect("nothing hinders a flip");
@@ -105,6 +105,9 @@ impl Hammer {
                 for _ in 0..pause {
                     std::hint::spin_loop();
                 }
+            }
+            if !go_on(self.checked()) {
+                break;
             }
         }
         self.stop.store(true, Ordering::SeqCst);
