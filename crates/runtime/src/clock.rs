@@ -76,6 +76,24 @@ pub(crate) fn thread_cpu_time() -> Option<Nanos> {
     None
 }
 
+/// Time that the calling thread has waited for a processor in all, or `None` where the system does not say. Some 3 us: a file is
+/// opened, read and closed.
+#[cfg(target_os = "linux")]
+pub(crate) fn thread_run_delay() -> Option<Nanos> {
+    let mut line = [0_u8; 96];
+    let length = std::fs::File::open("/proc/thread-self/schedstat")
+        .and_then(|mut file| std::io::Read::read(&mut file, &mut line))
+        .ok()?;
+    let line = std::str::from_utf8(line.get(..length)?).ok()?;
+    line.split_whitespace().nth(1)?.parse().ok().map(Nanos)
+}
+
+/// Time that the calling thread has waited for a processor in all, or `None` where the system does not say.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn thread_run_delay() -> Option<Nanos> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -93,6 +93,8 @@ pub(crate) struct Vcpu {
     /// The group that ran last and its figures here: saves the lookup while one group runs.
     figures: Option<(Arc<GroupShared>, Arc<GroupCpu>)>,
     reference: Option<Reference>,
+    /// How long a thread had waited for a processor at the last look, and which thread.
+    run_delay: Option<(usize, Nanos)>,
     last_balance: Nanos,
     left_at: Nanos,
     /// When it last went to sleep, until it wakes.
@@ -130,6 +132,7 @@ impl Vcpu {
             detached: Vec::new(),
             figures: None,
             reference: None,
+            run_delay: None,
             last_balance: Nanos::ZERO,
             left_at: Nanos::ZERO,
             slept_at: None,

@@ -9,7 +9,7 @@ use quotient_core::{Gates, Nanos};
 
 use super::switch::{Previous, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
-use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
 use crate::cpu_clock::OwnTime;
 use crate::defer::was_deferred;
 use crate::gates::{RunQueue, RuntimeGates};
@@ -184,6 +184,9 @@ impl Vcpu {
             let open = wall.saturating_sub(me.clock.shown());
             let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
             self.notes.excluded = notes.excluded.saturating_add(steal);
+            if steal != Nanos::ZERO {
+                self.notes.extra = notes.extra.saturating_add(self.slept(steal));
+            }
             self.notes.noted = true;
             me.resched.store(false, Ordering::Relaxed);
         }
@@ -350,6 +353,23 @@ impl Vcpu {
             figures.record_steal(steal);
         }
         steal
+    }
+
+    /// What of `steal` the poll slept in the kernel: nobody used a processor, so no clock and no limit is charged, but it held the
+    /// virtual CPU, so it is paid in virtual time, as part of the turn; otherwise a task that only sleeps would always be chosen
+    /// next. What the thread waited for a processor since the last look is not the poll's doing. (Where a hypervisor steals time
+    /// it counts as sleep: it meets groups as often as they run, which is by their weights.)
+    fn slept(&mut self, steal: Nanos) -> Nanos {
+        let thread = thread_mark();
+        let Some(delay) = thread_run_delay() else {
+            return Nanos::ZERO;
+        };
+        match self.run_delay.replace((thread, delay)) {
+            Some((before_thread, before)) if before_thread == thread => {
+                steal.saturating_sub(delay.saturating_sub(before))
+            }
+            _ => Nanos::ZERO,
+        }
     }
 
     /// The point of reference, for who reads a clock during a poll.
