@@ -99,8 +99,8 @@ impl Handle {
         if self.slot.identity.process != system::process_id() {
             return None;
         }
-        let letter = system::state_letter(self.slot.identity.thread)?;
-        (!self.slot.has_left()).then_some(matches!(letter, b'S' | b'D'))
+        let asleep = is_thread_asleep(self.slot.identity.thread)?;
+        (!self.slot.has_left()).then_some(asleep)
     }
 
     /// Whether both are of the same thread.
@@ -230,4 +230,13 @@ impl fmt::Debug for Pause {
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the kernel says that a thread of this process sleeps (states S and D), by the kernel's number of the thread; `None` if
+/// there is no such thread, or where that is not to be known. Opens, reads and closes one small file, and allocates nothing: the
+/// allocator's lock may be what the thread sleeps for.
+#[must_use]
+pub fn is_thread_asleep(thread: i32) -> Option<bool> {
+    let letter = system::state_letter(thread)?;
+    Some(matches!(letter, b'S' | b'D'))
 }

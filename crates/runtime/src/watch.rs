@@ -165,17 +165,8 @@ pub(crate) fn thread_number() -> u32 {
     0
 }
 
-/// Whether the kernel says that a thread of this process sleeps (states S and D). False where that is not to be known.
+/// Whether the kernel says that a thread of this process sleeps. False where that is not to be known.
 fn sleeps(thread: u32) -> bool {
-    if thread == 0 || !cfg!(target_os = "linux") {
-        return false;
-    }
-    let Ok(line) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
-        return false;
-    };
-    // `number (name) state ...`, and the name may contain anything.
-    let state = line
-        .rfind(')')
-        .and_then(|end| line[end + 1..].split_whitespace().next());
-    matches!(state, Some("S" | "D"))
+    let asleep = |thread| quotient_pause::is_thread_asleep(thread).unwrap_or(false);
+    thread != 0 && i32::try_from(thread).is_ok_and(asleep)
 }

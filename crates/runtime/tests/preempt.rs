@@ -6,6 +6,8 @@
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 
+mod common;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,11 +23,7 @@ fn run<F>(vcpus: usize, body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
             .vcpus(vcpus)
@@ -385,11 +383,7 @@ fn settings_out_of_their_range_are_refused() {
 
 #[test]
 fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
             .vcpus(2)
@@ -414,11 +408,7 @@ fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
 #[test]
 fn a_runtime_can_end_beside_an_endless_poll() {
     let stop = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = common::runtime(2);
     let started = Instant::now();
     let (scheduler, hog) = runtime.block_on(async {
         let scheduler = Scheduler::builder()

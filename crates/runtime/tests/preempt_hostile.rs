@@ -6,6 +6,8 @@
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -106,11 +108,7 @@ async fn hostile(kind: usize, world: Arc<World>, group: Group) -> u64 {
 }
 
 fn all_at_once(vcpus: usize) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
             .vcpus(vcpus)
