@@ -22,8 +22,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::engine::{ENGINE, Engine, Flip, Receipt, Settle, Step};
+use crate::engine::{ENGINE, Engine};
 use crate::error::FlipError;
+use crate::step::{Flip, Receipt, Settle, Step};
 
 /// One change that somebody waits for.
 pub(crate) struct Request {
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn together_is_as_one_after_the_other() {
         let _user = crate::engine::for_test();
-        use crate::engine::Action::{Add, Disable, Enable, Remove};
+        use crate::step::Action::{Add, Disable, Enable, Remove};
         static_key! {
             /// Flipped in one thread.
             static SINGLE = false;
@@ -295,7 +296,7 @@ mod tests {
             )
         };
         let mut engine = lock();
-        let mut run = |actions: &[crate::engine::Action]| -> (Vec<bool>, i32, bool) {
+        let mut run = |actions: &[crate::step::Action]| -> (Vec<bool>, i32, bool) {
             let steps: Vec<_> = actions.iter().map(|&action| step(action)).collect();
             let results = together(&mut engine, &steps);
             (

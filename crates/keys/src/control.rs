@@ -6,10 +6,11 @@
 //! characters and `?` for one. Later directives overrule earlier ones for the keys that both name. All of them are one
 //! transaction.
 
-use crate::engine::{self, Change, Receipt};
+use crate::calls;
 use crate::error::FlipError;
 use crate::key::Key;
 use crate::registry;
+use crate::step::{Change, Receipt};
 
 /// [`Key::set`] on all keys whose names begin with `prefix`, in one transaction. None is no error.
 ///
@@ -30,7 +31,7 @@ pub fn set_matching(pattern: &str, on: bool) -> Result<Receipt, FlipError> {
 fn set_those(on: bool, is_meant: impl Fn(&Key) -> bool) -> Result<Receipt, FlipError> {
     let keys = registry::keys().into_iter().filter(|key| is_meant(key));
     let changes: Vec<Change> = keys.map(|key| change(key, on)).collect();
-    engine::transaction(&changes)
+    calls::transaction(&changes)
 }
 
 const fn change(key: &'static Key, on: bool) -> Change {
@@ -82,7 +83,7 @@ pub fn set_as_directed(directives: &str) -> Result<Receipt, FlipError> {
         .zip(wanted)
         .filter_map(|(key, wanted)| Some(change(key, wanted?)))
         .collect();
-    engine::transaction(&changes)
+    calls::transaction(&changes)
 }
 
 /// [`set_as_directed`] by the environment variable `variable`, which an application chooses. Unset: nothing happens.

@@ -27,8 +27,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::Action;
 use crate::error::FlipError;
+use crate::step::Action;
 
 const GUARD: u64 = 1 << 32;
 const TURNING: u64 = 1 << 63;

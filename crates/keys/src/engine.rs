@@ -52,9 +52,9 @@ use crate::counting::{Applied, Holder};
 use crate::deferred::Deferred;
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
-use crate::mode::{Mode, Writes};
+use crate::mode::Mode;
 use crate::registry;
-use crate::status::{EngineStatus, KeyStatus};
+use crate::step::{Action, Flip, Receipt, Settle, Show, Step};
 use crate::text::Text;
 
 /// The one engine of this program or library.
@@ -76,106 +76,10 @@ pub(crate) fn for_test() -> MutexGuard<'static, ()> {
     USER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One step of a [`transaction`].
-#[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// As [`Key::inc`].
-    Inc(&'static Key),
-    /// As [`Key::dec`].
-    Dec(&'static Key),
-    /// As [`Key::enable`].
-    Enable(&'static Key),
-    /// As [`Key::disable`].
-    Disable(&'static Key),
-}
-
-impl Change {
-    /// The key that changes.
-    pub const fn key(&self) -> &'static Key {
-        match self {
-            Self::Inc(key) | Self::Dec(key) | Self::Enable(key) | Self::Disable(key) => key,
-        }
-    }
-}
-
-/// What is to be done to a key's count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Add(Holder),
-    Remove(Holder),
-    Enable,
-    Disable,
-}
-
-/// A change as the engine sees it: of users' changes and of guards.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) key: &'static Key,
-    pub(crate) action: Action,
-}
-
-impl From<&Change> for Step {
-    fn from(change: &Change) -> Self {
-        let (key, action) = match *change {
-            Change::Inc(key) => (key, Action::Add(Holder::Anonymous)),
-            Change::Dec(key) => (key, Action::Remove(Holder::Anonymous)),
-            Change::Enable(key) => (key, Action::Enable),
-            Change::Disable(key) => (key, Action::Disable),
-        };
-        Self { key, action }
-    }
-}
-
-/// What a flip cost. Calls from several threads that meet are made together: one of them is told what all of them cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Receipt {
-    /// Keys that changed their value. 0: only counts changed, or nothing; or somebody else's change that was made together
-    /// with this one took it back.
-    pub flipped: usize,
-    /// Sites rewritten, once for each change of form.
-    pub sites: usize,
-    /// Barriers (`membarrier` calls).
-    pub barriers: u64,
-    /// Calls of the code writer's system call, or stores if pages were made writable.
-    pub writes: u64,
-    /// Batches that were applied because the queue was full (mode `int3` only).
-    pub overflow_flushes: u64,
-    /// Sites patched singly because they could not be queued (mode `int3` only).
-    pub single_steps: u64,
-}
-
-/// When step 3 happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settle {
-    Now,
-    After(Duration),
-    /// As `Now`; and step 1 shows its work in time only.
-    Relaxed,
-}
-
-/// When threads must have seen what step 1 wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Show {
-    /// Before step 2: that is the barrier.
-    Now,
-    /// When they next fetch the code anew, without a barrier. Invariant I does not hold until then, so a barrier is owed, which
-    /// the next flip that needs one pays: a thread that still executes the cheap form decides the old value.
-    InTime,
-}
-
-/// A change of value that is under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flip {
-    pub(crate) key: &'static Key,
-    pub(crate) target: bool,
-    pub(crate) settle: Settle,
-}
-
 pub(crate) struct Engine {
     pub(crate) text: Text,
     pub(crate) deferred: Deferred,
-    barriers: u64,
+    pub(crate) barriers: u64,
     /// Keys that are settled at once: kept, because fresh memory would be most of a small flip's instructions.
     now: Vec<&'static Key>,
 }
@@ -347,7 +251,7 @@ impl Engine {
         }
     }
 
-    fn set_mode(&mut self, mode: Mode) -> Result<Receipt, ModeError> {
+    pub(crate) fn set_mode(&mut self, mode: Mode) -> Result<Receipt, ModeError> {
         // Going soft needs nothing of the process, so nothing is tried: under some filters asking for a barrier is death.
         if mode == Mode::Soft {
             self.text.look();
@@ -361,7 +265,7 @@ impl Engine {
         result.map(|()| receipt)
     }
 
-    fn patch_all(&mut self) -> Mode {
+    pub(crate) fn patch_all(&mut self) -> Mode {
         self.text.prepare();
         let mut receipt = Receipt::default();
         self.text.patch_all(&mut receipt);
@@ -370,7 +274,7 @@ impl Engine {
         self.text.mode()
     }
 
-    fn patch(&mut self, keys: &[&'static Key]) -> Mode {
+    pub(crate) fn patch(&mut self, keys: &[&'static Key]) -> Mode {
         self.text.prepare();
         for &key in keys {
             registry::register(key);
@@ -430,145 +334,4 @@ fn delay_of_rate_limit(key: &Key) -> Duration {
     }
     let allowed_at_ns = settled_at_ns.saturating_add(interval_ns);
     Duration::from_nanos(allowed_at_ns.saturating_sub(ns_since_epoch()))
-}
-
-/// Applies several changes together, with the barriers of one. All or none of them happen; see the crate's notes on
-/// what that means for readers.
-///
-/// # Errors
-/// [`FlipError::DuplicateKey`], or the first error that one of the changes would return on its own; no key changes.
-///
-/// # Complexity
-/// Proportional to the sites of the keys that change their value.
-pub fn transaction(changes: &[Change]) -> Result<Receipt, FlipError> {
-    let steps: Vec<Step> = changes.iter().map(Step::from).collect();
-    lock().transact(&steps, Settle::Now)
-}
-
-/// [`transaction`] that enables all of `keys`.
-///
-/// # Errors
-/// As [`transaction`].
-pub fn enable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> {
-    transaction(
-        &keys
-            .iter()
-            .map(|&key| Change::Enable(key))
-            .collect::<Vec<_>>(),
-    )
-}
-
-/// [`transaction`] that disables all of `keys`.
-///
-/// # Errors
-/// As [`transaction`].
-pub fn disable_transaction(keys: &[&'static Key]) -> Result<Receipt, FlipError> {
-    transaction(
-        &keys
-            .iter()
-            .map(|&key| Change::Disable(key))
-            .collect::<Vec<_>>(),
-    )
-}
-
-/// Lets this program's code be rewritten: brings every site of every key to its cheap form, in the mode that fits this
-/// process, and returns that mode. Also undoes [`soften_all`].
-///
-/// For the application, once, in `main`: whether its code may change while it runs is its decision, so no library makes
-/// this call for it. Without it every site stays the load and the branch that it was compiled to, flips write nothing but
-/// the key's value, and [`status`] says [`SoftReason::NotAsked`](crate::SoftReason::NotAsked).
-///
-/// # Complexity
-/// Linear in the number of sites; about 1 ms for 19,000. The first call of the process registers with the kernel; with
-/// several threads running that takes some 10 ms, so call it before they start.
-pub fn patch() -> Mode {
-    lock().patch_all()
-}
-
-/// [`patch`] by its older name.
-pub fn patch_all() -> Mode {
-    patch()
-}
-
-/// As [`patch`] for the sites of some keys only, and without undoing [`soften_all`]; other keys' sites take their cheap form
-/// at their next flip. Returns the mode in force.
-///
-/// # Complexity
-/// Proportional to the sites of the keys.
-pub fn patch_keys(keys: &[&'static Key]) -> Mode {
-    lock().patch(keys)
-}
-
-/// Takes every site back to a jump and stops patching, so that keys can be flipped without any system call. For
-/// programs that are about to sandbox themselves. [`patch_all`] or [`set_mode`] start patching again.
-///
-/// # Errors
-/// [`ModeError::Flip`] if some site could not be rewritten: the mode is then unchanged.
-pub fn soften_all() -> Result<(), ModeError> {
-    set_mode(Mode::Soft).map(|_| ())
-}
-
-/// Puts `mode` in force: takes every site back to a jump in the old mode, then settles all of them in the new one.
-///
-/// # Errors
-/// [`ModeError::Unavailable`] if this process cannot patch, [`ModeError::Flip`] if the sites could not be taken back;
-/// the old mode stays in force.
-pub fn set_mode(mode: Mode) -> Result<Receipt, ModeError> {
-    lock().set_mode(mode)
-}
-
-/// Decides how many bytes a write covers from now on: see [`Writes`].
-pub fn set_writes(writes: Writes) {
-    lock().text.set_writes(writes);
-}
-
-/// Decides whether pages of code may be made writable *while they are executable*, for the length of a flip, where the
-/// process's memory file cannot be had. Not unless this is called with `true`: meanwhile a stray write becomes code. If the
-/// kernel refuses to take the permission back, [`EngineStatus::left_writable`] says so. To be called before [`patch`].
-pub fn allow_writable_code(allowed: bool) {
-    lock().text.allow_writable_code(allowed);
-}
-
-/// The figures of the engine.
-pub fn status() -> EngineStatus {
-    let mut engine = lock();
-    engine.text.look();
-    let totals = engine.text.totals();
-    EngineStatus {
-        mode: engine.text.mode(),
-        default_mode: engine.text.default_mode(),
-        mode_reason: engine.text.mode_reason(),
-        soft_reason: engine.text.soft_reason(),
-        writer: engine.text.writer(),
-        keys: registry::keys().len(),
-        sites: totals.sites,
-        patched: totals.patched,
-        foreign: totals.foreign,
-        barriers: engine.barriers,
-        traps: totals.traps,
-        displaced: engine.text.displaced(),
-        writes: engine.text.writes(),
-        left_writable: engine.text.left_writable(),
-    }
-}
-
-pub(crate) fn key_status(key: &'static Key) -> KeyStatus {
-    let mut engine = lock();
-    engine.text.look();
-    let figures = engine.text.figures(key);
-    KeyStatus {
-        name: key.name(),
-        enabled: key.state(),
-        count: key.count(),
-        sites: figures.sites,
-        patched: figures.patched,
-        foreign: figures.foreign,
-        mode: engine.text.mode(),
-        soft_reason: engine.text.soft_reason(),
-        writer: engine.text.writer(),
-        flips: key.counts.flips.load(Ordering::Relaxed),
-        barriers: key.counts.barriers.load(Ordering::Relaxed),
-        traps: figures.traps,
-        settling_later: engine.deferred.contains(key),
-    }
 }

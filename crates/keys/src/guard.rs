@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::counting::Holder;
-use crate::engine::Settle;
 use crate::error::FlipError;
 use crate::key::Key;
+use crate::step::Settle;
 
 /// Holds a key on; dropping it gives the holder back. Made by [`Key::hold`].
 ///

@@ -12,12 +12,13 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::calls;
 use crate::combine;
 use crate::counting::{Holder, Holders};
-use crate::engine::{self, Action, Receipt, Settle, Step};
 use crate::error::FlipError;
 use crate::guard::EnableGuard;
 use crate::status::KeyStatus;
+use crate::step::{Action, Receipt, Settle, Step};
 
 /// What every key offers, whatever its default: counting, plain switching, its name and its figures.
 ///
@@ -240,7 +241,7 @@ impl Key {
 
     /// The key's figures. Takes the engine's lock.
     pub fn status(&'static self) -> KeyStatus {
-        engine::key_status(self)
+        calls::key_status(self)
     }
 
     pub(crate) fn mark_registered(&self) -> bool {

@@ -73,6 +73,7 @@ mod array;
 #[doc(hidden)]
 pub mod bench;
 mod branched;
+mod calls;
 mod combine;
 mod control;
 mod counting;
@@ -85,19 +86,21 @@ mod macros;
 mod mode;
 mod registry;
 mod status;
+mod step;
 mod text;
 
-pub use control::{set_as_directed, set_by_environment, set_by_prefix, set_matching};
-pub use engine::{
-    Change, Receipt, allow_writable_code, disable_transaction, enable_transaction, patch,
-    patch_all, patch_keys, set_mode, set_writes, soften_all, status, transaction,
+pub use calls::{
+    allow_writable_code, disable_transaction, enable_transaction, patch, patch_all, patch_keys,
+    set_mode, set_writes, soften_all, status, transaction,
 };
+pub use control::{set_as_directed, set_by_environment, set_by_prefix, set_matching};
 pub use error::{FlipError, ModeError};
 pub use guard::EnableGuard;
 pub use key::{Key, StaticKey, StaticKeyFalse, StaticKeyTrue};
 pub use mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 pub use registry::{find, keys, set_by_name};
 pub use status::{EngineStatus, KeyStatus};
+pub use step::{Change, Receipt};
 
 /// For the macros only.
 #[doc(hidden)]

@@ -5,9 +5,9 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::engine::Receipt;
 use crate::error::FlipError;
 use crate::key::Key;
+use crate::step::Receipt;
 
 static HEAD: AtomicPtr<Key> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -1,10 +1,10 @@
 //! No patching: every site is a load of the key, so there is nothing to release and nothing to settle.
 
 use super::Figures;
-use crate::engine::{Flip, Receipt, Show};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
 use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
+use crate::step::{Flip, Receipt, Show};
 
 pub(crate) struct Text;
 

@@ -27,11 +27,11 @@ use self::protocol::Conversion;
 use self::table::Table;
 use self::writer::Tools;
 use super::Figures;
-use crate::engine::{Flip, Receipt, Show};
 use crate::error::{FlipError, ModeError};
 use crate::key::Key;
 use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
 use crate::registry;
+use crate::step::{Flip, Receipt, Show};
 
 /// The sites of this program or library and the mode in force. Lives in the engine, under its lock.
 pub(crate) struct Text {

@@ -32,9 +32,9 @@ use super::arch::batch::{BatchQueue, Refusal};
 use super::arch::site::{Form, Site};
 use super::barrier;
 use super::writer::{CodeWriter, Edit, Tools, WriteError};
-use crate::engine::{Receipt, Show};
 use crate::error::FlipError;
 use crate::mode::Writer;
+use crate::step::{Receipt, Show};
 
 /// One conversion: sites that go to one form, through one opened writer.
 pub(super) struct Conversion<'a> {
