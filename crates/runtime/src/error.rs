@@ -1,6 +1,7 @@
 //! What can be refused, and why. Every error names the field, the value and the allowed range, and nothing has changed.
 
 use std::fmt;
+use std::time::Duration;
 
 use quotient_pause::InstallError;
 
@@ -155,6 +156,15 @@ pub enum SpawnError {
         /// How many it may have, descendants' included: [`crate::GroupBuilder::tasks_max`].
         max: u64,
     },
+    /// The oldest of the tasks of the group, or of one above it, that were not polled yet has waited for too long.
+    QueueTooLong {
+        /// Its path.
+        path: String,
+        /// For how long.
+        wait: Duration,
+        /// How long it may be, descendants' included: [`crate::GroupBuilder::queue_wait_max`].
+        max: Duration,
+    },
     /// The caller runs in no group: it is neither a task of a scheduler nor inside `in_group`.
     NoGroup,
     /// There is no tokio runtime on the calling thread.
@@ -169,6 +179,10 @@ impl fmt::Display for SpawnError {
             Self::TooManyTasks { path, max } => write!(
                 formatter,
                 "group {path:?} has its {max} tasks already, no more are allowed"
+            ),
+            Self::QueueTooLong { path, wait, max } => write!(
+                formatter,
+                "a task of group {path:?} has waited for its first poll for {wait:?}, allowed are {max:?}"
             ),
             Self::NoGroup => formatter.write_str(
                 "the caller runs in no group: spawn with `Group::spawn`, or from a task that runs in a group",

@@ -199,7 +199,8 @@ impl Group {
     /// As [`Group::spawn`], with the reason if it was refused.
     ///
     /// # Errors
-    /// [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`], [`SpawnError::TooManyTasks`]; the future was dropped.
+    /// [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`], [`SpawnError::TooManyTasks`], [`SpawnError::QueueTooLong`]; the
+    /// future was dropped.
     #[track_caller]
     pub fn try_spawn<F>(&self, future: F) -> Result<JoinHandle<F::Output>, SpawnError>
     where

@@ -97,6 +97,8 @@ mod owned;
 #[cfg(not(loom))]
 mod preempt;
 #[cfg(not(loom))]
+mod queue_wait;
+#[cfg(not(loom))]
 mod scheduler;
 #[cfg(not(loom))]
 mod shared;

@@ -36,7 +36,7 @@ where
 /// As [`spawn`], with the reason if it was refused, and without a panic.
 ///
 /// # Errors
-/// [`SpawnError::NoGroup`] outside any group, [`SpawnError::ShutDown`], [`SpawnError::GroupRemoved`]; the future was dropped.
+/// [`SpawnError::NoGroup`] outside any group; else as [`Group::try_spawn`]. The future was dropped.
 #[track_caller]
 pub fn try_spawn<F>(future: F) -> Result<JoinHandle<F::Output>, SpawnError>
 where

@@ -16,6 +16,7 @@ use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
 use crate::owned::Place;
 use crate::preempt::Carrier;
+use crate::queue_wait::Tickets;
 use crate::shared::Shared;
 use crate::stats::{LongPoll, TaskStats, bump};
 use crate::task;
@@ -71,11 +72,12 @@ pub(crate) struct Owned {
     pub(crate) group: Arc<GroupShared>,
     /// When it was queued, for the run delay.
     pub(crate) since: Nanos,
-    /// What throttles and their deferrals have to do with the task: nothing, until they have.
+    /// What throttles, their deferrals and bounds on waits have to do with the task: nothing, until they have.
     pub(crate) throttling: Option<Box<Throttling>>,
 }
 
-/// What a task knows of throttles once its group is limited or it defers them. Apart, since most tasks never do.
+/// What a task knows of throttles once its group is limited or it defers them, and of its wait for the first poll. Apart, since most tasks
+/// never do.
 #[derive(Debug, Default)]
 pub(crate) struct Throttling {
     /// What the throttled clock of [`Owned::queued_in`] said when the task was queued in it last, on the virtual CPU of `calm`.
@@ -88,6 +90,18 @@ pub(crate) struct Throttling {
     pub(crate) deferral: Option<Arc<Deferral>>,
     /// Of a proxy: the thread whose poll it stands for.
     pub(crate) bearer: Option<Arc<Carrier>>,
+    /// Where it stands in line until its first poll, if the wait for that is bounded; see `queue_wait`.
+    pub(crate) unstarted: Option<Tickets>,
+}
+
+impl Throttling {
+    /// Of a task that stands in line for its first poll.
+    pub(crate) fn unstarted(tickets: Tickets) -> Box<Self> {
+        Box::new(Self {
+            unstarted: Some(tickets),
+            ..Self::default()
+        })
+    }
 }
 
 impl Owned {
@@ -106,6 +120,16 @@ impl Owned {
     pub(crate) fn bearer(&self) -> Option<&Arc<Carrier>> {
         let known = self.throttling.as_ref()?;
         known.bearer.as_ref()
+    }
+
+    /// The task does not stand in line any more: it is polled now, or it is in another group.
+    #[inline]
+    pub(crate) fn leave_line(&mut self) {
+        if let Some(known) = &mut self.throttling
+            && known.unstarted.is_some()
+        {
+            known.unstarted = None;
+        }
     }
 
     /// The task's deferral of throttles, if it has one.

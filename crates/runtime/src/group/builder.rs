@@ -60,10 +60,16 @@ impl GroupBuilder {
         self
     }
 
-    /// How long a request of the tower layer may wait for its handler's first poll, in this group or below it: one that waited for so
-    /// long is dropped unstarted, and refused at once (503 with `Retry-After`), also while the group is throttled. So a tenant that gets
-    /// less than it is asked for answers what it can in time, instead of everything too late. `Duration::MAX` lifts the bound;
-    /// none when never set. To a tick of the scheduler, one to four ms. Tasks are not requests: they wait for as long as it takes.
+    /// How long tasks and requests may wait for their first poll, in this group and below it, also while it is throttled or frozen.
+    /// `Duration::MAX` lifts the bound; none when never set.
+    ///
+    /// - A *task* is refused ([`crate::SpawnError::QueueTooLong`]) while the oldest of the group's tasks that were not polled yet has
+    ///   waited for longer; to a sixteenth of the bound. Those that were accepted wait for as long as it takes, so after a burst
+    ///   some wait for longer: bound the burst by [`GroupBuilder::tasks_max`]. A spawn into such a group takes a
+    ///   lock for a few instructions, and so does each task's first poll; without a bound, one load.
+    /// - A *request* of the tower layer that waited for its handler for so long is dropped unstarted, and refused at once (503 with
+    ///   `Retry-After`): to a tick of the scheduler, one to four ms. So a tenant that gets less than it is asked for answers what
+    ///   it can in time, instead of everything too late.
     pub fn queue_wait_max(mut self, wait: Duration) -> Self {
         self.queue_wait_max = Some(wait);
         self
@@ -142,7 +148,7 @@ impl GroupBuilder {
                 group.population.set_max(max);
             }
             if let Some(wait) = self.queue_wait_max {
-                group.set_queue_wait_max(wait);
+                group.set_queue_wait_max(&self.shared, wait);
             }
         }
         let group = Group {

@@ -10,16 +10,18 @@ use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 #[cfg(any(feature = "tower", feature = "hyper"))]
 use super::Group;
 use super::shared::GroupShared;
+use crate::cpu_clock::duration;
 use crate::error::SpawnError;
 use crate::kills::is_stillborn;
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::population::Closed;
+use crate::queue_wait::TooLong;
 use crate::shared::{OPEN, Shared};
 use crate::task::trace::{Labels, TaskSpan};
 use crate::task::{self, Id, JoinHandle};
 use crate::task_builder::Origin;
-use crate::task_context::{Owned, TaskContext};
+use crate::task_context::{Owned, TaskContext, Throttling};
 
 impl GroupShared {
     /// Moves every live task of the group to `target`; those that cannot go, because it was removed, are aborted. O(tasks).
@@ -40,6 +42,15 @@ fn refusal(closed: Closed, group: &GroupShared) -> SpawnError {
     match closed {
         Closed::Removed => SpawnError::GroupRemoved { path },
         Closed::Full(max) => SpawnError::TooManyTasks { path, max },
+    }
+}
+
+/// What a group's line says, in words for users.
+fn too_long(refusal: TooLong, group: &GroupShared) -> SpawnError {
+    SpawnError::QueueTooLong {
+        path: group.path(),
+        wait: duration(refusal.wait),
+        max: duration(refusal.max),
     }
 }
 
@@ -132,13 +143,30 @@ where
 /// How a task comes into its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// Within the bound on tasks.
+    /// Within the bounds on tasks.
     Task,
-    /// Within it, for a future that runs elsewhere.
+    /// Within the bound on their number, for a request, whose wait has a bound of its own.
+    #[cfg(feature = "tower")]
+    Request,
+    /// As a request, for a future that runs elsewhere.
     #[cfg(feature = "tower")]
     Gate,
     /// Beyond it: for what stands for work that is there already.
     Beyond,
+}
+
+impl Seat {
+    /// What the task is called in traces.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            #[cfg(feature = "tower")]
+            Self::Request => "task",
+            #[cfg(feature = "tower")]
+            Self::Gate => "gate",
+            Self::Beyond => "gate",
+        }
+    }
 }
 
 /// As [`spawn_at`], for callers that count a refusal as something else: a request, a connection.
@@ -197,6 +225,15 @@ where
     group
         .join(shared, seat != Seat::Beyond)
         .map_err(|(closed, group)| refusal(closed, &group))?;
+    let unstarted = if seat == Seat::Task && group.is_wait_bounded() {
+        let tickets = group.stand_in_line(shared);
+        Some(tickets.map_err(|(refusal, bounded)| {
+            group.left(shared);
+            too_long(refusal, &bounded)
+        })?)
+    } else {
+        None
+    };
     let here = local::current_vcpu(shared);
     let home = here.unwrap_or_else(|| shared.next_home());
     let id = match origin.name {
@@ -206,7 +243,7 @@ where
     let span = TaskSpan::open(
         id,
         &Labels {
-            kind: if seat == Seat::Task { "task" } else { "gate" },
+            kind: seat.kind(),
             name: origin.name,
             group: group.core.path(),
             size: size_of::<F>(),
@@ -222,7 +259,7 @@ where
         entity: TaskEntity::new(Weight::DEFAULT, None),
         group: group.clone(),
         since: Nanos::ZERO,
-        throttling: None,
+        throttling: unstarted.map(Throttling::unstarted),
     };
     let span_id = span.id();
     let future = span.around(future);

@@ -28,19 +28,18 @@
 //! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use quotient_core::Enqueue;
-#[cfg(feature = "tower")]
-use quotient_core::Nanos;
+use quotient_core::{Enqueue, Nanos};
 use quotient_keys::EnableGuard;
 
 use crate::kills::KilledAt;
 use crate::loss::LossCounters;
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
+use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
 use crate::task::Id;
@@ -58,8 +57,8 @@ pub(crate) struct GroupShared {
     pub(crate) population: Population,
     pub(crate) killed_at: KilledAt,
     pub(crate) losses: LossCounters,
-    /// How long a request may wait for its first poll; `u64::MAX` for ever. Unit: nanoseconds.
-    queue_wait_max: AtomicU64,
+    /// How long requests and new tasks may wait for their first poll, and which tasks do.
+    pub(crate) queue_wait: QueueWait,
     /// This group itself was frozen; written under `Shared::shape`.
     pub(super) frozen: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
@@ -70,6 +69,8 @@ pub(crate) struct GroupShared {
     dying_listed: AtomicBool,
     /// This group or an ancestor has a limit; written under `Shared::shape`.
     limited: AtomicBool,
+    /// This group or an ancestor bounds the wait for first polls; written under `Shared::shape`.
+    wait_bounded: AtomicBool,
     /// The last poll of an `in_group` of this group was long: the next one is likely to be. A hint.
     pub(crate) long_wraps: AtomicBool,
     /// Keeps bandwidth control switched on while the group has a limit.
@@ -90,12 +91,13 @@ impl GroupShared {
             population: Population::new(parent.map(|parent| &parent.population)),
             killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
             losses: LossCounters::default(),
-            queue_wait_max: AtomicU64::new(u64::MAX),
+            queue_wait: QueueWait::new(),
             frozen: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             parked: Mutex::default(),
             dying_listed: AtomicBool::new(false),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
+            wait_bounded: AtomicBool::new(parent.is_some_and(|parent| parent.is_wait_bounded())),
             long_wraps: AtomicBool::new(false),
             gate: Mutex::new(None),
         }
@@ -111,6 +113,12 @@ impl GroupShared {
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Whether the group or one above bounds the wait for first polls.
+    #[inline]
+    pub(crate) fn is_wait_bounded(&self) -> bool {
+        self.wait_bounded.load(Ordering::Relaxed)
     }
 
     /// Keeps bandwidth control on while there is a limit, or lets go of it.
@@ -160,18 +168,41 @@ impl GroupShared {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    pub(super) fn set_queue_wait_max(&self, wait: Duration) {
-        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        self.queue_wait_max.store(wait, Ordering::Relaxed);
+    /// Bounds the wait for first polls, here and for everything below; `Duration::MAX` lifts the bound.
+    pub(super) fn set_queue_wait_max(self: &Arc<Self>, shared: &Shared, wait: Duration) {
+        let wait = u64::try_from(wait.as_nanos()).ok();
+        let _shape = shared.lock_shape();
+        self.queue_wait.set_max(wait.map(Nanos));
+        let mut groups = vec![self.clone()];
+        while let Some(group) = groups.pop() {
+            let above = group.parent.as_ref();
+            let above = above.is_some_and(|parent| parent.is_wait_bounded());
+            let bounded = above || group.queue_wait.max().is_some();
+            group.wait_bounded.store(bounded, Ordering::Relaxed);
+            let children = group.core.children();
+            groups.extend(children.iter().map(|core| lookup(shared, core)));
+        }
     }
 
     /// How long a request may wait for its first poll, by this group's bound and those above it.
     #[cfg(feature = "tower")]
     pub(crate) fn queue_wait_max(self: &Arc<Self>) -> Option<Nanos> {
-        let waits = self
-            .lineage()
-            .map(|group| group.queue_wait_max.load(Ordering::Relaxed));
-        waits.min().filter(|wait| *wait != u64::MAX).map(Nanos)
+        let waits = self.lineage().filter_map(|group| group.queue_wait.max());
+        waits.min()
+    }
+
+    /// A new task comes; its place in the lines of the bounds that there are. The group is bounded.
+    ///
+    /// # Errors
+    /// Its oldest task, or that of a group above, has waited for too long; and which group that is.
+    #[cold]
+    pub(super) fn stand_in_line(
+        self: &Arc<Self>,
+        shared: &Shared,
+    ) -> Result<Tickets, (TooLong, Arc<Self>)> {
+        // Nobody is to be stopped while it holds a line.
+        let _shield = shared.preempt.is_some().then(quotient_pause::uninterrupted);
+        Tickets::draw(self.lineage(), shared.now())
     }
 
     /// The group and those above it whose populations count its tasks.

@@ -294,7 +294,7 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
             Outcome { answer, _sender }
         };
         let here = Location::caller();
-        let call = match spawn_uncounted(duty.claim.group(), in_span(work), here, Seat::Task) {
+        let call = match spawn_uncounted(duty.claim.group(), in_span(work), here, Seat::Request) {
             Ok(handle) => Call::Isolate {
                 head,
                 task: Some(Isolated { handle }),

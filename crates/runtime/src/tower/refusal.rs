@@ -125,6 +125,7 @@ impl OnRefusal {
 pub(super) fn reason_of(error: &SpawnError) -> RefusalReason {
     match error {
         SpawnError::TooManyTasks { .. } => RefusalReason::TooManyTasks,
+        SpawnError::QueueTooLong { .. } => RefusalReason::QueueTooLong,
         SpawnError::GroupRemoved { .. } => RefusalReason::Removed,
         _ => RefusalReason::ShutDown,
     }

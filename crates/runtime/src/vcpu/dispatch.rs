@@ -158,6 +158,7 @@ impl Vcpu {
         let owned = task.owned_mut();
         let delay = started.saturating_sub(owned.since);
         owned.since = Nanos::ZERO;
+        owned.leave_line();
         self.enter_group(&owned.group);
         entered.begin_task(shared, task);
         if let Some(deferral) = task.owned_mut().deferral() {

@@ -211,6 +211,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         if let Some(group) = group {
             let owned = task.owned_mut();
             owned.group = group;
+            owned.leave_line();
             if let Some(known) = &mut owned.throttling {
                 known.calm = None;
             }
