@@ -251,11 +251,9 @@ mod tests {
     fn a_stuck_line_stays_short_while_its_bound_changes() {
         let line = bounded();
         join(&line, 0);
-        let mut now = 1;
-        for _ in 0..100_000 {
+        for now in 1..=100_000 {
             line.set_max(Some(Nanos(now)));
             let _ = line.join(Nanos(now));
-            now += 1;
         }
         assert!(length(&line) <= 200, "{}", length(&line));
     }
