@@ -1,14 +1,14 @@
 //! What an application asks of the engine as a whole: transactions, modes, figures.
 
-use core::sync::atomic::Ordering;
+use quotient_key::engine::Settle;
+use quotient_key::{FlipError, Key, KeyStatus, Mode, Receipt};
 
 use crate::engine::lock;
-use crate::error::{FlipError, ModeError};
-use crate::key::Key;
-use crate::mode::{Mode, Writes};
+use crate::error::ModeError;
+use crate::mode::Writes;
 use crate::registry;
-use crate::status::{EngineStatus, KeyStatus};
-use crate::step::{Change, Receipt, Settle, Step};
+use crate::status::EngineStatus;
+use crate::step::{Change, Step};
 
 /// Applies several changes together, with the barriers of one. All or none of them happen; see the crate's notes on
 /// what that means for readers.
@@ -134,19 +134,14 @@ pub(crate) fn key_status(key: &'static Key) -> KeyStatus {
     let mut engine = lock();
     engine.text.look();
     let figures = engine.text.figures(key);
-    KeyStatus {
-        name: key.name(),
-        enabled: key.state(),
-        count: key.count(),
-        sites: figures.sites,
-        patched: figures.patched,
-        foreign: figures.foreign,
-        mode: engine.text.mode(),
-        soft_reason: engine.text.soft_reason(),
-        writer: engine.text.writer(),
-        flips: key.counts.flips.load(Ordering::Relaxed),
-        barriers: key.counts.barriers.load(Ordering::Relaxed),
-        traps: figures.traps,
-        settling_later: engine.deferred.contains(key),
-    }
+    let mut status = quotient_key::engine::status(key);
+    status.sites = figures.sites;
+    status.patched = figures.patched;
+    status.foreign = figures.foreign;
+    status.mode = engine.text.mode();
+    status.soft_reason = engine.text.soft_reason();
+    status.writer = engine.text.writer();
+    status.traps = figures.traps;
+    status.settling_later = engine.deferred.contains(key);
+    status
 }

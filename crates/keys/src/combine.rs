@@ -22,9 +22,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use quotient_key::engine::{Settle, counts, state};
+use quotient_key::{FlipError, Receipt};
+
 use crate::engine::{ENGINE, Engine};
-use crate::error::FlipError;
-use crate::step::{Flip, Receipt, Settle, Step};
+use crate::step::{Flip, Step};
 
 /// One change that somebody waits for.
 pub(crate) struct Request {
@@ -98,7 +100,7 @@ fn serve_waiting(engine: &mut Engine) {
 /// A key whose word is owned by this round.
 struct Owned {
     step: Step,
-    before: crate::counting::Count,
+    before: quotient_key::engine::Count,
     settle: Settle,
     /// Those that took part since the word became owned.
     requests: Vec<usize>,
@@ -106,11 +108,11 @@ struct Owned {
 
 impl Owned {
     fn target(&self) -> bool {
-        self.step.key.counts.holders.load().sum() > 0
+        counts(self.step.key).holders.load().sum() > 0
     }
 
     fn is_flip(&self) -> bool {
-        self.target() != self.step.key.state()
+        self.target() != state(self.step.key)
     }
 }
 
@@ -119,14 +121,14 @@ pub(crate) fn together(
     engine: &mut Engine,
     steps: &[(Step, Settle)],
 ) -> Vec<Result<Receipt, FlipError>> {
-    use crate::counting::Applied;
+    use quotient_key::engine::Applied;
 
     engine.text.look();
     let mut results: Vec<Result<Receipt, FlipError>> = Vec::with_capacity(steps.len());
     let mut owned: Vec<Owned> = Vec::new();
     for (number, &(step, settle)) in steps.iter().enumerate() {
-        crate::registry::register(step.key);
-        let applied = step.key.counts.holders.apply(step.action, step.key.name());
+        quotient_key::engine::register(step.key);
+        let applied = counts(step.key).holders.apply(step.action, step.key.name());
         results.push(applied.clone().map(|_| Receipt::default()));
         let Ok(Applied::Owned(before)) = applied else {
             continue;
@@ -150,7 +152,7 @@ pub(crate) fn together(
     let (flipped, unchanged): (Vec<Owned>, Vec<Owned>) =
         owned.into_iter().partition(Owned::is_flip);
     for key in &unchanged {
-        key.step.key.counts.holders.settle();
+        counts(key.step.key).holders.settle();
     }
     let flips: Vec<Flip> = flipped
         .iter()
@@ -164,23 +166,17 @@ pub(crate) fn together(
         Ok(receipt) => {
             for owned in &flipped {
                 for &number in &owned.requests {
-                    results[number] = Ok(Receipt {
-                        flipped: 1,
-                        ..Receipt::default()
-                    });
+                    results[number] = Ok(flipped_one(Receipt::default()));
                 }
             }
             // What it cost is told once.
             if let Some(&first) = flipped.first().and_then(|owned| owned.requests.first()) {
-                results[first] = Ok(Receipt {
-                    flipped: 1,
-                    ..receipt
-                });
+                results[first] = Ok(flipped_one(receipt));
             }
         }
         Err(_) => {
             for owned in &flipped {
-                owned.step.key.counts.holders.restore(owned.before);
+                counts(owned.step.key).holders.restore(owned.before);
             }
             let mut again: Vec<usize> = flipped
                 .into_iter()
@@ -194,6 +190,11 @@ pub(crate) fn together(
         }
     }
     results
+}
+
+const fn flipped_one(mut receipt: Receipt) -> Receipt {
+    receipt.flipped = 1;
+    receipt
 }
 
 #[cfg(all(test, patching))]
@@ -280,12 +281,12 @@ mod tests {
     #[test]
     fn together_is_as_one_after_the_other() {
         let _user = crate::engine::for_test();
-        use crate::step::Action::{Add, Disable, Enable, Remove};
+        use quotient_key::engine::Action::{Add, Disable, Enable, Remove};
         static_key! {
             /// Flipped in one thread.
             static SINGLE = false;
         }
-        use crate::counting::Holder::{Anonymous, Guard};
+        use quotient_key::engine::Holder::{Anonymous, Guard};
         let step = |action| {
             (
                 Step {
@@ -296,13 +297,13 @@ mod tests {
             )
         };
         let mut engine = lock();
-        let mut run = |actions: &[crate::step::Action]| -> (Vec<bool>, i32, bool) {
+        let mut run = |actions: &[quotient_key::engine::Action]| -> (Vec<bool>, i32, bool) {
             let steps: Vec<_> = actions.iter().map(|&action| step(action)).collect();
             let results = together(&mut engine, &steps);
             (
                 results.iter().map(Result::is_ok).collect(),
                 SINGLE.count(),
-                SINGLE.state(),
+                state(&SINGLE),
             )
         };
         assert_eq!(run(&[Enable, Disable]), (vec![true, true], 0, false));

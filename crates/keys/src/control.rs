@@ -6,11 +6,11 @@
 //! characters and `?` for one. Later directives overrule earlier ones for the keys that both name. All of them are one
 //! transaction.
 
+use quotient_key::{FlipError, Key, Receipt};
+
 use crate::calls;
-use crate::error::FlipError;
-use crate::key::Key;
 use crate::registry;
-use crate::step::{Change, Receipt};
+use crate::step::Change;
 
 /// [`Key::set`] on all keys whose names begin with `prefix`, in one transaction. None is no error.
 ///

@@ -7,8 +7,9 @@
 use std::sync::Condvar;
 use std::time::{Duration, Instant};
 
+use quotient_key::Key;
+
 use crate::engine;
-use crate::key::Key;
 
 /// How long the helper stays without work before it ends. Ours: longer than any sensible interval between two flips of
 /// a flapping key, so that such a key does not start a thread each time.

@@ -48,13 +48,13 @@ use core::sync::atomic::{Ordering, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::counting::{Applied, Holder};
+use quotient_key::engine::{Action, Applied, Holder, Settle, counts, register, state, store_state};
+use quotient_key::{FlipError, Key, Mode, Receipt};
+
+use crate::attach::attach;
 use crate::deferred::Deferred;
-use crate::error::{FlipError, ModeError};
-use crate::key::Key;
-use crate::mode::Mode;
-use crate::registry;
-use crate::step::{Action, Flip, Receipt, Settle, Show, Step};
+use crate::error::ModeError;
+use crate::step::{Flip, Show, Step};
 use crate::text::Text;
 
 /// The one engine of this program or library.
@@ -64,6 +64,7 @@ pub(crate) static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 pub(crate) fn lock() -> MutexGuard<'static, Engine> {
+    attach();
     // Nothing under the lock panics on purpose. Should it happen, the invariant still holds after each single step, so
     // the state behind a poisoned lock is usable.
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,7 +112,7 @@ impl Engine {
             .and_then(|()| self.flip_together(&reserved.flips));
         if result.is_ok() {
             for (key, holder) in reserved.late {
-                key.counts.holders.add(holder);
+                counts(key).holders.add(holder);
             }
         } else {
             for (step, applied) in reserved.applied {
@@ -123,8 +124,8 @@ impl Engine {
 
     /// One step.
     fn make(&mut self, step: &Step, settle: Settle) -> Result<Receipt, FlipError> {
-        registry::register(step.key);
-        let holders = &step.key.counts.holders;
+        register(step.key);
+        let holders = &counts(step.key).holders;
         let Applied::Owned(before) = holders.apply(step.action, step.key.name())? else {
             return Ok(Receipt::default());
         };
@@ -147,8 +148,8 @@ impl Engine {
         reserved: &mut Reserved,
     ) -> Result<(), FlipError> {
         for &step in steps {
-            registry::register(step.key);
-            let holders = &step.key.counts.holders;
+            register(step.key);
+            let holders = &counts(step.key).holders;
             if let Some(holder) = holders.can_wait(step.action, step.key.name())? {
                 reserved.late.push((step.key, holder));
                 continue;
@@ -177,17 +178,17 @@ impl Engine {
             return Err(error);
         }
         for flip in flips {
-            flip.key.store_state(flip.target);
+            store_state(flip.key, flip.target);
         }
         // Where stores may be reordered, no cheap form gets ahead of the state.
         fence(Ordering::SeqCst);
         for flip in flips {
-            flip.key.counts.holders.settle();
+            counts(flip.key).holders.settle();
         }
         self.settle(flips, &mut receipt);
         receipt.flipped = flips.len();
         for flip in flips {
-            flip.key.counts.flips.fetch_add(1, Ordering::Relaxed);
+            counts(flip.key).flips.fetch_add(1, Ordering::Relaxed);
         }
         self.account(flips, &receipt);
         Ok(receipt)
@@ -217,9 +218,9 @@ impl Engine {
         }
         self.text.settle(keys, receipt);
         for key in keys {
-            if key.counts.rate_limit_ns.load(Ordering::Relaxed) != 0 {
+            if counts(key).rate_limit_ns.load(Ordering::Relaxed) != 0 {
                 let now_ns = ns_since_epoch();
-                key.counts.settled_at_ns.store(now_ns, Ordering::Relaxed);
+                counts(key).settled_at_ns.store(now_ns, Ordering::Relaxed);
             }
         }
     }
@@ -233,7 +234,7 @@ impl Engine {
             .iter()
             .map(|&key| Flip {
                 key,
-                target: key.state(),
+                target: state(key),
                 settle: Settle::Now,
             })
             .collect();
@@ -244,8 +245,7 @@ impl Engine {
     fn account(&mut self, flips: &[Flip], receipt: &Receipt) {
         self.barriers += receipt.barriers;
         for flip in flips {
-            flip.key
-                .counts
+            counts(flip.key)
                 .barriers
                 .fetch_add(receipt.barriers, Ordering::Relaxed);
         }
@@ -277,7 +277,7 @@ impl Engine {
     pub(crate) fn patch(&mut self, keys: &[&'static Key]) -> Mode {
         self.text.prepare();
         for &key in keys {
-            registry::register(key);
+            register(key);
             self.deferred.forget(key);
         }
         let mut receipt = Receipt::default();
@@ -297,7 +297,7 @@ struct Reserved {
 }
 
 fn take_back(step: &Step, applied: Applied) {
-    let holders = &step.key.counts.holders;
+    let holders = &counts(step.key).holders;
     match (applied, step.action) {
         (Applied::Owned(before), _) => holders.restore(before),
         (Applied::Moved, Action::Remove(holder)) => holders.add(holder),
@@ -327,8 +327,8 @@ fn ns_since_epoch() -> u64 {
 
 /// How long the key's rate limit puts off the next settling.
 fn delay_of_rate_limit(key: &Key) -> Duration {
-    let interval_ns = key.counts.rate_limit_ns.load(Ordering::Relaxed);
-    let settled_at_ns = key.counts.settled_at_ns.load(Ordering::Relaxed);
+    let interval_ns = counts(key).rate_limit_ns.load(Ordering::Relaxed);
+    let settled_at_ns = counts(key).settled_at_ns.load(Ordering::Relaxed);
     if interval_ns == 0 || settled_at_ns == 0 {
         return Duration::ZERO;
     }

@@ -60,7 +60,8 @@
 //!   thread that blocks `SIGTRAP` makes flips fail; one that blocks it during a flip may be killed.
 //! * No page is ever writable and executable at once unless [`allow_writable_code`] was called.
 //! * A `cdylib` built with this crate has its own keys and engine, beside those of the program that loads it. Rust's
-//!   `dylib` type does not link if a key is used across its border. The crate may be in a program once only.
+//!   `dylib` type does not link if a key is used across its border. The crate may be in a program once only, so libraries
+//!   depend on [`quotient_key`] instead: what is defined with it is what this crate re-exports.
 //! * The compiler may duplicate a site (inlining, unrolling) or merge identical functions that hold one: count sites with
 //!   [`Key::status`], not in the source.
 //! * `--cfg quotient_keys_soft` builds the fallback everywhere.
@@ -68,21 +69,16 @@
 #![deny(missing_docs)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-mod array;
+mod attach;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
-mod branched;
 mod calls;
 mod combine;
 mod control;
-mod counting;
 mod deferred;
 mod engine;
 mod error;
-mod guard;
-mod key;
-mod macros;
 mod mode;
 mod registry;
 mod status;
@@ -94,18 +90,19 @@ pub use calls::{
     set_mode, set_writes, soften_all, status, transaction,
 };
 pub use control::{set_as_directed, set_by_environment, set_by_prefix, set_matching};
-pub use error::{FlipError, ModeError};
-pub use guard::EnableGuard;
-pub use key::{Key, StaticKey, StaticKeyFalse, StaticKeyTrue};
-pub use mode::{Mode, ModeReason, SoftReason, Writer, Writes};
-pub use registry::{find, keys, set_by_name};
-pub use status::{EngineStatus, KeyStatus};
-pub use step::{Change, Receipt};
+pub use error::ModeError;
+pub use mode::{ModeReason, Writes};
+pub use registry::{keys, set_by_name};
+pub use status::EngineStatus;
+pub use step::Change;
 
-/// For the macros only.
+#[doc(inline)]
+pub use quotient_key::{
+    EnableGuard, FlipError, Key, KeyStatus, Mode, Receipt, SoftReason, StaticKey, StaticKeyFalse,
+    StaticKeyTrue, Writer, find,
+};
+#[doc(inline)]
+pub use quotient_key::{static_branch, static_branch_likely, static_branch_unlikely, static_key};
+
 #[doc(hidden)]
-pub mod __private {
-    pub use crate::array::{ElementNames, array, room_of};
-    pub use crate::branched::{WHOLE, default_of, offset_of, value_of};
-    pub use crate::registry::register;
-}
+pub use quotient_key::{__private, __site};

@@ -1,38 +1,8 @@
-//! What the engine can tell about itself and about one key.
+//! What the engine can tell about itself.
 
-use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
+use quotient_key::{Mode, SoftReason, Writer};
 
-/// The figures of one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyStatus {
-    /// The key's name.
-    pub name: &'static str,
-    /// Whether branches take the key as on.
-    pub enabled: bool,
-    /// Number of holders.
-    pub count: i32,
-    /// Branch sites in this program or library, after inlining and merging by the compiler.
-    pub sites: usize,
-    /// Sites that are in their cheap form, one instruction and no load.
-    pub patched: usize,
-    /// Sites that hold an instruction that is not ours, and are left alone.
-    pub foreign: usize,
-    /// The mode in force.
-    pub mode: Mode,
-    /// Why the mode is [`Mode::Soft`], if it is.
-    pub soft_reason: Option<SoftReason>,
-    /// The writer that worked last; `None` before the first patch and in soft mode.
-    pub writer: Option<Writer>,
-    /// Completed changes of value.
-    pub flips: u64,
-    /// Barriers of all transactions that this key took part in.
-    pub barriers: u64,
-    /// Traps taken at this key's sites.
-    pub traps: u64,
-    /// Whether bringing the sites to their cheap form is put off (deferred or rate-limited disable).
-    pub settling_later: bool,
-}
+use crate::mode::{ModeReason, Writes};
 
 /// The figures of the whole engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

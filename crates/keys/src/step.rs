@@ -1,11 +1,9 @@
-//! What is asked of the engine, change by change, and what it answers.
+//! What is asked of the engine, change by change.
 
-use std::time::Duration;
+use quotient_key::Key;
+use quotient_key::engine::{Action, Holder, Settle};
 
-use crate::counting::Holder;
-use crate::key::Key;
-
-/// One step of a [`transaction`].
+/// One step of a [`transaction`](crate::transaction).
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// As [`Key::inc`].
@@ -27,15 +25,6 @@ impl Change {
     }
 }
 
-/// What is to be done to a key's count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Add(Holder),
-    Remove(Holder),
-    Enable,
-    Disable,
-}
-
 /// A change as the engine sees it: of users' changes and of guards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
@@ -53,34 +42,6 @@ impl From<&Change> for Step {
         };
         Self { key, action }
     }
-}
-
-/// What a flip cost. Calls from several threads that meet are made together: one of them is told what all of them cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Receipt {
-    /// Keys that changed their value. 0: only counts changed, or nothing; or somebody else's change that was made together
-    /// with this one took it back.
-    pub flipped: usize,
-    /// Sites rewritten, once for each change of form.
-    pub sites: usize,
-    /// Barriers (`membarrier` calls).
-    pub barriers: u64,
-    /// Calls of the code writer's system call, or stores if pages were made writable.
-    pub writes: u64,
-    /// Batches that were applied because the queue was full (mode `int3` only).
-    pub overflow_flushes: u64,
-    /// Sites patched singly because they could not be queued (mode `int3` only).
-    pub single_steps: u64,
-}
-
-/// When step 3 happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settle {
-    Now,
-    After(Duration),
-    /// As `Now`; and step 1 shows its work in time only.
-    Relaxed,
 }
 
 /// When threads must have seen what step 1 wrote.

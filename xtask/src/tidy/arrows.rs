@@ -7,8 +7,9 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 9] = [
-    ("quotient-keys", &[]),
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("quotient-key", &[]),
+    ("quotient-keys", &["quotient-key"]),
     ("quotient-pause", &[]),
     ("quotient-core", &[]),
     ("quotient-trace", &["quotient-core"]),

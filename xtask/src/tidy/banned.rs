@@ -4,7 +4,8 @@ use super::finding::Finding;
 use super::sources::{SourceFile, Token};
 
 /// Crates whose users own the terminal.
-const LIBRARIES: [&str; 5] = [
+const LIBRARIES: [&str; 6] = [
+    "crates/key/src",
     "crates/keys/src",
     "crates/core/src",
     "crates/runtime/src",

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`arrows`] | dependencies between our crates follow the map; versions live in the root manifest, one reason a line |
 //! | [`lengths`] | files and functions stay short |
-//! | [`unsafety`] | `unsafe` only in its three rooms, each use with a proof, each root with its lint |
+//! | [`unsafety`] | `unsafe` only in its four rooms, each use with a proof, each root with its lint |
 //! | [`banned`] | no printing from libraries, no unfinished work |
 //! | [`links`] | links from Markdown to files of the repository lead somewhere |
 //!

@@ -1,13 +1,18 @@
-//! `unsafe` lives in three rooms, and every use of it there has a proof beside it.
+//! `unsafe` lives in four rooms, and every use of it there has a proof beside it.
 
 use super::finding::Finding;
 use super::sources::{SourceFile, Token};
 
-/// The rooms: code patching, stopping threads, and the task cell with its wakers.
-const ROOMS: [&str; 3] = ["crates/keys", "crates/pause", "crates/runtime/src/task"];
+/// The rooms: keys, code patching, stopping threads, and the task cell with its wakers.
+const ROOMS: [&str; 4] = [
+    "crates/key",
+    "crates/keys",
+    "crates/pause",
+    "crates/runtime/src/task",
+];
 
 /// Crates that are rooms as a whole: their roots switch nothing off.
-const CRATES: [&str; 2] = ["crates/keys", "crates/pause"];
+const CRATES: [&str; 3] = ["crates/key", "crates/keys", "crates/pause"];
 
 /// The root that must let its task module opt out, so `forbid` is too strong there.
 const ROOT_WITH_ROOM: &str = "crates/runtime/src/lib.rs";

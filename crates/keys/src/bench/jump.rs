@@ -7,8 +7,9 @@ use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use quotient_key::FlipError;
+
 use super::Rival;
-use crate::error::FlipError;
 use crate::{static_branch_unlikely, static_key};
 
 static_key! {

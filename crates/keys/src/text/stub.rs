@@ -1,10 +1,11 @@
 //! No patching: every site is a load of the key, so there is nothing to release and nothing to settle.
 
+use quotient_key::{FlipError, Key, Mode, Receipt, SoftReason, Writer};
+
 use super::Figures;
-use crate::error::{FlipError, ModeError};
-use crate::key::Key;
-use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
-use crate::step::{Flip, Receipt, Show};
+use crate::error::ModeError;
+use crate::mode::{ModeReason, Writes};
+use crate::step::{Flip, Show};
 
 pub(crate) struct Text;
 

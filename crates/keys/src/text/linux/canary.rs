@@ -3,9 +3,10 @@
 //! It answers three questions at once: whether a writer works, which one, and whether this process is run by something
 //! that keeps translations of code it has seen (an emulator), where a patched site would go on doing the old thing.
 
+use quotient_key::{SoftReason, Writer};
+
 use super::arch::canary;
 use super::writer::{CodeWriter, Tools};
-use crate::mode::{SoftReason, Writer};
 
 /// Patches the canary twice, by each way of writing that may be used. The caller holds the engine's lock, and nobody else
 /// calls the canary.

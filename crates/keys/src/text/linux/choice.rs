@@ -1,7 +1,9 @@
 //! Which mode a process gets when it asks to be patched: what its operator says, otherwise what fits the processor.
 
+use quotient_key::{Mode, SoftReason};
+
 use super::arch::processor;
-use crate::mode::{Mode, ModeReason, SoftReason};
+use crate::mode::ModeReason;
 
 /// The operator's word: `soft` (no code is written, whatever the program asks for) or the name of another mode.
 const VARIABLE: &str = "QUOTIENT_KEYS";

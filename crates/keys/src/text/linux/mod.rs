@@ -26,12 +26,13 @@ use self::arch::trap;
 use self::protocol::Conversion;
 use self::table::Table;
 use self::writer::Tools;
+use quotient_key::engine::{register, state};
+use quotient_key::{FlipError, Key, Mode, Receipt, SoftReason, Writer};
+
 use super::Figures;
-use crate::error::{FlipError, ModeError};
-use crate::key::Key;
-use crate::mode::{Mode, ModeReason, SoftReason, Writer, Writes};
-use crate::registry;
-use crate::step::{Flip, Receipt, Show};
+use crate::error::ModeError;
+use crate::mode::{ModeReason, Writes, traps};
+use crate::step::{Flip, Show};
 
 /// The sites of this program or library and the mode in force. Lives in the engine, under its lock.
 pub(crate) struct Text {
@@ -85,7 +86,7 @@ impl Text {
         }
         self.is_loaded = true;
         self.table = Table::load();
-        self.table.keys().for_each(registry::register);
+        self.table.keys().for_each(register);
         fork::install();
     }
 
@@ -111,7 +112,7 @@ impl Text {
             Err(reason) => self.unavailable = Some(reason),
         }
         self.soft_reason = self.unavailable.or(chosen.err());
-        if self.mode.traps() && trap::install(&self.table).is_err() {
+        if traps(self.mode) && trap::install(&self.table).is_err() {
             self.mode = Mode::Soft;
             self.soft_reason = Some(SoftReason::Unpatchable);
         }
@@ -297,7 +298,7 @@ impl Text {
         let mut work = core::mem::take(&mut self.work);
         work.clear();
         for key in keys {
-            let value = key.state();
+            let value = state(key);
             let run = self.table.run_of(key);
             work.reserve(run.len());
             for position in run {
@@ -350,7 +351,7 @@ impl Text {
         show: Show,
         receipt: &mut Receipt,
     ) -> Result<(), FlipError> {
-        if self.mode.traps() {
+        if traps(self.mode) {
             self.refuse_traps()?;
         }
         // Before the batch, each site was a transaction of its own: its lock, its mapping, its three steps.
@@ -430,7 +431,7 @@ impl Text {
 
     pub(crate) fn set_mode(&mut self, mode: Mode, receipt: &mut Receipt) -> Result<(), ModeError> {
         let refused = |reason| Err(ModeError::Unavailable { mode, reason });
-        if mode.traps() && cfg!(not(target_arch = "x86_64")) {
+        if traps(mode) && cfg!(not(target_arch = "x86_64")) {
             return refused(SoftReason::Platform);
         }
         if mode != Mode::Soft
@@ -446,7 +447,7 @@ impl Text {
         }
         self.make_jumps(&mut work, Show::Now, receipt)
             .map_err(ModeError::Flip)?;
-        if mode.traps() {
+        if traps(mode) {
             refuse_blocked_traps().map_err(ModeError::Flip)?;
             if trap::install(&self.table).is_err() {
                 return refused(SoftReason::Unpatchable);

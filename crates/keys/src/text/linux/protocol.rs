@@ -27,14 +27,14 @@
 //! A protocol that fails half-way leaves sites as old forms, jumps or breakpoints: with the handler in place each of
 //! them decides the old value. The forms are then learned again from memory, and a barrier is owed.
 
+use quotient_key::{FlipError, Receipt, Writer};
+
 #[cfg(target_arch = "x86_64")]
 use super::arch::batch::{BatchQueue, Refusal};
 use super::arch::site::{Form, Site};
 use super::barrier;
 use super::writer::{CodeWriter, Edit, Tools, WriteError};
-use crate::error::FlipError;
-use crate::mode::Writer;
-use crate::step::{Receipt, Show};
+use crate::step::Show;
 
 /// One conversion: sites that go to one form, through one opened writer.
 pub(super) struct Conversion<'a> {

@@ -1,15 +1,16 @@
 //! The table of sites that the linker gathered, indexed by key and by address.
 //!
-//! Each `__site!` leaves one 16-byte entry in a read-only section: the distances from the entry to the site, to the load
+//! Each site leaves one 16-byte entry (see `__layout!`) in a read-only section: the distances from the entry to the site, to the load
 //! of the key, and to the key; the lowest bit of the last one is the bias. Distances need no relocation at load time.
 //! The section is never written; what is sorted is a copy.
 
 use core::ops::Range;
 
+use quotient_key::engine::is_ours;
+use quotient_key::{FlipError, Key};
+
 use super::arch;
 use super::arch::site::{Form, Site};
-use crate::error::FlipError;
-use crate::key::Key;
 
 /// Size of an entry, bytes.
 const ENTRY_BYTES: usize = core::mem::size_of::<Entry>();
@@ -57,9 +58,14 @@ impl Table {
 
         let mut table = Self::empty();
         for (key, entry) in raw {
-            // SAFETY: entries are written by `__site!` alone, which takes the address of a `static` key or of an element of
-            // a `static` array of keys (`branched.rs` checks the type), a transparent wrapper of `Key`.
+            // SAFETY: entries of this layout are written by `__site!` alone, which takes the address of a `static` key or of
+            // an element of a `static` array of keys (`branched.rs` checks the type), a transparent wrapper of `Key`. Another
+            // copy of that crate which has this layout has the same `Key`, or the layout's number would be another.
             let key: &'static Key = unsafe { &*core::ptr::with_exposed_provenance::<Key>(key) };
+            // Its own copy's engine, or nobody, flips it.
+            if !is_ours(key) {
+                continue;
+            }
             let is_new = table
                 .keys
                 .last()

@@ -18,10 +18,12 @@
 
 use core::ffi::{c_int, c_void};
 
+use quotient_key::Writer;
+
 use super::arch::site::{SITE_BYTES_MAX, read_code_byte};
 use super::arch::{self, code_was_written};
 use super::memory::Memory;
-use crate::mode::{Writer, Writes};
+use crate::mode::Writes;
 
 /// Largest gap between two edits of one `pwrite`, bytes. Ours: copying that much costs less than another system call
 /// (0.5 µs), and half a page keeps sites that have pages of their own apart.

@@ -19,6 +19,8 @@ pub(super) mod trap;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use quotient_key::__layout;
+
 /// Sites are words of their own.
 pub(super) const CAN_COALESCE: bool = false;
 
@@ -30,15 +32,15 @@ pub(super) fn section() -> (usize, usize) {
     // finds 0 in both.
     unsafe {
         asm!(
-            ".weak __start_quotient_keys_v1",
-            ".weak __stop_quotient_keys_v1",
+            concat!(".weak __start_", __layout!()),
+            concat!(".weak __stop_", __layout!()),
             // Were they visible outside, a library would find the table of the program that loads it.
-            ".hidden __start_quotient_keys_v1",
-            ".hidden __stop_quotient_keys_v1",
-            "adrp {start}, :got:__start_quotient_keys_v1",
-            "ldr {start}, [{start}, :got_lo12:__start_quotient_keys_v1]",
-            "adrp {stop}, :got:__stop_quotient_keys_v1",
-            "ldr {stop}, [{stop}, :got_lo12:__stop_quotient_keys_v1]",
+            concat!(".hidden __start_", __layout!()),
+            concat!(".hidden __stop_", __layout!()),
+            concat!("adrp {start}, :got:__start_", __layout!()),
+            concat!("ldr {start}, [{start}, :got_lo12:__start_", __layout!(), "]"),
+            concat!("adrp {stop}, :got:__stop_", __layout!()),
+            concat!("ldr {stop}, [{stop}, :got_lo12:__stop_", __layout!(), "]"),
             start = out(reg) start,
             stop = out(reg) stop,
             options(pure, readonly, nostack, preserves_flags),

@@ -8,6 +8,8 @@ pub(super) mod trap;
 
 use core::arch::asm;
 
+use quotient_key::__layout;
+
 /// Where the site table begins and ends; 0 if nothing in this program branches on a key.
 pub(super) fn section() -> (usize, usize) {
     let start: usize;
@@ -16,13 +18,13 @@ pub(super) fn section() -> (usize, usize) {
     // finds 0 in both.
     unsafe {
         asm!(
-            ".weak __start_quotient_keys_v1",
-            ".weak __stop_quotient_keys_v1",
+            concat!(".weak __start_", __layout!()),
+            concat!(".weak __stop_", __layout!()),
             // Were they visible outside, a library would find the table of the program that loads it.
-            ".hidden __start_quotient_keys_v1",
-            ".hidden __stop_quotient_keys_v1",
-            "mov {start}, qword ptr [rip + __start_quotient_keys_v1@GOTPCREL]",
-            "mov {stop}, qword ptr [rip + __stop_quotient_keys_v1@GOTPCREL]",
+            concat!(".hidden __start_", __layout!()),
+            concat!(".hidden __stop_", __layout!()),
+            concat!("mov {start}, qword ptr [rip + __start_", __layout!(), "@GOTPCREL]"),
+            concat!("mov {stop}, qword ptr [rip + __stop_", __layout!(), "@GOTPCREL]"),
             start = out(reg) start,
             stop = out(reg) stop,
             options(pure, readonly, nostack, preserves_flags),

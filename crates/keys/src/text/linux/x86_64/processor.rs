@@ -28,9 +28,9 @@
 //! A run of the `hammer` example without a failure proves little about a processor; the list of those where it was run is in
 //! DESIGN. [`set_mode`](crate::set_mode) and the operator overrule all of this.
 
-use core::arch::x86_64::__cpuid;
+use quotient_key::Mode;
 
-use crate::mode::Mode;
+use core::arch::x86_64::__cpuid;
 
 /// The default of this processor.
 pub(in crate::text) fn default_mode() -> Mode {

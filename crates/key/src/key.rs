@@ -9,16 +9,14 @@
 //! progress, as in the kernel.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::time::Duration;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::time::Duration;
 
-use crate::calls;
-use crate::combine;
-use crate::counting::{Holder, Holders};
+use crate::change::{Action, Holder, Receipt, Settle};
+use crate::engine::{self, Counts, HOME, Home};
 use crate::error::FlipError;
 use crate::guard::EnableGuard;
 use crate::status::KeyStatus;
-use crate::step::{Action, Receipt, Settle, Step};
 
 /// What every key offers, whatever its default: counting, plain switching, its name and its figures.
 ///
@@ -37,23 +35,10 @@ pub struct Key {
     name: &'static str,
     documentation: &'static str,
     next_registered: AtomicPtr<Key>,
+    /// Which copy of this crate the key belongs to.
+    home: &'static Home,
     /// Second cache line: written by counting.
-    pub(crate) counts: Counts,
-}
-
-/// The words of a key that change without a flip, on a cache line of their own so that counting disturbs no reader.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct Counts {
-    pub(crate) holders: Holders,
-    /// Completed changes of value.
-    pub(crate) flips: AtomicU64,
-    /// Barriers of the transactions that this key took part in.
-    pub(crate) barriers: AtomicU64,
-    /// Shortest time between two settlings of the sites, ns; 0 = no limit.
-    pub(crate) rate_limit_ns: AtomicU64,
-    /// When the sites were last settled, ns since the engine's first look at the clock; 0 = never.
-    pub(crate) settled_at_ns: AtomicU64,
+    counts: Counts,
 }
 
 impl Key {
@@ -65,13 +50,8 @@ impl Key {
             name,
             documentation,
             next_registered: AtomicPtr::new(core::ptr::null_mut()),
-            counts: Counts {
-                holders: Holders::new(default),
-                flips: AtomicU64::new(0),
-                barriers: AtomicU64::new(0),
-                rate_limit_ns: AtomicU64::new(0),
-                settled_at_ns: AtomicU64::new(0),
-            },
+            home: &HOME,
+            counts: Counts::new(default),
         }
     }
 
@@ -174,7 +154,7 @@ impl Key {
     }
 
     fn flip(&'static self, action: Action, settle: Settle) -> Result<Receipt, FlipError> {
-        combine::flip(Step { key: self, action }, settle)
+        engine::flip(self, action, settle)
     }
 
     /// Turns the key on if it is off: count 0 becomes 1, any other count stays.
@@ -241,7 +221,15 @@ impl Key {
 
     /// The key's figures. Takes the engine's lock.
     pub fn status(&'static self) -> KeyStatus {
-        calls::key_status(self)
+        engine::status_of(self)
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(crate) fn home(&self) -> &'static Home {
+        self.home
     }
 
     pub(crate) fn mark_registered(&self) -> bool {

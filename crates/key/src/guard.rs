@@ -1,11 +1,10 @@
 //! A key that stays on as long as a value lives.
 
-use std::time::Duration;
+use core::time::Duration;
 
-use crate::counting::Holder;
+use crate::change::{Holder, Settle};
 use crate::error::FlipError;
 use crate::key::Key;
-use crate::step::Settle;
 
 /// Holds a key on; dropping it gives the holder back. Made by [`Key::hold`].
 ///

@@ -27,8 +27,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::change::{Action, Holder};
 use crate::error::FlipError;
-use crate::step::Action;
 
 const GUARD: u64 = 1 << 32;
 const TURNING: u64 = 1 << 63;
@@ -36,15 +36,6 @@ const ANONYMOUS_MASK: u64 = GUARD - 1;
 const GUARDS_MASK: u64 = !(ANONYMOUS_MASK | TURNING);
 /// Most holders of a kind.
 const HOLDERS_MAX: u64 = i32::MAX as u64;
-
-/// Who holds a key on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
-    /// Whoever called `inc` or `enable`.
-    Anonymous,
-    /// A value that gives back what it took.
-    Guard,
-}
 
 impl Holder {
     const fn unit(self) -> u64 {
@@ -57,7 +48,7 @@ impl Holder {
 
 /// What a word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count {
+pub struct Count {
     word: u64,
 }
 
@@ -82,7 +73,7 @@ impl Count {
     }
 
     /// Holders of both kinds.
-    pub(crate) const fn sum(self) -> u64 {
+    pub const fn sum(self) -> u64 {
         self.anonymous() + self.guards()
     }
 
@@ -92,13 +83,13 @@ impl Count {
     }
 
     /// Holders of both kinds, as far as 31 bits go.
-    pub(crate) fn as_i32(self) -> i32 {
+    pub fn as_i32(self) -> i32 {
         i32::try_from(self.sum()).unwrap_or(i32::MAX)
     }
 }
 
 /// An atomic word; the model checker has its own.
-pub(crate) trait Word {
+pub trait Word {
     fn load(&self) -> u64;
     fn store(&self, value: u64);
     fn compare_exchange(&self, current: u64, new: u64) -> bool;
@@ -130,11 +121,11 @@ impl Word for AtomicU64 {
 
 /// The word.
 #[derive(Debug)]
-pub(crate) struct Holders<W = AtomicU64>(W);
+pub struct Holders<W = AtomicU64>(W);
 
 /// What has been done to a key's count on behalf of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Applied {
+pub enum Applied {
     /// The step asks for what is already so.
     Unchanged,
     /// The step is over: it needs no code to be written.
@@ -150,7 +141,8 @@ impl Holders {
 }
 
 impl<W: Word> Holders<W> {
-    pub(crate) fn load(&self) -> Count {
+    /// What it says now. Acquire.
+    pub fn load(&self) -> Count {
         Count {
             word: self.0.load(),
         }
@@ -161,7 +153,7 @@ impl<W: Word> Holders<W> {
     }
 
     /// Adds a holder to a key that has one already, without the lock. `Ok(false)`: the key is off, or turning.
-    pub(crate) fn try_add(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
+    pub fn try_add(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
         loop {
             let seen = self.load();
             if seen.is_owned() {
@@ -175,7 +167,7 @@ impl<W: Word> Holders<W> {
     }
 
     /// Removes a holder that is not the last one, without the lock. `Ok(false)`: it may be the last, or the key is turning.
-    pub(crate) fn try_remove(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
+    pub fn try_remove(&self, holder: Holder, key: &'static str) -> Result<bool, FlipError> {
         loop {
             let seen = self.load();
             if seen.is_turning() {
@@ -193,7 +185,7 @@ impl<W: Word> Holders<W> {
     }
 
     /// Applies a step. The engine's lock is held.
-    pub(crate) fn apply(&self, action: Action, key: &'static str) -> Result<Applied, FlipError> {
+    pub fn apply(&self, action: Action, key: &'static str) -> Result<Applied, FlipError> {
         loop {
             let seen = self.load();
             let word = match action {
@@ -238,11 +230,7 @@ impl<W: Word> Holders<W> {
 
     /// Whether a step only adds a holder to a key that is on. Nobody can turn the key off while the engine's lock is held, so
     /// this can wait for the end of a transaction, where it cannot fail any more.
-    pub(crate) fn can_wait(
-        &self,
-        action: Action,
-        key: &'static str,
-    ) -> Result<Option<Holder>, FlipError> {
+    pub fn can_wait(&self, action: Action, key: &'static str) -> Result<Option<Holder>, FlipError> {
         let seen = self.load();
         match action {
             Action::Add(holder) if !seen.is_owned() => {
@@ -254,17 +242,17 @@ impl<W: Word> Holders<W> {
     }
 
     /// Adds a holder to a key that is on. The field has room for as many beyond the maximum as there can be threads.
-    pub(crate) fn add(&self, holder: Holder) {
+    pub fn add(&self, holder: Holder) {
         self.0.add(holder.unit());
     }
 
     /// Takes back what was done since the word became owned.
-    pub(crate) fn restore(&self, before: Count) {
+    pub fn restore(&self, before: Count) {
         self.0.store(before.word);
     }
 
     /// All steps are applied and every site follows: others may move the word again, if the key is on.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         let seen = self.load();
         if seen.is_turning() {
             self.0.store(seen.word & !TURNING);
