@@ -242,7 +242,9 @@ async fn several_polls() {
     }
 }
 
-/// What is used in a while is at most what the limit gives, and the polls that were let through before it was used up.
+/// What is used in a while is at most what the limit gives, and the polls that were let through before it was used up. The while is
+/// not over before something was throttled: how soon the quota is used up is for the rest of the machine to say, so it is
+/// one that half a future uses up.
 async fn stays_within_its_limit<F>(workers: usize, make: fn() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -250,21 +252,17 @@ where
     const DRIVERS: u32 = 4;
     let scheduler = Scheduler::builder().vcpus(workers).build().unwrap();
     let group = scheduler.group("limited").unwrap();
-    let group = group.max("10ms/100ms").create().unwrap();
+    let group = group.max("1ms/100ms").create().unwrap();
     let start = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
     let drivers = drivers(&group, DRIVERS as usize, &stop, make);
-    tokio::time::sleep(400 * MS).await;
+    tokio::time::sleep(300 * MS).await;
+    eventually("throttled", || group.stats().bandwidth.nr_throttled > 0).await;
     let (used, elapsed) = (group.cpu_time(), start.elapsed());
     // One quota at the start, and what each driver has begun when the budget ends. Twice as much again for what the futures
     // themselves and their members take beyond.
-    let allowed = elapsed / 10 + 10 * MS + DRIVERS * 4 * MS;
+    let allowed = elapsed / 100 + MS + DRIVERS * 4 * MS;
     assert!(used <= allowed, "used {used:?} of {allowed:?}");
-    let stats = group.stats().bandwidth;
-    assert!(
-        stats.nr_throttled > 0,
-        "used {used:?} of {allowed:?}: {stats:?}"
-    );
     stop.store(true, Ordering::Relaxed);
     group.set_max("max").unwrap();
     for driver in drivers {
