@@ -286,7 +286,7 @@ impl Group {
 
     /// [`Group::kill`], and waits until the killed tasks have ended, `timeout` at most: `None` then, else what it could not end in
     /// that time. Looks once a tick. Neither a limit nor a freeze holds up the dead: a throttled group's tasks run their destructors
-    /// at once, and its budget pays for them afterwards.
+    /// at once, and its budget pays for them afterwards. (10 ms of them: what takes longer waits for the limit.)
     ///
     /// # Errors
     /// As [`Group::kill`].

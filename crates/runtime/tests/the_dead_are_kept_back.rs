@@ -111,11 +111,12 @@ fn destructors_of_the_dead_do_not_escape_the_limit() {
             let _busy = busy;
             std::future::pending::<()>().await;
         });
+        let started = Instant::now();
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
         // The bill comes with the end of the poll that dropped it, a moment after the handle knows.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let started = Instant::now();
+        let billed = Duration::from_millis(50);
+        eventually("it is billed", || group.cpu_time() >= billed).await;
         group.spawn(async {}).await.unwrap();
         // Five periods' worth of debt; four are surely to be waited for.
         assert!(
@@ -125,4 +126,58 @@ fn destructors_of_the_dead_do_not_escape_the_limit() {
         );
         scheduler.shutdown().await;
     });
+}
+
+/// However many die at once, by an abort or by a kill: their destructors use what the limit allows, on the clock of their group, and
+/// others are served meanwhile.
+#[test]
+fn bombs_do_not_escape_the_limit_nor_the_clock() {
+    const BOMBS: u32 = 20;
+    const FUSE: Duration = Duration::from_millis(5);
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            burn(FUSE);
+        }
+    }
+    for kill in [false, true] {
+        on_every_host(|vcpus| async move {
+            let (scheduler, group) = scheduler(vcpus);
+            group.set_max("10ms/100ms").unwrap();
+            let inner = group.child("inner").create().unwrap();
+            let started = Instant::now();
+            let bombs: Vec<_> = (0..BOMBS)
+                .map(|_| {
+                    let bomb = Bomb;
+                    inner.spawn(async move {
+                        let _bomb = bomb;
+                        std::future::pending::<()>().await;
+                    })
+                })
+                .collect();
+            if kill {
+                inner.kill().unwrap();
+            }
+            for bomb in &bombs {
+                bomb.abort();
+            }
+            for bomb in bombs {
+                assert!(bomb.await.unwrap_err().is_cancelled());
+            }
+            // Of 100 ms the first quota, the allowance and a poll on each virtual CPU come at once: 30 ms. The rest, 70 ms, takes
+            // 700 ms, and a period less as refills go.
+            let elapsed = started.elapsed();
+            assert!(elapsed >= Duration::from_millis(500), "{elapsed:?}");
+            scheduler.shutdown().await;
+            // All of it, but for what a busy host makes look like steal.
+            let half = BOMBS * FUSE / 2;
+            assert!(inner.cpu_time() >= half, "{:?}", inner.cpu_time());
+            assert!(group.cpu_time() >= inner.cpu_time());
+            assert!(scheduler.cpu_time() >= group.cpu_time());
+            assert!(
+                scheduler.cpu_time() < group.cpu_time() + FUSE,
+                "billed twice"
+            );
+        });
+    }
 }

@@ -47,7 +47,7 @@ pub(super) struct Began {
     pub(super) started: Nanos,
     pub(super) delay: Nanos,
     pub(super) location: &'static Location<'static>,
-    /// Whose budgets pay, if the poll is that of a dead task in another group's place.
+    /// Who pays, if the poll is that of a dead task in another group's place.
     pub(super) payer: Option<Arc<GroupShared>>,
 }
 
@@ -109,11 +109,8 @@ impl Vcpu {
         let mut now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
-        let billed = self.bill(shared, me, entered.end_task(), wall, now);
+        let billed = self.bill(shared, me, entered.end_task(), wall, payer, now);
         self.record(shared, wall, delay, location);
-        if let Some(payer) = payer {
-            payer.core.charge_foreign_budget(billed, now);
-        }
         let previous = match polled {
             Polled::Pending(mut parking) => {
                 self.follow_deferral(parking.owned_mut(), entered);
@@ -177,6 +174,7 @@ impl Vcpu {
         me: &VcpuShared,
         notes: PollNotes,
         wall: Nanos,
+        payer: Option<Arc<GroupShared>>,
         now: Nanos,
     ) -> Nanos {
         self.notes = notes;
@@ -196,6 +194,15 @@ impl Vcpu {
         if RuntimeGates::events() {
             let paid = billed.saturating_add(notes.extra);
             shared.log.polled(self.index, paid, now);
+        }
+        if let Some(payer) = payer {
+            // What the poll has shown of itself on the clocks of whoever lends the place stays there.
+            let paid = billed.saturating_sub(me.clock.shown());
+            self.notes.excluded = self.notes.excluded.saturating_add(paid);
+            self.notes.noted = true;
+            payer.pay_for_the_dead(paid, self.index, now);
+            look_at_refill(shared);
+            return billed;
         }
         me.clock.show(billed);
         billed

@@ -186,6 +186,11 @@ pub(super) fn admit_to_poll(
     mut task: Task,
     now: Nanos,
 ) -> Option<Task> {
+    if RuntimeGates::bandwidth() && has_outstayed(&mut task, now) {
+        settle(queue, task.owned_mut(), now);
+        enqueue(queue, task, Enqueue::Migrate, now);
+        return None;
+    }
     let moved = task.context().moved.load(Ordering::Relaxed);
     if !moved && !task.owned_mut().group.is_held() {
         return Some(task);
@@ -312,7 +317,7 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
         take_seat(queue, known);
     }
     if dead {
-        seat_the_dead(owned);
+        seat_the_dead(owned, now);
     }
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
@@ -333,17 +338,31 @@ fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
 
 /// An aborted task is about to be queued: its destructors do not wait for the budget of its group; see `group::shared`.
 #[cold]
-fn seat_the_dead(owned: &mut Owned) {
+fn seat_the_dead(owned: &mut Owned, now: Nanos) {
     // (A proxy stands for a poll, which ends by itself and within its limit.)
-    if owned.queued_in().is_limited() && owned.bearer().is_none() {
-        let seat = owned.group.seat_of_the_dead();
+    if owned.queued_in().is_limited()
+        && owned.bearer().is_none()
+        && let Some(seat) = owned.group.seat_of_the_dead(now)
+    {
         let known = owned.throttling.get_or_insert_default();
-        known.seat = seat;
+        known.seat = Some(seat);
         known.calm = None;
     }
 }
 
-/// Who pays from its budgets for the destructors of an aborted task that is queued elsewhere.
+/// Whether a task sits in another group's place because it is dead, and those before it have used up what the dead may. (Not if it holds
+/// what the other group waits for: that group has lent the place.)
+#[inline]
+fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
+    let owned = task.owned_mut();
+    let seated = owned.throttling.as_ref().is_some_and(|known| {
+        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
+        known.seat.is_some() && !known.deferral.as_ref().is_some_and(lent)
+    });
+    seated && task.is_aborted() && task.owned_mut().group.dead_are_in_debt(now)
+}
+
+/// Who pays for the destructors of an aborted task that is queued elsewhere.
 #[inline]
 pub(super) fn payer_of_the_dead(task: &mut Task) -> Option<Arc<GroupShared>> {
     let owned = task.owned_mut();
