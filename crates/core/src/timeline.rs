@@ -66,7 +66,7 @@ pub(crate) struct Timeline {
     pub(crate) left_at: u64,
     /// Service from outside of all run queues that was charged here, ns (on one CPU).
     pub(crate) seen: u64,
-    /// The timeline above's V when the group left it (on one CPU).
+    /// The group's virtual time when it left the timeline above (on one CPU).
     pub(crate) left_v: VirtualTime,
     /// By how much child groups stand here behind their own virtual times.
     pub(crate) offset: i64,

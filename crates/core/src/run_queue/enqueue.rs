@@ -58,7 +58,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.count_task(leaf, true);
         self.count_active(leaf, 1);
         let (mut level, mut node) = (leaf, index);
-        self.admit(level, node, lag, fresh, now);
+        self.admit(level, node, (lag, None), fresh, now);
         if self.timelines[level as usize].nr == 1 {
             let (above, top) = self.link_up(level, now);
             if above != level {
@@ -97,7 +97,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 }
                 continue;
             }
-            let mut lag = self.lag_after_absence(level);
+            let (mut lag, least) = self.after_absence(level, now);
             let timeline = &self.timelines[level as usize];
             if self.rules.policy == Policy::Cfs {
                 let (since, above) = (timeline.left_at, timeline.parent);
@@ -107,7 +107,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let timeline = &self.timelines[level as usize];
             (node, level) = (timeline.node, timeline.parent);
             self.average_one(level, now);
-            self.admit(level, node, lag, false, now);
+            self.admit(level, node, (lag, least), false, now);
             if self.timelines[level as usize].nr > 1 {
                 break;
             }
@@ -163,19 +163,30 @@ impl<T, G: Gates> RunQueue<T, G> {
         (index, lag)
     }
 
-    /// Places a node in a timeline and queues it there.
+    /// Places a node in a timeline by its lag, at `least` or later, and queues it there.
     #[inline]
-    fn admit(&mut self, level: u32, index: u32, lag: i64, fresh: bool, now: Nanos) {
+    fn admit(
+        &mut self,
+        level: u32,
+        index: u32,
+        (mut lag, mut least): (i64, Option<VirtualTime>),
+        fresh: bool,
+        now: Nanos,
+    ) {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
         let owned = self.slab.get(index).owned;
-        let mut lag = lag;
         if owned != NONE {
             let old = self.prepare_group(owned);
             let shares = self.slab.get(index).shares;
-            if old != shares && lag != 0 {
+            if old != shares {
                 // What is owed is service, whatever the weight is now.
-                let scaled = i128::from(lag) * i128::from(old) / i128::from(shares);
-                lag = scaled.clamp(-(1 << 61), 1 << 61) as i64;
+                let rescale = |distance: i64| {
+                    let scaled = i128::from(distance) * i128::from(old) / i128::from(shares);
+                    scaled.clamp(-(1 << 61), 1 << 61) as i64
+                };
+                lag = rescale(lag);
+                let v = self.timelines[level as usize].reference(self.rules.policy, extra);
+                least = least.map(|least| v.offset(rescale(least.since(v))));
             }
         }
         let timeline = &mut self.timelines[level as usize];
@@ -184,6 +195,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             Policy::Eevdf => {
                 let reference = timeline.reference(Policy::Eevdf, extra);
                 timeline.place_eevdf(node, lag, fresh, reference);
+                if let Some(least) = least.filter(|&least| node.v.is_before(least)) {
+                    node.deadline = node.deadline.plus(least.since(node.v).unsigned_abs());
+                    node.v = least;
+                }
             }
             Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),
         }

@@ -414,9 +414,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         let nodes = &mut self.slab.nodes;
         match nodes[node as usize].place {
             Place::Off => {
+                let v = self.timelines[parent].reference(self.rules.policy, 0);
                 let timeline = &mut self.timelines[index as usize];
                 let lag = i128::from(timeline.lag) * i128::from(old) / i128::from(shares);
                 timeline.lag = lag.clamp(-(1 << 61), 1 << 61) as i64;
+                let ahead = timeline.left_v.since(v).max(0);
+                let ahead = i128::from(ahead) * i128::from(old) / i128::from(shares);
+                timeline.left_v = v.plus(u64::try_from(ahead).unwrap_or(0).min(1 << 61));
                 nodes[node as usize].shares = shares;
             }
             Place::Current => {

@@ -12,6 +12,10 @@ use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
 /// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
 const PASSED_OVER_MAX: usize = 3;
 
+/// How long it is remembered where a group left a machine of one CPU: an hour, in which virtual time goes less than half
+/// round whatever the weights.
+const ABSENCE_MAX: Nanos = Nanos::from_secs(3_600);
+
 /// Turns that a group may get on each other CPU while its tasks here wait, before one of them is worth pulling.
 const MISSED_TURNS: u64 = 4;
 
@@ -344,18 +348,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         Some(pull)
     }
 
-    /// The lag that a group comes back with on a machine of one CPU or under split weights: debt decays as V goes on.
+    /// What a group comes back with on a machine of one CPU or under split weights: its credit, and where it left, which it
+    /// does not go back beyond. So debt decays as V passes it, and by nothing else: measured against V, which debtors
+    /// who come and go move to and fro, each would take the other's debt for paid.
     #[inline]
-    pub(super) fn lag_after_absence(&mut self, level: u32) -> i64 {
+    pub(super) fn after_absence(&mut self, level: u32, now: Nanos) -> (i64, Option<VirtualTime>) {
         let timeline = &mut self.timelines[level as usize];
         timeline.take_outside();
-        let (lag, left, parent) = (timeline.lag, timeline.left_v, timeline.parent);
-        if lag >= 0 || level == ROOT || self.rules.policy == Policy::Cfs {
-            return lag;
+        if level == ROOT || self.rules.policy == Policy::Cfs {
+            return (timeline.lag, None);
         }
-        let passed = self.timelines[parent as usize]
-            .reference(self.rules.policy, 0)
-            .since(left);
-        lag.saturating_add(passed.max(0)).min(0)
+        // Before virtual time can have come round.
+        let recent = now.0.saturating_sub(timeline.left_at) < ABSENCE_MAX.0;
+        (timeline.lag.max(0), recent.then_some(timeline.left_v))
     }
 }

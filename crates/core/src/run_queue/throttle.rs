@@ -222,11 +222,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.average_one(parent, now);
         let lag = self.withdraw(parent, node);
         self.average_emptied(parent, now);
-        if lag < 0 {
-            let left_v = self.timelines[parent as usize].reference(self.rules.policy, 0);
-            self.timelines[level as usize].left_v = left_v;
-        }
+        let left_v = self.slab.get(node).v;
         let timeline = &mut self.timelines[level as usize];
+        timeline.left_v = left_v;
         timeline.lag = lag;
         timeline.left_at = now.0;
         if self.service_clock.is_global() {
