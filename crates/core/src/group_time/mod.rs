@@ -34,7 +34,7 @@
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
 //!
-//! A CPU counts the group's service here at once and publishes it now and then: [`Config::publish_interval`] after the
+//! A CPU counts the group's service here at once and publishes it now and then: [`crate::Config::publish_interval`] after the
 //! last time for each CPU that the group is on, so that the shared words are written at most 20,000 times a second
 //! however many CPUs there are. It publishes all when the group leaves. The locks are leaves of the lock order: nothing
 //! else is taken under them. Where something is to be published and the lock is taken, it is left for the next time, up to
@@ -55,10 +55,16 @@
 //! There the local lag is the global one, and none of the above is done: the lag that a group leaves with waits in its
 //! timeline, and debt decays as the timeline's V goes on.
 
-use crate::config::{Config, GroupClock, Policy};
+mod clock;
+mod publish;
+#[cfg(test)]
+mod tests;
+
 use crate::group::Group;
-use crate::units::{CpuId, Nanos, VirtualTime, to_service_lag, to_virtual};
+use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
+use clock::Clock;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+pub(crate) use publish::ServiceClock;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A group that is owed so much is worth pulling: 500 us of service, measured best in the prototypes.
@@ -71,56 +77,11 @@ const FORGET: u64 = 16;
 /// CPUs on which a group may be for its dispatches to be announced: 32 keep the word below some 20,000 writes a second.
 const PENDING_CPUS_MAX: u32 = 32;
 
-/// CPUs beyond which a group's words are written more often rather than later: 32 publish every 1.6 ms each. What is older
-/// than a turn makes all of hundreds of CPUs choose the same group at once, and then another.
-const PUBLISHERS_MAX: u32 = 32;
-
-/// Intervals after which publishing waits for the lock.
-const PATIENCE: u64 = 4;
+/// By how much lags measured twice may differ for rounding, ns.
+const ROUNDING: i64 = 1_000;
 
 /// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
 const NOTE_SHIFT: u32 = 18;
-
-/// The clock of a group's children.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Clock {
-    now: VirtualTime,
-    /// W, in shares.
-    weight: u64,
-    /// D, in virtual time x shares.
-    deficit: i128,
-}
-
-impl Clock {
-    /// Children received service, `total` in virtual time x shares.
-    fn serve(&mut self, total: i128) {
-        self.deficit -= total;
-        self.step((total / 2).max(-self.deficit));
-    }
-
-    /// Keeps V from being before the mean.
-    fn settle(&mut self) {
-        self.step(-self.deficit);
-    }
-
-    fn step(&mut self, least: i128) {
-        if self.weight == 0 {
-            self.deficit = 0;
-            return;
-        }
-        if least <= 0 {
-            return;
-        }
-        let weight = i128::from(self.weight);
-        let distance = match u64::try_from(least) {
-            // 64-bit division is several times faster.
-            Ok(least) => least.div_ceil(self.weight),
-            Err(_) => u64::try_from((least + weight - 1) / weight).unwrap_or(u64::MAX >> 2),
-        };
-        self.now = self.now.plus(distance);
-        self.deficit += i128::from(distance) * weight;
-    }
-}
 
 /// Where a group stands among its siblings, and the clock of its children.
 #[derive(Debug, Default)]
@@ -130,7 +91,8 @@ pub(crate) struct GroupTime {
     cpus: AtomicU32,
     /// The weight that v is measured in, in shares.
     weight: AtomicU32,
-    /// What it was owed when last looked at, ns of service.
+    /// What it was owed when last looked at, ns of service; while it is away, what it owes at most (zero or less). Away, it
+    /// can only come to owe less, as V passes v. If it seems to owe more, V has gone half round since.
     ceiling: AtomicI64,
     /// Service that it is about to get on the CPUs that have chosen it, ns.
     pending: AtomicU64,
@@ -218,9 +180,12 @@ impl GroupTime {
         self.cpus.store(cpus + 1, Relaxed);
         if cpus == 0 {
             self.measure(&clock, shares);
+            let lag = to_service_lag(clock.now.since(self.v()), shares);
+            let is_known = lag >= self.ceiling.load(Relaxed) - ROUNDING;
             let level = least.map_or(clock.now, |least| least.min(clock.now));
             let first = level.offset(-to_virtual(credit, shares).cast_signed());
-            self.v.store(self.v().max(first).0, Relaxed);
+            let v = if is_known { self.v().max(first) } else { first };
+            self.v.store(v.0, Relaxed);
             clock.weight += u64::from(shares);
             clock.deficit += self.weighted_lag(&clock, shares);
             clock.settle();
@@ -240,6 +205,8 @@ impl GroupTime {
         self.cpus.store(cpus, Relaxed);
         if cpus == 0 {
             let weight = self.weight.load(Relaxed);
+            let lag = to_service_lag(clock.now.since(self.v()), weight);
+            self.ceiling.store(lag.min(0), Relaxed);
             clock.deficit -= self.weighted_lag(&clock, weight);
             clock.weight -= u64::from(weight);
             clock.settle();
@@ -301,6 +268,8 @@ impl GroupTime {
         let distance = to_virtual(own, weight);
         self.v.store(self.v().plus(distance).0, Relaxed);
         if self.cpus() == 0 {
+            let lag = self.ceiling.load(Relaxed).saturating_sub_unsigned(own);
+            self.ceiling.store(lag, Relaxed);
             return;
         }
         clock.serve(i128::from(distance) * i128::from(weight));
@@ -397,238 +366,5 @@ impl GroupTime {
             cpu,
             group: note as u32,
         })
-    }
-}
-
-/// How this CPU takes part in the groups' times.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ServiceClock {
-    pub(crate) mode: GroupClock,
-    pub(crate) cpus: u32,
-    /// A CPU publishes so seldom for each CPU that the group is on, ns.
-    pub(crate) batch: u64,
-    /// L: what a group may be owed when it comes back, ns.
-    pub(crate) credit: u64,
-    global: bool,
-}
-
-impl ServiceClock {
-    pub(crate) fn new(config: &Config) -> ServiceClock {
-        let credit = match config.policy {
-            Policy::Eevdf => config.base_slice + config.lag_limit,
-            Policy::Cfs => config.sleeper_credit,
-        };
-        ServiceClock {
-            mode: config.group_clock,
-            cpus: config.cpus,
-            batch: config.publish_interval.0,
-            credit: credit.0,
-            global: config.cpus > 1 && config.group_clock == GroupClock::Foreign,
-        }
-    }
-
-    /// Whether weights are whole on every CPU.
-    #[inline]
-    pub(crate) fn is_whole(&self) -> bool {
-        self.mode == GroupClock::Foreign
-    }
-
-    /// Whether groups have one time for several CPUs.
-    #[inline]
-    pub(crate) fn is_global(&self) -> bool {
-        self.global
-    }
-
-    /// Publishes what has come together of a group's service, if the last time was long enough ago. Returns whether it did.
-    #[inline]
-    pub(crate) fn publish(&self, group: &Group, parent: &Group, own: u64, since: Nanos) -> bool {
-        let interval = self.batch * u64::from(group.time.cpus().min(PUBLISHERS_MAX));
-        if own == 0 || since.0 < interval {
-            return false;
-        }
-        if GroupTime::publish(group, &parent.time, own, self.credit) {
-            return true;
-        }
-        if since.0 < PATIENCE * interval {
-            return false;
-        }
-        GroupTime::publish_now(group, &parent.time, own, self.credit);
-        true
-    }
-}
-
-impl Group {
-    /// Charges service from outside of all run queues to the group itself, not to those above.
-    pub(crate) fn charge_outside(&self, time: Nanos) {
-        let config = self.config();
-        if let Some(parent) = self.parent().filter(|_| config.cpus > 1) {
-            let credit = (config.base_slice + config.lag_limit).0;
-            GroupTime::publish_now(self, &parent.time, time.0, credit);
-        } else {
-            self.service.fetch_add(time.0, Relaxed);
-        }
-    }
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tree::GroupTree;
-    use proptest::prelude::*;
-    use std::sync::Arc;
-
-    const MILLI: u64 = 1_000_000;
-    const CREDIT: u64 = 5 * MILLI;
-
-    struct Family {
-        parent: Arc<Group>,
-        children: Vec<Arc<Group>>,
-    }
-
-    impl Family {
-        /// Children of these shares, which run on one CPU each.
-        fn new(shares: &[u32]) -> Family {
-            let tree = GroupTree::new(Config::new(4));
-            let children = (0..shares.len()).map(|n| tree.group(&format!("p/{n}")).unwrap());
-            let family = Family {
-                children: children.collect(),
-                parent: tree.find("p").unwrap(),
-            };
-            for (child, &shares) in family.children.iter().zip(shares) {
-                child.time.enter(&family.parent.time, shares, None, CREDIT);
-            }
-            family
-        }
-
-        fn serve(&self, child: usize, time: u64) {
-            GroupTime::publish_now(&self.children[child], &self.parent.time, time, CREDIT);
-        }
-
-        fn leave(&self, child: usize) {
-            self.children[child].time.leave(&self.parent.time);
-        }
-
-        fn enter(&self, child: usize, shares: u32) {
-            self.children[child]
-                .time
-                .enter(&self.parent.time, shares, None, CREDIT);
-        }
-
-        fn lag(&self, child: usize) -> i64 {
-            self.children[child].time.lag(&self.parent.time)
-        }
-
-        /// The definition of D.
-        fn deficit(&self) -> i128 {
-            let clock = self.parent.time.lock();
-            let present = self.children.iter().filter(|child| child.time.cpus() > 0);
-            present
-                .map(|child| {
-                    let weight = child.time.weight.load(Relaxed);
-                    child.time.weighted_lag(&clock, weight)
-                })
-                .sum()
-        }
-    }
-
-    #[test]
-    fn debt_stays_over_sleep_and_decays_as_others_are_served() {
-        let family = Family::new(&[1024, 1024]);
-        family.serve(0, 100 * MILLI);
-        assert_eq!(family.lag(0), -50 * MILLI.cast_signed());
-        family.leave(0);
-        family.enter(0, 1024);
-        assert_eq!(
-            family.lag(0),
-            -50 * MILLI.cast_signed(),
-            "nobody was served meanwhile"
-        );
-        family.leave(0);
-        family.serve(1, 400 * MILLI);
-        family.enter(0, 1024);
-        let lag = family.lag(0);
-        assert!((0..=CREDIT.cast_signed()).contains(&lag), "{lag}");
-    }
-
-    #[test]
-    fn credit_is_bounded_however_long_the_sleep() {
-        let family = Family::new(&[1024, 1024]);
-        family.leave(0);
-        family.serve(1, 1_000 * MILLI);
-        family.enter(0, 1024);
-        assert_eq!(family.lag(0), CREDIT.cast_signed());
-    }
-
-    /// Two CPUs, a weight of a hundred to one, one task each: the light one may run all the time and owes nothing for it.
-    #[test]
-    fn what_a_group_cannot_use_is_not_owed_to_it() {
-        let family = Family::new(&[102_400, 1024]);
-        for _ in 0..10_000 {
-            family.serve(0, MILLI);
-            family.serve(1, MILLI);
-        }
-        // What was served last is not cut yet.
-        let bound = (CREDIT + MILLI).cast_signed();
-        assert!(family.lag(0) <= bound, "{}", family.lag(0));
-        assert!(family.lag(1) >= -bound, "{}", family.lag(1));
-    }
-
-    #[test]
-    fn who_waits_keeps_what_it_is_owed() {
-        let family = Family::new(&[1024, 1024]);
-        let cell = family.children[0].cells.of(CpuId(0), Default::default);
-        cell.publish_waits(true);
-        family.serve(1, 1_000 * MILLI);
-        family.serve(0, MILLI);
-        assert!(family.lag(0) > 490 * MILLI.cast_signed());
-    }
-
-    #[test]
-    fn a_note_names_who_waits_and_is_taken_once() {
-        let time = GroupTime::default();
-        assert!(!time.is_somebody_owed());
-        time.note_owed(CpuId(3), 7, 2_000_000);
-        time.note_owed(CpuId(2), 9, 2_100_000);
-        let note = Note {
-            cpu: CpuId(3),
-            group: 7,
-        };
-        assert_eq!(time.take_owed(CpuId(0)), Some(note), "who came first stays");
-        assert_eq!(time.take_owed(CpuId(0)), None);
-        time.note_owed(CpuId(4095), u32::MAX, i64::MAX);
-        assert_eq!(time.take_owed(CpuId(4095)), None, "it is here already");
-        assert!(!time.is_somebody_owed());
-    }
-
-    proptest! {
-        /// V never goes back nor falls behind the mean, and D is what its definition says.
-        #[test]
-        fn the_clock_is_monotone_and_its_deficit_exact(
-            shares in prop::collection::vec(1..=102_400u32, 1..6),
-            steps in prop::collection::vec((any::<usize>(), 0..5u8, 1..20_000_000u64), 1..200),
-        ) {
-            let family = Family::new(&shares);
-            for (which, action, amount) in steps {
-                let child = which % shares.len();
-                let present = family.children[child].time.cpus() > 0;
-                let before = family.parent.time.now();
-                match action {
-                    0 if present => family.leave(child),
-                    0 => family.enter(child, shares[child]),
-                    1 => {
-                        let shares = 1 + (amount % 102_400) as u32;
-                        family.children[child].time.reweigh(&family.parent.time, shares);
-                    }
-                    _ if present => family.serve(child, amount),
-                    _ => {}
-                }
-                prop_assert!(!family.parent.time.now().is_before(before));
-                let clock = *family.parent.time.lock();
-                if clock.weight > 0 {
-                    prop_assert_eq!(clock.deficit, family.deficit());
-                    // A reweight rounds.
-                    prop_assert!(clock.deficit >= -i128::from(clock.weight));
-                }
-            }
-        }
     }
 }

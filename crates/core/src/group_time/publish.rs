@@ -1,0 +1,85 @@
+//! When a CPU tells the others what its groups got: [`Config::publish_interval`] after the last time for each CPU that the
+//! group is on, and later only where somebody else is at the shared words.
+
+use super::GroupTime;
+use crate::config::{Config, GroupClock, Policy};
+use crate::group::Group;
+use crate::units::Nanos;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// CPUs beyond which a group's words are written more often rather than later: 32 publish every 1.6 ms each. What is older
+/// than a turn makes all of hundreds of CPUs choose the same group at once, and then another.
+const PUBLISHERS_MAX: u32 = 32;
+
+/// Intervals after which publishing waits for the lock.
+const PATIENCE: u64 = 4;
+
+/// How this CPU takes part in the groups' times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServiceClock {
+    pub(crate) mode: GroupClock,
+    pub(crate) cpus: u32,
+    /// A CPU publishes so seldom for each CPU that the group is on, ns.
+    pub(crate) batch: u64,
+    /// L: what a group may be owed when it comes back, ns.
+    pub(crate) credit: u64,
+    global: bool,
+}
+
+impl ServiceClock {
+    pub(crate) fn new(config: &Config) -> ServiceClock {
+        let credit = match config.policy {
+            Policy::Eevdf => config.base_slice + config.lag_limit,
+            Policy::Cfs => config.sleeper_credit,
+        };
+        ServiceClock {
+            mode: config.group_clock,
+            cpus: config.cpus,
+            batch: config.publish_interval.0,
+            credit: credit.0,
+            global: config.cpus > 1 && config.group_clock == GroupClock::Foreign,
+        }
+    }
+
+    /// Whether weights are whole on every CPU.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.mode == GroupClock::Foreign
+    }
+
+    /// Whether groups have one time for several CPUs.
+    #[inline]
+    pub(crate) fn is_global(&self) -> bool {
+        self.global
+    }
+
+    /// Publishes what has come together of a group's service, if the last time was long enough ago. Returns whether it did.
+    #[inline]
+    pub(crate) fn publish(&self, group: &Group, parent: &Group, own: u64, since: Nanos) -> bool {
+        let interval = self.batch * u64::from(group.time.cpus().min(PUBLISHERS_MAX));
+        if own == 0 || since.0 < interval {
+            return false;
+        }
+        if GroupTime::publish(group, &parent.time, own, self.credit) {
+            return true;
+        }
+        if since.0 < PATIENCE * interval {
+            return false;
+        }
+        GroupTime::publish_now(group, &parent.time, own, self.credit);
+        true
+    }
+}
+
+impl Group {
+    /// Charges service from outside of all run queues to the group itself, not to those above.
+    pub(crate) fn charge_outside(&self, time: Nanos) {
+        let config = self.config();
+        if let Some(parent) = self.parent().filter(|_| config.cpus > 1) {
+            let credit = (config.base_slice + config.lag_limit).0;
+            GroupTime::publish_now(self, &parent.time, time.0, credit);
+        } else {
+            self.service.fetch_add(time.0, Relaxed);
+        }
+    }
+}

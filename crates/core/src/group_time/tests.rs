@@ -1,0 +1,190 @@
+//! The clock by itself: a family of groups without run queues.
+
+use super::*;
+use crate::config::Config;
+use crate::tree::GroupTree;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const MILLI: u64 = 1_000_000;
+const CREDIT: u64 = 5 * MILLI;
+
+struct Family {
+    parent: Arc<Group>,
+    children: Vec<Arc<Group>>,
+}
+
+impl Family {
+    /// Children of these shares, which run on one CPU each.
+    fn new(shares: &[u32]) -> Family {
+        let tree = GroupTree::new(Config::new(4));
+        let children = (0..shares.len()).map(|n| tree.group(&format!("p/{n}")).unwrap());
+        let family = Family {
+            children: children.collect(),
+            parent: tree.find("p").unwrap(),
+        };
+        for (child, &shares) in family.children.iter().zip(shares) {
+            child.time.enter(&family.parent.time, shares, None, CREDIT);
+        }
+        family
+    }
+
+    fn serve(&self, child: usize, time: u64) {
+        GroupTime::publish_now(&self.children[child], &self.parent.time, time, CREDIT);
+    }
+
+    fn leave(&self, child: usize) {
+        self.children[child].time.leave(&self.parent.time);
+    }
+
+    fn enter(&self, child: usize, shares: u32) {
+        self.children[child]
+            .time
+            .enter(&self.parent.time, shares, None, CREDIT);
+    }
+
+    fn lag(&self, child: usize) -> i64 {
+        self.children[child].time.lag(&self.parent.time)
+    }
+
+    /// The definition of D.
+    fn deficit(&self) -> i128 {
+        let clock = self.parent.time.lock();
+        let present = self.children.iter().filter(|child| child.time.cpus() > 0);
+        present
+            .map(|child| {
+                let weight = child.time.weight.load(Relaxed);
+                child.time.weighted_lag(&clock, weight)
+            })
+            .sum()
+    }
+}
+
+#[test]
+fn debt_stays_over_sleep_and_decays_as_others_are_served() {
+    let family = Family::new(&[1024, 1024]);
+    family.serve(0, 100 * MILLI);
+    assert_eq!(family.lag(0), -50 * MILLI.cast_signed());
+    family.leave(0);
+    family.enter(0, 1024);
+    assert_eq!(
+        family.lag(0),
+        -50 * MILLI.cast_signed(),
+        "nobody was served meanwhile"
+    );
+    family.leave(0);
+    family.serve(1, 400 * MILLI);
+    family.enter(0, 1024);
+    let lag = family.lag(0);
+    assert!((0..=CREDIT.cast_signed()).contains(&lag), "{lag}");
+}
+
+#[test]
+fn credit_is_bounded_however_long_the_sleep() {
+    let family = Family::new(&[1024, 1024]);
+    family.leave(0);
+    family.serve(1, 1_000 * MILLI);
+    family.enter(0, 1024);
+    assert_eq!(family.lag(0), CREDIT.cast_signed());
+}
+
+/// V goes half round in 5 hours of 512 CPUs' service to a weight of 100, or of one CPU's to the least that an idle group may
+/// have. Compared modulo that, a group that slept meanwhile would seem to owe days, and so would one that is new.
+#[test]
+fn who_comes_back_after_virtual_time_has_gone_half_round_owes_nothing() {
+    let family = Family::new(&[2, 1024, 1024]);
+    family.leave(1);
+    family.serve(2, MILLI);
+    family.leave(2);
+    for _ in 0..5 {
+        family.serve(0, 1 << 42);
+    }
+    for child in [1, 2] {
+        family.enter(child, 1024);
+        assert_eq!(family.lag(child), CREDIT.cast_signed(), "child {child}");
+    }
+}
+
+#[test]
+fn service_from_outside_while_a_group_is_away_is_owed() {
+    let family = Family::new(&[1024, 1024]);
+    family.leave(0);
+    family.serve(0, 100 * MILLI);
+    family.enter(0, 1024);
+    // 100 ms ahead of its sibling, with V between them.
+    assert_eq!(family.lag(0), -50 * MILLI.cast_signed());
+}
+
+/// Two CPUs, a weight of a hundred to one, one task each: the light one may run all the time and owes nothing for it.
+#[test]
+fn what_a_group_cannot_use_is_not_owed_to_it() {
+    let family = Family::new(&[102_400, 1024]);
+    for _ in 0..10_000 {
+        family.serve(0, MILLI);
+        family.serve(1, MILLI);
+    }
+    // What was served last is not cut yet.
+    let bound = (CREDIT + MILLI).cast_signed();
+    assert!(family.lag(0) <= bound, "{}", family.lag(0));
+    assert!(family.lag(1) >= -bound, "{}", family.lag(1));
+}
+
+#[test]
+fn who_waits_keeps_what_it_is_owed() {
+    let family = Family::new(&[1024, 1024]);
+    let cell = family.children[0].cells.of(CpuId(0), Default::default);
+    cell.publish_waits(true);
+    family.serve(1, 1_000 * MILLI);
+    family.serve(0, MILLI);
+    assert!(family.lag(0) > 490 * MILLI.cast_signed());
+}
+
+#[test]
+fn a_note_names_who_waits_and_is_taken_once() {
+    let time = GroupTime::default();
+    assert!(!time.is_somebody_owed());
+    time.note_owed(CpuId(3), 7, 2_000_000);
+    time.note_owed(CpuId(2), 9, 2_100_000);
+    let note = Note {
+        cpu: CpuId(3),
+        group: 7,
+    };
+    assert_eq!(time.take_owed(CpuId(0)), Some(note), "who came first stays");
+    assert_eq!(time.take_owed(CpuId(0)), None);
+    time.note_owed(CpuId(4095), u32::MAX, i64::MAX);
+    assert_eq!(time.take_owed(CpuId(4095)), None, "it is here already");
+    assert!(!time.is_somebody_owed());
+}
+
+proptest! {
+    /// V never goes back nor falls behind the mean, and D is what its definition says.
+    #[test]
+    fn the_clock_is_monotone_and_its_deficit_exact(
+        shares in prop::collection::vec(1..=102_400u32, 1..6),
+        steps in prop::collection::vec((any::<usize>(), 0..5u8, 1..20_000_000u64), 1..200),
+    ) {
+        let family = Family::new(&shares);
+        for (which, action, amount) in steps {
+            let child = which % shares.len();
+            let present = family.children[child].time.cpus() > 0;
+            let before = family.parent.time.now();
+            match action {
+                0 if present => family.leave(child),
+                0 => family.enter(child, shares[child]),
+                1 => {
+                    let shares = 1 + (amount % 102_400) as u32;
+                    family.children[child].time.reweigh(&family.parent.time, shares);
+                }
+                _ if present => family.serve(child, amount),
+                _ => {}
+            }
+            prop_assert!(!family.parent.time.now().is_before(before));
+            let clock = *family.parent.time.lock();
+            if clock.weight > 0 {
+                prop_assert_eq!(clock.deficit, family.deficit());
+                // A reweight rounds.
+                prop_assert!(clock.deficit >= -i128::from(clock.weight));
+            }
+        }
+    }
+}
