@@ -284,10 +284,8 @@ impl Machine {
         match self.tasks[task].work {
             Work::Hog { .. } => {
                 self.tasks[task].ready_at = self.now;
-                match self.queues[cpu].switch(task, now) {
-                    Some(next) => self.start(cpu, next),
-                    None => self.idle(cpu),
-                }
+                let next = self.queues[cpu].switch(task, now);
+                self.run(cpu, next);
             }
             Work::Spin { .. } if !self.queues[cpu].should_resched(now) => {
                 self.queues[cpu].charge(now);
@@ -398,7 +396,13 @@ impl Machine {
 
     fn dispatch(&mut self, cpu: usize) {
         let now = Nanos(self.now);
-        let mut picked = self.queues[cpu].pick(now);
+        let picked = self.queues[cpu].pick(now);
+        self.run(cpu, picked);
+    }
+
+    /// Runs what was picked, or what is pulled instead.
+    fn run(&mut self, cpu: usize, mut picked: Option<usize>) {
+        let now = Nanos(self.now);
         if let (Some(task), Some(pull)) = (picked, self.queues[cpu].take_pull())
             && self.take(cpu, &pull)
         {
