@@ -35,7 +35,8 @@ impl fmt::Display for ModeReason {
 /// How many bytes a write covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Writes {
-    /// Each site is written apart, and no byte that is not the engine's. The default.
+    /// No byte that is not the engine's: each site is written by a call of its own, save that sites which touch each other
+    /// share one. The default.
     #[default]
     Exact,
     /// Sites that lie close together are written in one call, with what lies between them: many times fewer system calls for

@@ -143,14 +143,14 @@ impl Site {
 
     /// The edit that makes a site of one form one of another, where only the opcode differs.
     pub(in crate::text) fn edit_to(&self, form: Form) -> Edit {
-        Edit::new(self.code, [self.first_byte(form), 0, 0, 0, 0], 1)
+        Edit::new(self.code, [self.first_byte(form), 0, 0, 0, 0], 1).in_site(0, self.len())
     }
 
     /// The edit of all bytes but the first.
     pub(in crate::text) fn edit_tail(&self, form: Form) -> Edit {
         let [_, second, third, fourth, fifth] = self.bytes(form);
         let tail = [second, third, fourth, fifth, 0];
-        Edit::new(self.code + 1, tail, self.len() - 1)
+        Edit::new(self.code + 1, tail, self.len() - 1).in_site(1, self.len())
     }
 
     /// The first byte that is really there.
