@@ -1,7 +1,7 @@
 //! The macros that define keys and branch on them; what a branch is compiled to stands in `site.rs` and `load.rs`.
 
 /// Defines keys. Each needs a documentation comment; its name, for listing and for flipping by name, is the path of the
-/// static unless `as "..."` gives another.
+/// static unless `as "..."` gives another (any constant `&'static str`).
 ///
 /// ```
 /// quotient_key::static_key! {
@@ -37,7 +37,7 @@
 macro_rules! static_key {
     ($(
         $(#[$($attribute:tt)+])*
-        $visibility:vis static $name:ident = $default:tt $(, as $given:literal)? ;
+        $visibility:vis static $name:ident = $default:tt $(, as $given:expr)? ;
     )+) => {$(
         $crate::__one_key! {
             [] [] [] $(#[$($attribute)+])*
@@ -133,7 +133,7 @@ macro_rules! __key_name {
     ($name:ident) => {
         concat!(module_path!(), "::", stringify!($name))
     };
-    ($name:ident $given:literal) => {
+    ($name:ident $given:expr) => {
         $given
     };
 }

@@ -25,7 +25,7 @@ pub fn set_by_prefix(prefix: &str, on: bool) -> Result<Receipt, FlipError> {
 /// # Errors
 /// As [`transaction`](crate::transaction): no key changes.
 pub fn set_matching(pattern: &str, on: bool) -> Result<Receipt, FlipError> {
-    set_those(on, |key| matches(pattern, key.name()))
+    set_those(on, |key| name_matches(pattern, key.name()))
 }
 
 fn set_those(on: bool, is_meant: impl Fn(&Key) -> bool) -> Result<Receipt, FlipError> {
@@ -67,7 +67,7 @@ pub fn set_as_directed(directives: &str) -> Result<Receipt, FlipError> {
         let (pattern, on) = read(word)?;
         let mut is_known = false;
         for (key, wanted) in keys.iter().zip(&mut wanted) {
-            if matches(pattern, key.name()) {
+            if name_matches(pattern, key.name()) {
                 *wanted = Some(on);
                 is_known = true;
             }
@@ -115,8 +115,11 @@ fn read(word: &str) -> Result<(&str, bool), FlipError> {
     }
 }
 
-/// Whether a name matches a pattern. Linear in the product of the lengths at worst.
-fn matches(pattern: &str, name: &str) -> bool {
+/// Whether a name matches a pattern (`*`: any characters, `?`: one), as the functions that flip by pattern decide it.
+///
+/// # Complexity
+/// The product of the lengths at worst.
+pub fn name_matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at_pattern, mut at_name) = (0, 0);
     // Where the last star stands, and how far what it stands for was taken to reach.
@@ -158,7 +161,7 @@ mod tests {
             ("a?c", "abc"),
             ("x::K[1?]", "x::K[12]"),
         ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
+            assert!(name_matches(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in [
             ("", "a"),
@@ -167,7 +170,7 @@ mod tests {
             ("a*b", "abc"),
             ("?", ""),
         ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
+            assert!(!name_matches(pattern, name), "{pattern} {name}");
         }
     }
 

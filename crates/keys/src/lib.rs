@@ -89,7 +89,7 @@ pub use calls::{
     allow_writable_code, disable_transaction, enable_transaction, patch, patch_all, patch_keys,
     set_mode, set_writes, soften_all, status, transaction,
 };
-pub use control::{set_as_directed, set_by_environment, set_by_prefix, set_matching};
+pub use control::{name_matches, set_as_directed, set_by_environment, set_by_prefix, set_matching};
 pub use error::ModeError;
 pub use mode::{ModeReason, Writes};
 pub use registry::{keys, set_by_name};

@@ -7,9 +7,10 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("quotient-key", &[]),
     ("quotient-keys", &["quotient-key"]),
+    ("quotient-traced", &["quotient-keys"]),
     ("quotient-pause", &[]),
     ("quotient-core", &[]),
     ("quotient-trace", &["quotient-core"]),
