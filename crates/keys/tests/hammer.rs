@@ -48,6 +48,13 @@ fn hammer_in(mode: Mode) {
 }
 
 #[test]
+fn a_run_without_flips_does_not_count() {
+    assert!(!Hammer::is_hammered(0, HAMMERED.status().flips));
+    // More than there were.
+    assert!(!Hammer::is_hammered(u64::MAX, 0));
+}
+
+#[test]
 fn no_wrong_outcome_in_any_mode() {
     for mode in Mode::ALL {
         hammer_in(mode);

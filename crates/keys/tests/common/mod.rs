@@ -19,7 +19,10 @@ pub fn in_mode(mode: Mode) -> Option<MutexGuard<'static, ()>> {
     }
     patch();
     match set_mode(mode) {
-        Err(ModeError::Unavailable { .. }) => None,
+        Err(ModeError::Unavailable { reason, .. }) => {
+            eprintln!("skipped: no mode {mode} here: {reason}");
+            None
+        }
         result => {
             result.expect("the mode is available");
             Some(guard)
