@@ -11,7 +11,7 @@
 //! Keys are rounded down to the quantum by the queue. A tie between ring and heap goes to the heap: what is there
 //! was queued before the ring existed or has fallen far behind.
 
-use crate::node::{NONE, Node, Place};
+use crate::node::{KEPT, NONE, Node, Place, give_back};
 use crate::units::VirtualTime;
 
 /// Lists in a ring: one bit each in a word.
@@ -191,6 +191,9 @@ impl KeyQueue {
     fn remove_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32) {
         let position = nodes[index as usize].prev as usize;
         debug_assert!(self.heap[position].node == index);
+        if self.heap.capacity() > KEPT {
+            give_back(&mut self.heap);
+        }
         let Some(last) = self.heap.pop() else {
             return;
         };

@@ -89,6 +89,15 @@ impl CpuLoad {
         }
     }
 
+    /// The timelines from `count` on are no more.
+    pub(crate) fn forget_from(&self, count: usize) {
+        let mut groups = self.lock();
+        groups.truncate(count);
+        if groups.capacity() > 4 * count {
+            groups.shrink_to(2 * count);
+        }
+    }
+
     /// Goes from the root down to the group whose turn it is until `visit`, which is given the next one below too, finds
     /// something. Under the lock of this CPU's own
     /// list, without allocation and without counting references: meant for its own balancer. O(depth).

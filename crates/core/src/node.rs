@@ -64,17 +64,40 @@ impl<T> Node<T> {
     }
 }
 
-/// Nodes by index, with the free ones linked through `next`.
+/// Room for so many entries is kept after a spike. Unit: entries; 1024 nodes are 64 KiB.
+pub(crate) const KEPT: usize = 1024;
+
+/// Cuts off what is free at the end of a table, as far as there are more than [`KEPT`], and gives its memory back. O(1) amortized: each
+/// entry that goes was added once.
+pub(crate) fn cut_off<T>(table: &mut Vec<T>, is_free: impl Fn(&T) -> bool) {
+    while table.len() > KEPT && table.last().is_some_and(&is_free) {
+        table.pop();
+    }
+    give_back(table);
+}
+
+/// Gives a table's memory back once three quarters of it are unused.
+pub(crate) fn give_back<T>(table: &mut Vec<T>) {
+    let kept = table.len().max(KEPT);
+    if table.capacity() > 4 * kept {
+        table.shrink_to(2 * kept);
+    }
+}
+
+/// Nodes by index. The free ones at the end go, so that a spike's memory comes back once what it left there has gone; those in
+/// between are used again.
 pub(crate) struct Slab<T> {
     pub(crate) nodes: Vec<Node<T>>,
-    free: u32,
+    /// Indices that were freed, the last first: each free node's, and those of nodes that were cut off since, or are used again. It is
+    /// emptied before the slab grows, so it never has more than the most nodes there were.
+    free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Slab<T> {
         Slab {
             nodes: Vec::new(),
-            free: NONE,
+            free: Vec::new(),
         }
     }
 
@@ -84,12 +107,13 @@ impl<T> Slab<T> {
     /// At 2^32 - 1 nodes, which is 256 GiB of them.
     #[inline]
     pub(crate) fn insert(&mut self, node: Node<T>) -> u32 {
-        if self.free != NONE {
-            let index = self.free;
-            let slot = &mut self.nodes[index as usize];
-            self.free = slot.next;
-            *slot = node;
-            return index;
+        while let Some(index) = self.free.pop() {
+            if let Some(slot) = self.nodes.get_mut(index as usize)
+                && slot.place == Place::Free
+            {
+                *slot = node;
+                return index;
+            }
         }
         let index = u32::try_from(self.nodes.len()).unwrap_or(NONE);
         assert!(
@@ -105,8 +129,26 @@ impl<T> Slab<T> {
         let node = &mut self.nodes[index as usize];
         debug_assert!(!node.place.is_queued() && node.handle.is_none());
         node.place = Place::Free;
-        node.next = self.free;
-        self.free = index;
+        if self.nodes.len() > KEPT && index as usize + 1 == self.nodes.len() {
+            self.shrink();
+        } else {
+            self.free.push(index);
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self) {
+        cut_off(&mut self.nodes, |node| node.place == Place::Free);
+        let kept = self.nodes.len();
+        if self.free.len() > 2 * kept {
+            self.free.retain(|index| (*index as usize) < kept);
+            self.free.shrink_to(2 * kept);
+        }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node<T>>() + self.free.capacity() * size_of::<u32>()
     }
 
     #[inline]

@@ -97,6 +97,8 @@ pub(crate) struct Timeline {
     /// Another group took over the id while this one still had tasks: freed when empty.
     pub(crate) orphan: bool,
     pub(crate) vacant: bool,
+    /// Timelines whose parent this is: one of a removed group too, so that none is freed before those below it.
+    pub(crate) below: u32,
 }
 
 impl Timeline {
@@ -138,6 +140,7 @@ impl Timeline {
             load: None,
             orphan: false,
             vacant: false,
+            below: 0,
         }
     }
 

@@ -311,11 +311,22 @@ impl GroupTree {
                 runnable,
             });
         }
-        group.mark_removed();
-        parent.lock_children().remove(group.name());
-        registry.release(group.id());
+        take_out(&mut registry, parent, group);
         Ok(())
     }
+
+    /// As [`GroupTree::remove`] that has looked just before a task came.
+    #[cfg(test)]
+    pub(crate) fn remove_with_tasks(&self, group: &Arc<Group>) {
+        let parent = group.parent().expect("the root stays");
+        take_out(&mut self.registry(), parent, group);
+    }
+}
+
+fn take_out(registry: &mut Registry, parent: &Group, group: &Group) {
+    group.mark_removed();
+    parent.lock_children().remove(group.name());
+    registry.release(group.id());
 }
 
 impl Registry {

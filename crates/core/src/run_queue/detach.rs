@@ -104,8 +104,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         now: Nanos,
         out: &mut Vec<Detached<T>>,
     ) {
-        for index in 0..self.slab.nodes.len() as u32 {
-            let node = self.slab.get(index);
+        let end = self.slab.nodes.len() as u32;
+        for index in 0..end {
+            // What is taken out may shorten the slab.
+            let Some(node) = self.slab.nodes.get(index as usize) else {
+                break;
+            };
             if !node.is_task() || !node.place.is_queued() {
                 continue;
             }

@@ -25,6 +25,8 @@ mod hand_over;
 mod pick;
 mod put;
 mod siblings;
+#[cfg(test)]
+mod spikes;
 mod split;
 mod throttle;
 
@@ -39,7 +41,7 @@ use crate::gates::{AlwaysOn, Gates};
 use crate::group::Group;
 use crate::group_time::ServiceClock;
 use crate::load::CpuLoad;
-use crate::node::{NONE, Node, Place, Slab};
+use crate::node::{NONE, Node, Place, Slab, cut_off};
 use crate::stopwatch::CpuClock;
 use crate::timeline::{Rules, Timeline};
 use crate::tree::{Changes, GroupTree};
@@ -235,6 +237,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             + self.slots.len() * size_of::<u32>()
     }
 
+    /// Bytes held for queued and running tasks and for the places of groups among them. What a spike took is given back down to the last
+    /// place in use, but for 1,024 places; free places before that are used again.
+    pub fn node_bytes(&self) -> usize {
+        self.slab.bytes()
+    }
+
     /// Bytes of scheduler state for one queued or running task.
     pub const TASK_BYTES: usize = size_of::<Node<T>>();
 
@@ -287,11 +295,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         let mut timeline = Timeline::new(Arc::clone(group), cell, parent, self.rules.shift);
         timeline.take_outside();
         self.timelines[parent as usize].group.time.meet_group();
-        let index = match self.vacant_timelines.pop() {
-            Some(index) => index,
-            None => u32::try_from(self.timelines.len()).unwrap_or(NONE),
-        };
+        let index = self.vacant_index();
         assert!(index != NONE, "a CPU meets fewer than 2^32 - 1 groups");
+        self.timelines[parent as usize].below += 1;
         timeline.node = self.slab.insert(Node {
             v: VirtualTime::default(),
             deadline: VirtualTime::default(),
@@ -338,10 +344,22 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     fn free_if_orphan(&mut self, index: u32) {
-        let timeline = &mut self.timelines[index as usize];
-        if !timeline.orphan || timeline.nr > 0 || timeline.vacant || index == self.leaf {
-            return;
+        let mut index = index;
+        // Up to those that were kept for what was below them.
+        while let Some(parent) = self.free_one_orphan(index) {
+            index = parent;
         }
+    }
+
+    /// Frees the timeline if nobody needs it any more, and says whose parent it had. A group may be removed while a task is on its way
+    /// into a group below it, which a limit then keeps back: nothing of that is in the timeline above, which is needed all the same.
+    pub(super) fn free_one_orphan(&mut self, index: u32) -> Option<u32> {
+        let timeline = &mut self.timelines[index as usize];
+        let used = timeline.nr > 0 || timeline.below > 0 || index == self.leaf;
+        if !timeline.orphan || timeline.vacant || used {
+            return None;
+        }
+        let parent = timeline.parent;
         let node = core::mem::replace(&mut timeline.node, NONE);
         let root = Arc::clone(&self.timelines[ROOT as usize].group);
         let cell = Arc::clone(&self.timelines[ROOT as usize].cell);
@@ -352,6 +370,37 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.timelines[index as usize] = vacant;
         self.slab.release(node);
         self.vacant_timelines.push(index);
+        self.timelines[parent as usize].below -= 1;
+        self.shrink_timelines();
+        Some(parent)
+    }
+
+    /// A place for a new timeline. The list of vacant ones also has some that were cut off since, or are used again.
+    fn vacant_index(&mut self) -> u32 {
+        while let Some(index) = self.vacant_timelines.pop() {
+            if let Some(timeline) = self.timelines.get(index as usize)
+                && timeline.vacant
+            {
+                return index;
+            }
+        }
+        u32::try_from(self.timelines.len()).unwrap_or(NONE)
+    }
+
+    /// Gives back the memory of vacant timelines at the end.
+    fn shrink_timelines(&mut self) {
+        let before = self.timelines.len();
+        cut_off(&mut self.timelines, |timeline| timeline.vacant);
+        let kept = self.timelines.len();
+        if kept == before {
+            return;
+        }
+        self.load.forget_from(kept);
+        if self.vacant_timelines.len() > 2 * kept {
+            self.vacant_timelines
+                .retain(|index| (*index as usize) < kept);
+            self.vacant_timelines.shrink_to(2 * kept);
+        }
     }
 
     /// Follows weight changes and removals that happened since the last look. One load if there were none.

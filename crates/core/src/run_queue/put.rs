@@ -220,7 +220,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 break;
             }
             self.unlink(level, now);
-            self.free_if_orphan(level);
+            // The one above has to leave first.
+            self.free_one_orphan(level);
             level = parent;
         }
         if level == ROOT && self.timelines[ROOT as usize].nr == 0 {

@@ -1,0 +1,112 @@
+//! What removed groups and spikes of tasks leave behind: nothing that is needed, and no memory but a little.
+
+use crate::config::Config;
+use crate::entity::{Enqueue, TaskEntity};
+use crate::node::KEPT;
+use crate::tree::GroupTree;
+use crate::units::{CpuId, Nanos};
+use crate::weight::Weight;
+use crate::{Limit, RunQueue};
+
+const MS: u64 = 1_000_000;
+
+fn task() -> TaskEntity {
+    TaskEntity::new(Weight::DEFAULT, None)
+}
+
+/// A hundred thousand groups that had a task each, and are removed.
+#[test]
+fn a_hundred_thousand_removed_groups_leave_no_memory() {
+    let tree = GroupTree::new(Config::new(1));
+    let mut queue: RunQueue<Box<u32>> = RunQueue::new(&tree, CpuId(0));
+    let now = Nanos(MS);
+    for count in [100_000_usize, 20_000] {
+        let groups: Vec<_> = (0..count)
+            .map(|number| tree.create(&tree.root(), &format!("g{number}")).unwrap())
+            .collect();
+        for group in &groups {
+            queue.enqueue(group, task(), Box::new(0), Enqueue::New, now);
+        }
+        let high = (queue.node_bytes(), queue.timeline_bytes());
+        assert!(high.0 > 2 * count * 64 && high.1 > count * 512, "{high:?}");
+        while let Some(handle) = queue.pick(now) {
+            drop(handle);
+            queue.put_prev_exit(now);
+        }
+        for group in &groups {
+            tree.remove(group).unwrap();
+        }
+        // The CPU follows the removals at its next task.
+        let root = tree.root();
+        queue.enqueue(&root, task(), Box::new(0), Enqueue::New, now);
+        queue.check().unwrap();
+        drop(queue.pick(now));
+        queue.put_prev_exit(now);
+        let left = (queue.node_bytes(), queue.timeline_bytes());
+        // Four times the places that are kept; the ids of groups, four bytes each, are used again.
+        assert!(left.0 <= 4 * KEPT * (64 + 4), "nodes: {left:?}");
+        let ids = 4 * 100_001;
+        assert!(left.1 <= KEPT * 2_048 + ids, "timelines: {left:?}");
+    }
+}
+
+/// A spike of tasks in one group, and one that stays.
+#[test]
+fn a_spike_of_tasks_leaves_no_memory() {
+    let tree = GroupTree::new(Config::new(1));
+    let mut queue: RunQueue<Box<u32>> = RunQueue::new(&tree, CpuId(0));
+    let group = tree.create(&tree.root(), "g").unwrap();
+    let now = Nanos(MS);
+    queue.enqueue(&group, task(), Box::new(0), Enqueue::New, now);
+    for _ in 0..3 {
+        for number in 1..=100_000 {
+            queue.enqueue(&group, task(), Box::new(number), Enqueue::New, now);
+        }
+        let mut left = Vec::new();
+        queue.drain_where(None, &mut |handle| **handle != 0, now, &mut left);
+        assert_eq!(left.len(), 100_000);
+        queue.check().unwrap();
+        assert!(queue.node_bytes() <= 4 * KEPT * (64 + 4));
+    }
+    assert_eq!(queue.pick(now).as_deref(), Some(&0));
+}
+
+/// A task comes into a group at the moment of its removal, and a limit keeps it back. The group above is removed, too, and has
+/// nothing runnable: its timeline is needed all the same, when the task is let go.
+#[test]
+fn a_removed_group_above_a_throttled_one_is_kept() {
+    for reused in [false, true] {
+        let tree = GroupTree::new(Config::new(1));
+        let mut queue: RunQueue<Box<u32>> = RunQueue::new(&tree, CpuId(0));
+        // The group above has the smaller id: it is looked at first.
+        let above = tree.create(&tree.root(), "above").unwrap();
+        let below = tree.create(&above, "below").unwrap();
+        let limit = Limit::new(Nanos(MS), Nanos(100 * MS));
+        below.set_limit(Some(limit), Nanos(0), &mut |_| {}).unwrap();
+        queue.enqueue(&below, task(), Box::new(7), Enqueue::New, Nanos(0));
+        let handle = queue.pick(Nanos(0)).unwrap();
+        queue.put_prev_yield(handle, Nanos(50 * MS));
+        assert!(queue.pick(Nanos(50 * MS)).is_none(), "it is throttled");
+        queue.check().unwrap();
+        tree.remove_with_tasks(&below);
+        tree.remove_with_tasks(&above);
+        if reused {
+            // Their ids and places are wanted for others.
+            for name in ["a", "b", "c"] {
+                let group = tree.create(&tree.root(), name).unwrap();
+                queue.enqueue(&group, task(), Box::new(1), Enqueue::New, Nanos(60 * MS));
+            }
+        } else {
+            let root = tree.root();
+            queue.enqueue(&root, task(), Box::new(1), Enqueue::New, Nanos(60 * MS));
+        }
+        queue.check().unwrap();
+        let mut seen = Vec::new();
+        while let Some(handle) = queue.pick(Nanos(60 * MS)) {
+            seen.push(*handle);
+            queue.put_prev_exit(Nanos(60 * MS));
+            queue.check().unwrap();
+        }
+        assert!(seen.contains(&7), "lost: {seen:?}");
+    }
+}
