@@ -114,14 +114,16 @@ where
 
 /// Runs a blocking function on this thread, as `tokio::task::block_in_place` does, without holding up other tasks: an idle virtual
 /// CPU or a stand-in takes over meanwhile, so that the function may wait for other tasks of the scheduler, of its own group too.
-/// The group pays for the CPU time of the function, not for the time it sleeps.
+/// The group pays for the CPU time of the function in full, and not for the time it sleeps, in which it holds no virtual CPU.
 ///
 /// Outside a virtual CPU, and inside another `block_in_place`, this is tokio's function.
 ///
 /// # How many at a time
-/// There are as many stand-ins as virtual CPUs. While twice as many functions as there are virtual CPUs block at the same time, no task
-/// of the scheduler runs: if all of them wait for tasks, they wait for ever. Waiting for many things at once is for `.await`, and for
-/// [`spawn_blocking`], whose threads are no virtual CPUs.
+/// A stand-in whose task blocks in place hands its virtual CPU over to another thread, as tokio's workers do, and finishes its poll
+/// without one: the group pays by the thread's CPU clock. There may be 512 such polls, as many as tokio's pool for blocking functions has
+/// threads by default. When 512 and twice the number of virtual CPUs block at the same time, no task of the scheduler runs: if all of them
+/// wait for tasks, they wait for ever. (Functions inside an `in_group` in a task, and all under [`crate::Builder::preempt`], hand
+/// nothing over.) Each is a thread: waiting for many things at once is for `.await`.
 ///
 /// # Panics
 /// As tokio's: on a current-thread runtime.
@@ -133,12 +135,18 @@ where
     let Some((shared, index)) = local::block() else {
         return tokio::task::block_in_place(function);
     };
-    let started = shared.now();
     let me = &shared.vcpus[index];
-    me.blocked.store(true, Ordering::Relaxed);
     if let Some(left) = me.next.take() {
         shared.publish_local(index, Arrival::from_slot(left), true);
     }
+    if vcpu::hand_over(&shared, index) {
+        drop(shared);
+        let _end = OnDrop(local::function_returned);
+        return tokio::task::block_in_place(function);
+    }
+    let started = shared.now();
+    me.blocked.store(true, Ordering::Relaxed);
+    let pass = local::lend_pass(&shared);
     // Who idles serves what this poll leaves and wakes, and the watch brings a stand-in should that not do.
     let work = shared.has_work(index);
     if shared.idle.load(Ordering::Relaxed) == 0 || work && !shared.kick_idle() {
@@ -148,6 +156,10 @@ where
     let _end = OnDrop(|| {
         me.blocked.store(false, Ordering::Relaxed);
         local::unblock();
+        if pass {
+            shared.host_end.resume_poll();
+            local::hold_pass(&shared);
+        }
         // The meter bills what the thread did; the rest of the time it was not there.
         let billed = meter.as_mut().and_then(|meter| meter.leave().ok());
         let billed = billed.map_or(Nanos::ZERO, |time| {

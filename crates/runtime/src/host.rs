@@ -40,6 +40,9 @@ pub(crate) trait Host: Send + Sync {
     /// turn of its I/O and timer driver.
     fn defer(&self, context: &mut Context<'_>);
 
+    /// It polls only while somebody is inside its `block_on`.
+    fn is_driven_by_hand(&self) -> bool;
+
     /// Number of threads on which it polls.
     fn workers(&self) -> usize;
 
@@ -145,12 +148,17 @@ impl Host for TokioHost {
         }
     }
 
+    fn is_driven_by_hand(&self) -> bool {
+        self.handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread
+    }
+
     fn workers(&self) -> usize {
         self.metrics.num_workers()
     }
 
     fn alive_tasks(&self) -> usize {
-        let bell = usize::from(self.bell.is_some());
-        self.metrics.num_alive_tasks().saturating_sub(bell)
+        // The other one is the guard of `host_end`.
+        let own = 1 + usize::from(self.bell.is_some());
+        self.metrics.num_alive_tasks().saturating_sub(own)
     }
 }

@@ -74,6 +74,8 @@ mod group;
 mod histogram;
 #[cfg(not(loom))]
 mod host;
+#[cfg(not(loom))]
+mod host_end;
 #[cfg(all(feature = "hyper", not(loom)))]
 pub mod hyper;
 #[cfg(not(loom))]

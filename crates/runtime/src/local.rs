@@ -8,6 +8,7 @@
 //! get stuck: its wake-ups never use the slot.
 //! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
 
+mod bearing;
 mod show;
 mod spawner;
 mod wrap;
@@ -27,7 +28,12 @@ use crate::meter::{self, Meter};
 use crate::shared::Shared;
 use crate::task::Put;
 use crate::task_context::Task;
+use crate::vcpu::Bearing;
 
+pub(crate) use self::bearing::{
+    bear, function_returned, hold_pass, is_wrapped, leave_vcpu, lend_pass, return_pass,
+    take_bearing,
+};
 pub(crate) use self::show::{show_own_task_time, show_own_time};
 pub(crate) use self::spawner::with_spawner;
 use self::spawner::{NO_POLL, epoch};
@@ -84,6 +90,10 @@ pub(crate) struct Local {
     stolen: Cell<Option<Stolen>>,
     /// The groups that the thread is metered for, while nothing above bills for itself.
     meter: meter::Slot,
+    /// The poll in progress is counted in [`Shared::host_end`].
+    pass: Cell<bool>,
+    /// What is left here of a poll that has handed over its virtual CPU.
+    bearing: RefCell<Option<Bearing>>,
 }
 
 impl Local {
@@ -110,6 +120,8 @@ impl Local {
             reference: Cell::new(None),
             stolen: Cell::new(None),
             meter: Cell::new(None),
+            pass: Cell::new(false),
+            bearing: RefCell::new(None),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::error::{BuildError, Error, MAX_VCPUS};
 use crate::gates;
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
+use crate::host_end;
 use crate::loss::Losses;
 use crate::preempt::{self, Preempt, PreemptStats, Preempting};
 use crate::shared::Shared;
@@ -175,8 +176,8 @@ impl Builder {
         if shared.preempt.is_some() {
             preempt::start_watch(&shared)
                 .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
-            preempt::watch_host(&shared, &handle);
         }
+        host_end::watch(&shared, &handle);
         for index in 0..regular {
             shared
                 .host

@@ -38,6 +38,7 @@ use crate::event_log::EventLog;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::host::Host;
+use crate::host_end::HostEnd;
 use crate::inbox::{Arrival, Inbox};
 use crate::kills::Kills;
 use crate::last_rites::LastRites;
@@ -49,6 +50,7 @@ use crate::scheduler::Handles;
 use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
 use crate::tick::TickControl;
+use crate::vcpu::HandedOver;
 use crate::watch::{SPARE_AFTER, STUCK};
 
 /// Spawns are accepted.
@@ -112,8 +114,12 @@ pub(crate) struct Shared {
     live: CachePadded<AtomicUsize>,
     /// Futures of virtual CPUs that are still held: by the host, or by the thread of a stand-in.
     futures: AtomicUsize,
-    /// Of these, the regular ones: without any, the host has gone.
-    hosted: AtomicUsize,
+    /// What stand-ins know of the end of the host's runtime.
+    pub(crate) host_end: HostEnd,
+    /// Polls that block in place and have handed over their virtual CPU.
+    pub(crate) handed_over: HandedOver,
+    /// The host runs only while somebody is inside its `block_on`: a current-thread runtime.
+    by_hand: bool,
     /// Handles that users hold; with none and no live task the virtual CPUs end.
     pub(crate) handle_count: AtomicUsize,
     next_home: AtomicUsize,
@@ -203,7 +209,9 @@ impl Shared {
             phase: AtomicU8::new(OPEN),
             live: CachePadded::new(AtomicUsize::new(0)),
             futures: AtomicUsize::new(regular),
-            hosted: AtomicUsize::new(regular),
+            host_end: HostEnd::default(),
+            handed_over: HandedOver::default(),
+            by_hand: host.is_driven_by_hand(),
             handle_count: AtomicUsize::new(0),
             next_home: AtomicUsize::new(0),
             ended: tokio::sync::Notify::new(),
@@ -379,10 +387,10 @@ impl Shared {
         }
     }
 
-    /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], or has
-    /// waited that long for the host to poll it.
+    /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], has
+    /// waited that long for the host to poll it, or went with the host's runtime.
     pub(crate) fn is_stuck(&self, vcpu: usize, now: Nanos) -> bool {
-        self.is_stuck_for(vcpu, STUCK, now)
+        self.is_stuck_for(vcpu, STUCK, now) || self.is_gone(vcpu)
     }
 
     fn is_stuck_for(&self, vcpu: usize, time: Nanos, now: Nanos) -> bool {
@@ -394,6 +402,11 @@ impl Shared {
         vcpu.blocked.load(Ordering::Relaxed)
             || reached(&vcpu.polling_since)
             || reached(&vcpu.absent)
+    }
+
+    /// Whether a regular virtual CPU has ended, or went with the host's runtime.
+    fn is_gone(&self, vcpu: usize) -> bool {
+        vcpu < self.regular && !self.vcpus[vcpu].online.load(Ordering::Relaxed)
     }
 
     /// Whether a virtual CPU is stuck without use of a processor: its poll said so, or was seen to sleep in the kernel.
@@ -416,13 +429,24 @@ impl Shared {
     }
 
     /// How many stand-ins there should be: one for each virtual CPU that blocks, whose processor is free then; and one spare when
-    /// every regular one has been stuck for [`SPARE_AFTER`].
+    /// every regular one has been stuck for [`SPARE_AFTER`]. None while nobody drives the host. Those that went with the host's
+    /// runtime are missed only by polls that block: what is left is dropped with the last virtual CPU otherwise.
     pub(crate) fn stand_ins_wanted(&self, now: Nanos) -> usize {
+        if !self.is_driven() {
+            return 0;
+        }
         let blocked = (0..self.vcpus.len())
             .filter(|vcpu| self.is_blocked(*vcpu))
             .count();
-        let spare = (0..self.regular)
-            .all(|vcpu| self.is_blocked(vcpu) || self.is_stuck_for(vcpu, SPARE_AFTER, now));
+        let missed = blocked > 0 || self.handed_over.any();
+        // What the end of the host's runtime keeps from its turns is about to go, and what waits goes with it.
+        let lasting = missed || !self.host_end.is_ending();
+        let spare = lasting
+            && (0..self.regular).all(|vcpu| {
+                self.is_blocked(vcpu)
+                    || self.is_stuck_for(vcpu, SPARE_AFTER, now)
+                    || missed && self.is_gone(vcpu)
+            });
         (blocked + usize::from(spare)).min(self.regular)
     }
 
@@ -435,9 +459,13 @@ impl Shared {
         })
     }
 
-    /// The host has dropped all virtual CPUs: its runtime is shutting down, and stand-ins must end, too.
-    pub(crate) fn host_is_gone(&self) -> bool {
-        self.hosted.load(Ordering::Acquire) == 0
+    /// Whether the host's runtime runs: a multi-thread one does, a current-thread one is known to while a regular virtual CPU is in a
+    /// poll. (It may be that its thread is in another task; from outside that looks as if its `block_on` had returned.) One that
+    /// ends counts as driven, for what is left to be dropped.
+    pub(crate) fn is_driven(&self) -> bool {
+        let polls =
+            |vcpu: &CachePadded<VcpuShared>| vcpu.polling_since.load(Ordering::Relaxed) != 0;
+        !self.by_hand || self.vcpus[..self.regular].iter().any(polls) || self.host_end.is_ending()
     }
 
     /// Wakes one virtual CPU if it sleeps; work for it must be visible already.
@@ -578,20 +606,25 @@ impl Shared {
             .collect()
     }
 
-    /// One more future of a virtual CPU exists.
-    pub(crate) fn future_began(&self) {
-        self.futures.fetch_add(1, Ordering::AcqRel);
+    /// One more future of a virtual CPU exists; false, and none may be made, once the last one has gone.
+    pub(crate) fn future_began(&self) -> bool {
+        let one_more = |count: usize| (count > 0).then_some(count + 1);
+        let began = self
+            .futures
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        began.is_ok()
     }
 
     /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).
     pub(crate) fn future_ended(&self, vcpu: usize) {
         self.vcpus[vcpu].online.store(false, Ordering::Release);
         self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
-        let last_hosted = vcpu < self.regular && self.hosted.fetch_sub(1, Ordering::AcqRel) == 1;
+        self.future_gone();
+    }
+
+    /// A future of a virtual CPU is gone, or what had a share in their number: with the last one the scheduler ends.
+    pub(crate) fn future_gone(&self) {
         if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
-            if last_hosted {
-                self.wake_everybody();
-            }
             return;
         }
         // Before anybody can find the phase or an inbox closed: what comes from here on is brought to this thread.

@@ -1,9 +1,9 @@
 //! Threads for stand-ins: a virtual CPU that comes because the others are stuck must not wait for one of the host's workers, which
 //! may be what they are stuck on.
 //!
-//! At most one thread a stand-in, named `quotient-stand-in`; each polls one virtual CPU at a time, inside the user's tokio runtime
-//! (its timers, its I/O, `tokio::spawn`), until that has ended, then waits [`LINGER`] for another and ends. So a program in which
-//! nothing ever gets stuck has none.
+//! At most one thread a stand-in, named `quotient-stand-in`, and one for each poll that has handed its virtual CPU over
+//! (`vcpu::successor`); each polls one virtual CPU at a time, inside the user's tokio runtime (its timers, its I/O, `tokio::spawn`), until
+//! that has ended or gone to another, then waits [`LINGER`] for another and ends. So a program in which nothing ever gets stuck has none.
 //!
 //! The queue's lock is held for a few instructions, never while a virtual CPU is polled.
 
@@ -36,7 +36,8 @@ impl std::fmt::Debug for Job {
     }
 }
 
-/// The threads of one scheduler. Bounded by its slots for stand-ins: there is never more than one future of each.
+/// The threads of one scheduler. Bounded by its slots for stand-ins, of each of which there is one future, and by the polls that may be
+/// handed over at a time.
 #[derive(Debug, Default)]
 pub(crate) struct StandInThreads {
     state: Mutex<State>,

@@ -155,6 +155,12 @@ impl GroupCpu {
         }
     }
 
+    /// The part of a poll that was over when it handed over its virtual CPU; what follows is in no figure but the task's own.
+    pub(crate) fn record_wall(&self, wall: Nanos) {
+        bump(&self.polls, 1);
+        bump(&self.wall, wall.as_nanos());
+    }
+
     /// Wall time that the host gave to somebody else.
     pub(crate) fn record_steal(&self, steal: Nanos) {
         bump(&self.steal, steal.as_nanos());

@@ -62,7 +62,11 @@ impl Unfinished {
             let task = vcpu.polling.load(Ordering::Relaxed);
             (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))
         });
-        let polls: Vec<(u64, Nanos)> = polls.collect();
+        let handed_over = shared.handed_over.list();
+        let handed_over = handed_over
+            .into_iter()
+            .map(|(task, since)| (task, now.saturating_sub(since)));
+        let polls: Vec<(u64, Nanos)> = polls.chain(handed_over).collect();
         let mut polling = Vec::new();
         for task in tasks {
             let poll = polls.iter().find(|(id, _)| *id == task.id().number());

@@ -17,7 +17,8 @@
 //! 6. A panic of user code is caught by the task module; a panic of the scheduler itself leaves queues in an unknown state and
 //!    aborts the process.
 //! 7. The own queue's lock is kept during a poll when nothing waits in the queue: a thief finds nothing in an empty queue either
-//!    way, and a conversation of two tasks saves the lock of every switch. With anything waiting it is released before the poll.
+//!    way, and a conversation of two tasks saves the lock of every switch. With anything waiting it is released before the poll, and
+//!    so it is by a stand-in, whose poll may hand the virtual CPU over (`successor`).
 //!
 //! # Sleeping
 //! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox, the inboxes of others
@@ -31,6 +32,7 @@
 mod borne;
 mod dispatch;
 mod migrate;
+mod successor;
 mod switch;
 
 use std::future::Future;
@@ -54,6 +56,7 @@ use crate::stats::GroupCpu;
 use crate::task_context::Task;
 
 pub(crate) use self::migrate::stand_in;
+pub(crate) use self::successor::{Bearing, HandedOver, hand_over};
 
 /// A poll longer than this ends the turn. Unit: nanoseconds. Default 50 us: below it, a return to the host (about 0.5 us) would cost
 /// more than 1 %; above it, waiting I/O would add up behind hogs (measured in a prototype: 1.6k against 6.5k requests a second).
@@ -80,7 +83,7 @@ enum Leave {
     Sleep,
     /// The scheduler has ended, or the stand-in is no longer needed.
     Stop,
-    /// Another thread goes on with it (see `preempt`).
+    /// Another thread goes on with it (see `preempt` and `successor`).
     Lost,
 }
 
@@ -118,6 +121,8 @@ pub(crate) struct Vcpu {
     takes_over: Option<Arc<Carrier>>,
     /// Another thread goes on with it.
     lost: bool,
+    /// That is so because its poll blocks in place: the future counts until the poll has ended.
+    handed_over: bool,
     /// Tasks that are not proxies and wait here, about: what came less what was polled and did not want to go on.
     short_tasks: usize,
 }
@@ -145,6 +150,7 @@ impl Vcpu {
             seated: false,
             takes_over: None,
             lost: false,
+            handed_over: false,
             short_tasks: 0,
         }
     }
@@ -156,7 +162,9 @@ impl Vcpu {
 
 impl Drop for Vcpu {
     fn drop(&mut self) {
-        if !self.lost {
+        if self.handed_over {
+            self.shared.future_gone();
+        } else if !self.lost {
             self.shared.future_ended(self.index);
         }
     }
@@ -241,13 +249,7 @@ impl Vcpu {
                 let refilled = shared.loads[self.index].has_unthrottles();
                 let asked = me.has_releases.load(Ordering::Relaxed);
                 let offered = || shared.has_offers(self.index, shared.now());
-                if me.inbox.len() > 0
-                    || refilled
-                    || asked
-                    || shared.may_end()
-                    || shared.host_is_gone()
-                    || offered()
-                {
+                if me.inbox.len() > 0 || refilled || asked || shared.may_end() || offered() {
                     me.park.cancel_sleep();
                     shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
                     context.waker().wake_by_ref();
@@ -313,7 +315,7 @@ impl Vcpu {
                 continue;
             };
             // Rule 7: an empty queue has nothing to steal.
-            held = (is_empty(&queue) && !self.preempting).then_some(queue);
+            held = (is_empty(&queue) && !self.preempting && !self.is_stand_in()).then_some(queue);
             let poll_started = now;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
@@ -358,7 +360,7 @@ impl Vcpu {
             self.last_balance = now;
             self.pull(shared, Reason::Periodic, now);
         }
-        if shared.may_end() || shared.phase() == CLOSED || shared.host_is_gone() {
+        if shared.may_end() || shared.phase() == CLOSED {
             return Leave::Stop;
         }
         if self.is_stand_in() && self.index - shared.regular >= shared.stand_ins_wanted(now) {

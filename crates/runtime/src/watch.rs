@@ -16,6 +16,8 @@
 //!    for [`SPARE_AFTER`]. A spare competes with long polls for processors by the operating system's rules, not by weights: hence
 //!    the delay, and only one.
 //!
+//! Nobody comes for a current-thread runtime whose thread is not in a poll of ours: it cannot be told from one that is not driven.
+//!
 //! Work is whatever waits in slot, inbox or queue, budget that waits in the mailbox, and places that are to be given back: all that
 //! [`Shared::has_work`] counts. What is seen here is a hint; those who are woken look again under the proper locks.
 

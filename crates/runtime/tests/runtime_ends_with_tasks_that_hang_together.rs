@@ -152,3 +152,57 @@ fn shutdown_waits_for_the_destructors_of_a_dropped_runtime() {
     ending.join().unwrap();
     assert!(over, "a destructor was still running");
 }
+
+/// A poll blocks in place for what only the destructor of another task will bring; with as many such polls as `extra` beyond the
+/// virtual CPUs, some without one. The runtime waits for them, as tokio does, and ends.
+fn ends_with_polls_that_wait_for_destructors(workers: usize, extra: usize) {
+    for _ in 0..common::repetitions() {
+        let runtime = common::runtime(workers);
+        let (scheduler, group) = {
+            let _inside = runtime.enter();
+            scheduler(workers)
+        };
+        let polls = workers + extra;
+        let (begun, has_begun) = mpsc::channel();
+        for _ in 0..polls {
+            let (sender, receiver) = mpsc::channel::<()>();
+            let begun = begun.clone();
+            drop(group.spawn(async move {
+                let _never_sends = sender;
+                pending::<()>().await;
+            }));
+            drop(group.spawn(async move {
+                quotient::block_in_place(|| {
+                    begun.send(()).unwrap();
+                    receiver.recv().unwrap_err();
+                });
+            }));
+        }
+        for _ in 0..polls {
+            has_begun.recv_timeout(LONG).unwrap();
+        }
+        let (done, is_done) = mpsc::channel();
+        let ending = std::thread::spawn(move || {
+            drop(runtime);
+            done.send(()).unwrap();
+        });
+        is_done
+            .recv_timeout(LONG)
+            .expect("the runtime waits for polls that wait for destructors");
+        ending.join().unwrap();
+        common::runtime(1).block_on(common::guarded(scheduler.shutdown()));
+        assert_eq!(scheduler.tasks(), 0);
+    }
+}
+
+#[test]
+fn a_poll_that_blocks_in_place_waits_for_a_destructor() {
+    ends_with_polls_that_wait_for_destructors(1, 0);
+    ends_with_polls_that_wait_for_destructors(2, 0);
+}
+
+#[test]
+fn a_poll_without_a_virtual_cpu_waits_for_a_destructor() {
+    ends_with_polls_that_wait_for_destructors(1, 3);
+    ends_with_polls_that_wait_for_destructors(2, 5);
+}

@@ -78,7 +78,7 @@ use quotient_pause::Pauser;
 pub(crate) use self::carrier::{Carrier, Outcome, current};
 pub(crate) use self::nap::Nap;
 use self::pool::Pool;
-pub(crate) use self::pool::{PoolHost, watch_host};
+pub(crate) use self::pool::PoolHost;
 pub use self::settings::{Preempt, PreemptStats};
 use self::watch::WatchState;
 pub(crate) use self::watch::start as start_watch;

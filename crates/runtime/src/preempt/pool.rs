@@ -10,7 +10,7 @@ use quotient_pause::Pauser;
 use super::carrier::{Carrier, set_current};
 use super::lock;
 use crate::host::{Host, TokioHost, VcpuFuture};
-use crate::shared::{CLOSED, Shared};
+use crate::shared::Shared;
 use crate::vcpu::Vcpu;
 
 /// Idle threads beyond this end. Unit: threads. More than a burst of long polls on a few virtual CPUs takes at once.
@@ -225,6 +225,10 @@ impl Host for PoolHost {
         self.tokio.close();
     }
 
+    fn is_driven_by_hand(&self) -> bool {
+        false
+    }
+
     fn workers(&self) -> usize {
         self.tokio.workers()
     }
@@ -237,28 +241,4 @@ impl Host for PoolHost {
     fn alive_tasks(&self) -> usize {
         self.tokio.alive_tasks()
     }
-}
-
-/// Lets the scheduler end when its tokio runtime does: the threads of the pool are not the runtime's, so nobody drops their futures.
-pub(crate) fn watch_host(shared: &Arc<Shared>, handle: &tokio::runtime::Handle) {
-    struct Gone(Arc<Shared>);
-    impl Drop for Gone {
-        fn drop(&mut self) {
-            if self.0.phase() != CLOSED {
-                self.0.close();
-            }
-        }
-    }
-    let guard = Gone(shared.clone());
-    drop(handle.spawn(async move {
-        let shared = &guard.0;
-        loop {
-            let mut ended = std::pin::pin!(shared.ended.notified());
-            ended.as_mut().enable();
-            if shared.phase() == CLOSED {
-                return;
-            }
-            ended.await;
-        }
-    }));
 }

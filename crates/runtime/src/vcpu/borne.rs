@@ -188,7 +188,6 @@ impl Vcpu {
             me.inbox.len() > 0
                 || bearer.is_finished()
                 || shared.may_end()
-                || shared.host_is_gone()
                 || me.has_releases.load(Ordering::Relaxed)
                 || shared.loads[self.index].has_unthrottles()
                 || shared.phase() == crate::shared::CLOSED

@@ -14,7 +14,7 @@ use crate::cpu_clock::OwnTime;
 use crate::defer::was_deferred;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
-use crate::local::{Entered, PollNotes};
+use crate::local::{self, Entered, PollNotes};
 use crate::shared::{Shared, VcpuShared};
 use crate::task::Polled;
 use crate::task_context::{Owned, Task, TaskContext};
@@ -72,21 +72,63 @@ impl Vcpu {
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        let polled = {
-            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            // Off the host's workers nothing is deferred, and the probe would wake every task.
-            let deferring = !self.is_stand_in();
-            task.poll(|waker| deferring && was_deferred(waker))
-        };
         let began = Began {
             started,
             delay,
             location,
             payer,
         };
+        if self.is_stand_in() {
+            return self.poll_as_stand_in(shared, me, entered, task, began);
+        }
+        let polled = {
+            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(was_deferred)
+        };
         self.after_poll(shared, me, entered, polled, held, began)
+    }
+
+    /// A stand-in's poll: only while the host's runtime runs, and perhaps without the virtual CPU from its middle on.
+    fn poll_as_stand_in(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        entered: &Entered,
+        task: Task,
+        began: Began,
+    ) -> (Previous, Nanos) {
+        let ending = shared.host_end.is_ending();
+        if !ending && !shared.is_driven() {
+            // Left to the host, for when it is driven again: the turn ends, and the stand-in with it.
+            me.polling_since.store(0, Ordering::Relaxed);
+            self.notes = PollNotes {
+                leave: true,
+                ..entered.end_task()
+            };
+            self.forget_deferral(entered);
+            return (Previous::Again(task), began.started);
+        }
+        let polled = if shared.host_end.begin_poll() {
+            local::hold_pass(shared);
+            // Rule 4. Off the host's workers nothing is deferred, and the probe would wake every task.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            let polled = task.poll(|_| false);
+            local::return_pass(shared);
+            polled
+        } else {
+            task.cancel();
+            Polled::Done
+        };
+        match local::take_bearing() {
+            Some(bearing) => {
+                self.settle_bearing(shared, entered, polled, bearing, &began);
+                (Previous::Lost, began.started)
+            }
+            None => self.after_poll(shared, me, entered, polled, None, began),
+        }
     }
 
     /// Books a poll that is over.

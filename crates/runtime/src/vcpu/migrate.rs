@@ -10,7 +10,7 @@ use super::Vcpu;
 use super::switch::{changes_seat, enqueue, note_choice, note_left};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::{Arrival, give_back};
-use crate::shared::{OPEN, Shared, VcpuShared, cpu_id};
+use crate::shared::{CLOSED, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
 
 /// Largest number of tasks taken from a stuck virtual CPU at once. Unit: tasks; bounds the time under its lock to some 20 us.
@@ -195,20 +195,24 @@ impl Vcpu {
 /// Starts a stand-in virtual CPU if there are fewer than wanted, or wakes one that sleeps; at most one more at a time. Called by the
 /// watch, and by a virtual CPU that is about to block in place.
 pub(crate) fn stand_in(shared: &Arc<Shared>) {
-    if shared.phase() != OPEN || shared.host_is_gone() {
+    if shared.phase() == CLOSED {
         return;
     }
     let now = shared.now();
     let wanted = shared.stand_ins_wanted(now);
     for index in (shared.regular..shared.vcpus.len()).take(wanted) {
         let vcpu = &shared.vcpus[index];
-        let started = vcpu
-            .online
-            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
-        if started {
+        // Counted before anybody can see it: from then on the inboxes are not closed for good.
+        if !vcpu.online.load(Ordering::Acquire) && shared.future_began() {
+            let started = vcpu
+                .online
+                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
+            if !started {
+                shared.future_gone();
+                return;
+            }
             vcpu.inbox.reopen();
-            shared.future_began();
             shared
                 .host
                 .spawn_stand_in(Box::pin(Vcpu::new(shared.clone(), index)));

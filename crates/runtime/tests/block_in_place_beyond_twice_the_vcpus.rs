@@ -1,0 +1,155 @@
+//! Hazard: tasks that block in place and wait for each other, more of them than virtual CPUs and stand-ins have places. Plain tokio
+//! hands a blocked worker's work to a new thread, and so must a stand-in.
+
+mod common;
+#[path = "common/repeat.rs"]
+mod repeat;
+
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use common::burn;
+use repeat::on_one_two_and_four_workers;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+/// Tasks that meet.
+const TASKS: usize = 32;
+
+#[test]
+fn tasks_meet_at_a_barrier() {
+    on_one_two_and_four_workers(|scheduler, _| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let barrier = Arc::new(Barrier::new(TASKS));
+        let meeting: Vec<_> = (0..TASKS)
+            .map(|number| {
+                let barrier = barrier.clone();
+                group.spawn(async move {
+                    for _ in 0..3 {
+                        quotient::block_in_place(|| barrier.wait());
+                        // The rest of the poll, and then another poll on a virtual CPU.
+                        tokio::task::yield_now().await;
+                    }
+                    number
+                })
+            })
+            .collect();
+        for (number, task) in meeting.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), number);
+        }
+        scheduler.shutdown().await;
+        assert_eq!(scheduler.tasks(), 0);
+    });
+}
+
+/// Each blocks for an answer of the next, and all for an actor.
+#[test]
+fn many_ask_one_actor() {
+    on_one_two_and_four_workers(|scheduler, _| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let (sender, mut questions) = mpsc::channel::<(usize, oneshot::Sender<usize>)>(1);
+        // Answers nobody before everybody has asked: all are blocked then.
+        drop(group.spawn(async move {
+            let mut waiting = Vec::new();
+            while let Some(question) = questions.recv().await {
+                waiting.push(question);
+                if waiting.len() == TASKS {
+                    for (value, reply) in waiting.drain(..) {
+                        reply.send(value + 1).unwrap();
+                    }
+                }
+            }
+        }));
+        let asking: Vec<_> = (0..TASKS)
+            .map(|value| {
+                let sender = sender.clone();
+                group.spawn(async move {
+                    quotient::block_in_place(|| {
+                        Handle::current().block_on(async {
+                            let (reply, answer) = oneshot::channel();
+                            sender.send((value, reply)).await.unwrap();
+                            answer.await.unwrap()
+                        })
+                    })
+                })
+            })
+            .collect();
+        for (value, task) in asking.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), value + 1);
+        }
+        scheduler.shutdown().await;
+    });
+}
+
+/// What they compute before, inside and after the function is the group's, whoever has a virtual CPU then; what they wait is nobody's.
+#[test]
+fn what_they_compute_is_billed_and_what_they_sleep_is_not() {
+    const PART: Duration = Duration::from_millis(1);
+    on_one_two_and_four_workers(|scheduler, _| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let barrier = Arc::new(Barrier::new(TASKS));
+        let before = Arc::new(std::sync::Mutex::new(Duration::ZERO));
+        let meeting: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let (barrier, used) = (barrier.clone(), before.clone());
+                group.spawn(async move {
+                    let start = common::time_here();
+                    burn(PART);
+                    quotient::block_in_place(|| {
+                        burn(PART);
+                        barrier.wait();
+                        burn(PART);
+                    });
+                    burn(PART);
+                    // On the same thread as in the beginning: no await lies between.
+                    *used.lock().unwrap() += common::time_here() - start;
+                })
+            })
+            .collect();
+        for task in meeting {
+            task.await.unwrap();
+        }
+        let used = *before.lock().unwrap();
+        let billed = group.cpu_time();
+        // A stretch below 500 us may be taken away by the host unseen, once a part.
+        let slack = u32::try_from(TASKS).unwrap() * PART;
+        assert!(
+            billed >= used && billed <= used + slack,
+            "used {used:?}, billed {billed:?}"
+        );
+        scheduler.shutdown().await;
+    });
+}
+
+/// A poll without a virtual CPU that does not end is named, and the shutdown waits for it, its destructors included.
+#[test]
+fn a_shutdown_names_polls_without_a_virtual_cpu() {
+    on_one_two_and_four_workers(|scheduler, workers| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let polls = 2 * workers + 2;
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        let (stop, told) = std::sync::mpsc::channel::<()>();
+        let told = Arc::new(std::sync::Mutex::new(told));
+        for _ in 0..polls {
+            let (begun, told) = (begun.clone(), told.clone());
+            drop(group.spawn(async move {
+                quotient::block_in_place(|| {
+                    begun.send(()).unwrap();
+                    let _ = told.lock().unwrap().recv();
+                });
+                std::future::pending::<()>().await;
+            }));
+        }
+        for _ in 0..polls {
+            begins.recv().await.unwrap();
+        }
+        let short = Duration::from_millis(5);
+        let unfinished = scheduler.shutdown_timeout(short).await.unwrap_err();
+        assert_eq!(unfinished.tasks, polls, "{unfinished}");
+        assert_eq!(unfinished.polling.len(), polls, "{unfinished}");
+        drop(stop);
+        scheduler.shutdown().await;
+        assert_eq!(scheduler.tasks(), 0);
+    });
+}
