@@ -106,24 +106,27 @@ fn tenants(scheduler: &Scheduler) -> usize {
 
 #[test]
 fn a_removed_tenant_comes_back_with_its_next_request() {
-    on_every_host(|vcpus| async move {
-        let (scheduler, default) = scheduler(vcpus);
-        for charge in [false, true] {
-            let layer = by_header(&scheduler, &default, 10);
-            let layer = if charge { layer.charge() } else { layer };
-            let mut service = layer.layer(Whoami::default());
-            for _ in 0..5 {
-                assert_eq!(group_of(&mut service, "a").await, "web/a");
-                scheduler
-                    .find("web/a")
-                    .unwrap()
-                    .remove(Leftover::Kill)
-                    .unwrap();
-                eventually("the name is free", || scheduler.find("web/a").is_err()).await;
-            }
+    on_every_host(comes_back);
+    common::repeatedly(comes_back);
+}
+
+async fn comes_back(vcpus: usize) {
+    let (scheduler, default) = scheduler(vcpus);
+    for charge in [false, true] {
+        let layer = by_header(&scheduler, &default, 10);
+        let layer = if charge { layer.charge() } else { layer };
+        let mut service = layer.layer(Whoami::default());
+        for _ in 0..5 {
+            assert_eq!(group_of(&mut service, "a").await, "web/a");
+            scheduler
+                .find("web/a")
+                .unwrap()
+                .remove(Leftover::Kill)
+                .unwrap();
+            eventually("the name is free", || scheduler.find("web/a").is_err()).await;
         }
-        scheduler.shutdown().await;
-    });
+    }
+    scheduler.shutdown().await;
 }
 
 #[test]

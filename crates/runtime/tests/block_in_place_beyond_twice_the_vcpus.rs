@@ -2,20 +2,37 @@
 //! hands a blocked worker's work to a new thread, and so must a stand-in.
 
 mod common;
-#[path = "common/repeat.rs"]
-mod repeat;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use common::burn;
-use repeat::on_one_two_and_four_workers;
+use common::{burn, repeatedly};
+use quotient::Scheduler;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 /// Tasks that meet.
 const TASKS: usize = 32;
+
+/// Runs `case` on 1, 2 and 4 virtual CPUs, several times.
+fn on_one_two_and_four_workers<F, C>(case: C)
+where
+    C: Fn(Scheduler, usize) -> F,
+    F: Future<Output = ()>,
+{
+    let case = &case;
+    repeatedly(|workers| async move {
+        let scheduler = Scheduler::builder().vcpus(workers).build().unwrap();
+        let bounded = tokio::time::timeout(Duration::from_secs(30), case(scheduler, workers));
+        if bounded.await.is_err() {
+            // Without waiting for what hangs.
+            eprintln!("hangs on {workers} workers");
+            std::process::exit(101);
+        }
+    });
+}
 
 #[test]
 fn tasks_meet_at_a_barrier() {
@@ -112,10 +129,12 @@ fn what_they_compute_is_billed_and_what_they_sleep_is_not() {
         }
         let used = *before.lock().unwrap();
         let billed = group.cpu_time();
-        // A stretch below 500 us may be taken away by the host unseen, once a part.
-        let slack = u32::try_from(TASKS).unwrap() * PART;
+        // Above: a stretch below 500 us may be taken away by the host unseen, once a part. Below: what handing over takes itself, some
+        // 15 us, is nobody's; any part that is not billed misses more.
+        let tasks = u32::try_from(TASKS).unwrap();
+        let (above, below) = (tasks * PART, tasks * PART / 4);
         assert!(
-            billed >= used && billed <= used + slack,
+            billed + below >= used && billed <= used + above,
             "used {used:?}, billed {billed:?}"
         );
         scheduler.shutdown().await;

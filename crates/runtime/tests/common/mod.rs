@@ -1,6 +1,9 @@
 //! Hosts that every behaviour is tested on.
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "load.rs"]
+mod load;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,8 +98,10 @@ pub fn time_here() -> Duration {
     START.get_or_init(Instant::now).elapsed()
 }
 
-/// How often each test of an interleaving is repeated: 5 times, or as `QUOTIENT_REPEAT` says.
+/// How often each test of an interleaving is repeated: 5 times, or as `QUOTIENT_REPEAT` says; beside busy threads if `QUOTIENT_LOAD`
+/// says how many.
 pub fn repetitions() -> usize {
+    load::begin();
     let wanted = std::env::var("QUOTIENT_REPEAT").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(5)
 }

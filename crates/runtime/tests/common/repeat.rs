@@ -1,11 +1,15 @@
 //! How often a test of a race is repeated.
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "load.rs"]
+mod load;
+
 use std::future::Future;
 use std::time::Duration;
 
-/// 5 times, or as often as `QUOTIENT_REPEAT` says.
+/// 5 times, or as often as `QUOTIENT_REPEAT` says; beside busy threads if `QUOTIENT_LOAD` says how many.
 pub fn repeats() -> usize {
+    load::begin();
     std::env::var("QUOTIENT_REPEAT")
         .ok()
         .and_then(|text| text.parse().ok())
