@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use quotient::{Group, Scheduler};
 use quotient_core::{Limit, Nanos};
-use quotient_sim::advise::{Interval, Prediction, Subject, Sweep, Target, advise};
+use quotient_sim::advise::{Interval, Prediction, Subject, Sweep, Target, Work, advise};
 use quotient_sim::batch::Control;
-use quotient_sim::replay::{Loop, Recording};
+use quotient_sim::replay::{Loop, Recording, Selection};
 use quotient_sim::{Machine, Plan, Random};
 use quotient_trace::JsonLines;
 use serde::Serialize;
@@ -148,9 +148,14 @@ fn limits() -> impl Iterator<Item = Limit> {
 /// The sweep of `quotient advise` over the recorded service, for the limits that are tried.
 fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
     let mut input = log;
-    let mut recording =
+    let whole =
         Recording::read(&mut input).map_err(Problem::during("the service's own recording"))?;
-    if !recording.keep_group("service") {
+    let service = Selection {
+        groups: vec!["service".into()],
+        ..Selection::default()
+    };
+    let (recording, _) = whole.split(&service);
+    if recording.tasks() == 0 {
         return Err(Problem::Broken("no request was recorded".into()));
     }
     let plan = |_: u32, seed: u64| {
@@ -165,10 +170,12 @@ fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
         plan: &plan,
         group: 0,
         meter: 0,
+        work: Work::Time,
     };
     let target = Target {
         throttled_permille: 1000,
         added_p99: Nanos::MAX,
+        done_permille: 0,
     };
     let mut predictions = Vec::new();
     for (share, period) in TRIED {

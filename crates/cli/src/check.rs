@@ -1,6 +1,5 @@
 //! `quotient check`: the invariants on a recorded trace.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use quotient_trace::{Amount, Item, Limit};
 use serde::Serialize;
 
 use crate::convert::input::{From, Input};
-use crate::failure::Failure;
+use crate::failure::{Failure, print};
 
 /// Clocks of two CPUs may seem this far apart in a text trace, which rounds to microseconds.
 const TEXT_SKEW_US: u64 = 10;
@@ -55,7 +54,7 @@ struct Answer<'a> {
 /// Checks.
 ///
 /// # Errors
-/// `Run` if the trace cannot be read or breaks a rule, `Usage` if it cannot be opened, `Interrupted`.
+/// `Run` if the trace breaks a rule, `Unreadable` if it is no trace, `Usage` if it cannot be opened, `Interrupted`.
 pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let mut input = Input::open(&arguments.input, arguments.from)?;
     let skew_us = arguments
@@ -88,9 +87,7 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     } else {
         report(&name, &findings)
     };
-    io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::during("cannot write to standard output"))?;
+    print(&text)?;
     if findings.is_clean() {
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! `quotient diff`: two traces side by side, such as a simulated run and the recorded one.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
@@ -8,7 +7,7 @@ use quotient_trace::{Comparison, Figures, Metric, Statistics, compare};
 use serde::Serialize;
 
 use crate::convert::input::Input;
-use crate::failure::Failure;
+use crate::failure::{Failure, print};
 
 /// What `quotient diff` takes.
 #[derive(Debug, Clone, Args)]
@@ -38,7 +37,7 @@ struct Answer<'a> {
 /// Compares.
 ///
 /// # Errors
-/// `Usage` for a file that cannot be opened, `Run` for one that cannot be read, `Interrupted`.
+/// `Usage` for a file that cannot be opened, `Unreadable` for one that is no trace, `Interrupted`.
 pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let mut comparison = compare(&figures(&arguments.a)?, &figures(&arguments.b)?);
     let is_kept = |row: &Metric| {
@@ -58,9 +57,7 @@ pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     } else {
         format!("a: {a}\nb: {b}\n\n{}", table(&comparison))
     };
-    io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::during("cannot write to standard output"))
+    print(&text)
 }
 
 fn figures(path: &Path) -> Result<Figures, Failure> {

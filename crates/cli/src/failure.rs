@@ -1,6 +1,7 @@
 //! Why a command ended without doing its job, and the exit code that says so.
 
 use std::fmt;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Why a command failed.
@@ -8,8 +9,12 @@ use std::process::ExitCode;
 pub enum Failure {
     /// An argument that parsed but cannot be used, such as a folder that cannot be written. Exit code 2, as clap's.
     Usage(String),
-    /// Something broke while the command ran. Exit code 1.
+    /// Something broke while the command ran, or what it was to check is broken. Exit code 1.
     Run(String),
+    /// The input is not what it should be, so nothing can be said of it. Exit code 3.
+    Unreadable(String),
+    /// Nobody reads what the command prints any more (`| head`). Exit code 141, as a shell reports it; no message.
+    Closed,
     /// Ctrl-C or a termination signal. Exit code 130, as a shell reports it.
     Interrupted,
 }
@@ -20,6 +25,8 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Run(_) => ExitCode::from(1),
+            Self::Unreadable(_) => ExitCode::from(3),
+            Self::Closed => ExitCode::from(141),
             Self::Interrupted => ExitCode::from(130),
         }
     }
@@ -28,13 +35,36 @@ impl Failure {
     pub fn during<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Self {
         move |error| Self::Run(format!("{what}: {error}"))
     }
+
+    /// The same for input that cannot be read.
+    pub fn reading<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Unreadable(format!("{what}: {error}"))
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(message) | Self::Run(message) => formatter.write_str(message),
+            Self::Usage(message) | Self::Run(message) | Self::Unreadable(message) => {
+                formatter.write_str(message)
+            }
+            Self::Closed => formatter.write_str("nobody reads the output any more"),
             Self::Interrupted => formatter.write_str("interrupted; nothing is left running"),
         }
     }
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// `Closed` when nobody reads it any more, `Run` for any other reason.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    let written = output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush());
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::Closed,
+        _ => Failure::Run(format!("cannot write to standard output: {error}")),
+    })
 }

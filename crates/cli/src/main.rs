@@ -22,7 +22,9 @@ fn main() -> ExitCode {
     match cli::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("quotient: {failure}");
+            if !matches!(failure, failure::Failure::Closed) {
+                eprintln!("quotient: {failure}");
+            }
             failure.exit_code()
         }
     }

@@ -90,7 +90,7 @@ fn bad_input_is_an_error_with_line_and_column_and_leaves_no_file() {
     .expect("our own folder");
     let out = folder.file("out.jsonl");
     let output = quotient(&["convert", &bad, &out]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(
         stderr(&output).contains("line 2, column"),
         "{}",
@@ -109,7 +109,7 @@ fn bad_input_is_an_error_with_line_and_column_and_leaves_no_file() {
         let file = folder.file(name);
         std::fs::write(&file, text).expect("our own folder");
         let output = quotient(&["check", &file]);
-        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert_eq!(output.status.code(), Some(3), "{name}");
         assert!(
             stderr(&output).contains(words),
             "{name}: {}",

@@ -84,7 +84,7 @@ pub struct Prediction {
     pub added_p50_ns: Interval,
     /// What it adds to the 99th percentile, ns.
     pub added_p99_ns: Interval,
-    /// Part of the work that is done in the same time.
+    /// Part of the work that is done in the same time; see [`Subject::work`].
     pub done_ratio: Interval,
     /// Whether it keeps what was asked for.
     pub is_harmless: bool,
@@ -97,6 +97,8 @@ pub struct Target {
     pub throttled_permille: u64,
     /// Most added to the 99th percentile.
     pub added_p99: Nanos,
+    /// Least part of the work that is done, in thousandths. A limit under which little is done adds little to p99.
+    pub done_permille: u64,
 }
 
 /// The whole answer.
@@ -116,6 +118,7 @@ pub struct Advice {
 
 /// What is asked about: a plan for a number of threads (0: as it is) and a seed, the group to limit, and the meter by
 /// which harm is measured.
+#[derive(Clone, Copy)]
 pub struct Subject<'a> {
     /// Makes the plan, without the limit.
     pub plan: &'a (dyn Fn(u32, u64) -> Plan + Sync),
@@ -123,6 +126,17 @@ pub struct Subject<'a> {
     pub group: usize,
     /// Index of the meter in the plan.
     pub meter: usize,
+    /// What counts as done.
+    pub work: Work,
+}
+
+/// What counts as work that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// CPU time of the group: right for recordings, whose bursts may be of any length.
+    Time,
+    /// Laps of the meter: right where the group also has work that nobody waits for.
+    Laps,
 }
 
 #[derive(Clone, Copy)]
@@ -238,11 +252,15 @@ fn compare(
     let added_p50_ns = over(&|free, tried| meter(tried).p50_ns as f64 - meter(free).p50_ns as f64);
     let added_p99_ns = over(&|free, tried| meter(tried).p99_ns as f64 - meter(free).p99_ns as f64);
     let done_ratio = over(&|free, tried| {
-        let done = |outcome: &Outcome| outcome.meters[subject.meter].done;
+        let done = |outcome: &Outcome| match subject.work {
+            Work::Time => outcome.groups[subject.group + 1].usage_ns,
+            Work::Laps => outcome.meters[subject.meter].done,
+        };
         done(tried) as f64 / done(free).max(1) as f64
     });
     let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
-        && added_p99_ns.high <= target.added_p99.0 as f64;
+        && added_p99_ns.high <= target.added_p99.0 as f64
+        && done_ratio.low * 1000.0 >= target.done_permille as f64;
     Prediction {
         quota_ns: limit.quota.0,
         period_ns: limit.period.0,
@@ -305,11 +323,13 @@ mod tests {
             plan: &service,
             group: 0,
             meter: 0,
+            work: Work::Laps,
         };
         let sweep = Sweep::around(250);
         let target = Target {
             throttled_permille: 50,
             added_p99: Nanos::from_millis(5),
+            done_permille: 950,
         };
         let control = Control::default();
         let advice = advise(&subject, &sweep, target, 2, &control).unwrap();
@@ -324,6 +344,29 @@ mod tests {
         // The same on one thread: results do not depend on who computes them.
         let again = super::advise(&subject, &sweep, target, 1, &control).unwrap();
         assert_eq!(advice, again);
+    }
+
+    #[test]
+    fn a_limit_under_which_nothing_is_done_is_not_harmless() {
+        // Who has no answer is no part of a percentile: nothing is added at p99 where nothing ends.
+        let target = Target {
+            throttled_permille: 1000,
+            added_p99: Nanos::from_secs(100),
+            done_permille: 950,
+        };
+        let sweep = Sweep {
+            cpus_permille: vec![20],
+            ..Sweep::around(250)
+        };
+        let subject = Subject {
+            plan: &service,
+            group: 0,
+            meter: 0,
+            work: Work::Time,
+        };
+        let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+        assert!(advice.predictions.iter().all(|row| !row.is_harmless));
+        assert_eq!(advice.recommended, None);
     }
 
     #[test]

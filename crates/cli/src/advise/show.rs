@@ -1,24 +1,42 @@
 //! A sweep as a table, and as a page with pictures.
 
+use std::fmt::{self, Write};
+
 use quotient_sim::advise::{Advice, Prediction, Target};
 use quotient_trace::chart;
 
 use super::Report;
 
-/// The table on standard output.
-pub(super) fn print(report: &Report<'_>, target: Target) {
+/// What a person sees.
+pub(super) fn table(report: &Report<'_>, target: Target) -> String {
+    let mut text = String::new();
+    // A string takes everything.
+    let _ = write(report, target, &mut text);
+    text
+}
+
+fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result {
     let advice = report.advice;
-    println!("{}", report.input);
+    writeln!(text, "{}", report.input)?;
     for note in report.notes {
-        println!("  {note}");
+        writeln!(text, "  {note}")?;
     }
-    println!(
-        "without a limit: {:.2} CPUs, p50 {:.2} ms, p99 {:.2} ms\n",
+    for doubt in &report.doubts.0 {
+        writeln!(text, "  DOUBT: {}", doubt.reason)?;
+    }
+    writeln!(
+        text,
+        "without a limit: {:.2} CPUs, p50 {:.2} ms, p99 {:.2} ms{}\n",
         advice.free_usage_permille as f64 / 1000.0,
         advice.free_p50_ns as f64 / 1e6,
-        advice.free_p99_ns as f64 / 1e6
-    );
-    println!(
+        advice.free_p99_ns as f64 / 1e6,
+        match report.played {
+            Some(_) => " of bursts, from a thread's wake-up to its sleep: not of requests",
+            None => "",
+        }
+    )?;
+    writeln!(
+        text,
         "{:>7} {:>7} {:>8} {:>8} {:>18} {:>10} {:>20} {:>7}",
         "cpus",
         "threads",
@@ -28,22 +46,25 @@ pub(super) fn print(report: &Report<'_>, target: Target) {
         "+p50 ms",
         "+p99 ms (low..high)",
         "done %"
-    );
+    )?;
     for (index, row) in advice.predictions.iter().enumerate() {
         let mark = match (advice.recommended == Some(index), row.is_harmless) {
             (true, _) => " <- recommended",
             (false, true) => " harmless",
             _ => "",
         };
-        println!("{}{mark}", line(row));
+        writeln!(text, "{}{mark}", line(row))?;
     }
-    println!(
-        "\nharmless: at most {} % throttled periods and {:.1} ms added at p99, with every seed",
+    writeln!(
+        text,
+        "\nharmless: at most {} % throttled periods, {:.1} ms added at p99 and at least {} % of the work done, with every seed",
         target.throttled_permille as f64 / 10.0,
-        target.added_p99.0 as f64 / 1e6
-    );
+        target.added_p99.0 as f64 / 1e6,
+        target.done_permille as f64 / 10.0
+    )?;
     match advice.recommended.map(|index| &advice.predictions[index]) {
-        Some(row) => println!(
+        Some(row) => writeln!(
+            text,
             "recommended: cpu.max \"{} {}\"{}",
             row.quota_ns / 1000,
             row.period_ns / 1000,
@@ -53,7 +74,10 @@ pub(super) fn print(report: &Report<'_>, target: Target) {
                 String::new()
             }
         ),
-        None => println!("recommended: none of these; try more CPUs (--cpus)"),
+        None if report.doubts.is_decisive() => {
+            writeln!(text, "recommended: nothing, for the reasons above")
+        }
+        None => writeln!(text, "recommended: none of these; try more CPUs (--cpus)"),
     }
 }
 
@@ -98,6 +122,9 @@ pub(super) fn page(report: &Report<'_>) -> String {
     let mut page = chart::page_start(&title, "", &title);
     for note in report.notes {
         page += &format!("<p>{}</p>\n", chart::escape(note));
+    }
+    for doubt in &report.doubts.0 {
+        page += &format!("<p><b>Doubt:</b> {}</p>\n", chart::escape(&doubt.reason));
     }
     let throttled = |row: &Prediction| {
         let ratio = row.throttled_ratio;

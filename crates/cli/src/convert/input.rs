@@ -48,7 +48,7 @@ impl Input {
     /// Opens `path`, or standard input for `-`.
     ///
     /// # Errors
-    /// `Usage` if it cannot be opened, `Run` if it is no trace.
+    /// `Usage` if it cannot be opened, `Unreadable` if it is no trace.
     pub fn open(path: &Path, from: Option<From>) -> Result<Input, Failure> {
         let name = path.display().to_string();
         let (input, size): (Box<dyn BufRead>, _) = if path == Path::new("-") {
@@ -65,7 +65,7 @@ impl Input {
         let reader = match from {
             Some(From::Ftrace | From::Perf) => Reader::new(input, Format::Text),
             Some(From::Jsonl) => Reader::new(input, Format::JsonLines),
-            None => Reader::open(input).map_err(Failure::during(&name))?,
+            None => Reader::open(input).map_err(Failure::reading(&name))?,
         };
         Ok(Input {
             reader,
@@ -91,14 +91,14 @@ impl Input {
     /// The next item.
     ///
     /// # Errors
-    /// `Run` with line and column, `Interrupted`.
+    /// `Unreadable` with line and column, `Interrupted`.
     pub fn next_item(&mut self) -> Result<Option<Item>, Failure> {
         let progress = self.reader.progress();
         if progress.events.is_multiple_of(LOOK_EVENTS) && self.look(progress).is_break() {
             return Err(Failure::Interrupted);
         }
         let name = &self.name;
-        let item = self.reader.next_item().map_err(Failure::during(name))?;
+        let item = self.reader.next_item().map_err(Failure::reading(name))?;
         if item.is_none() {
             self.clear();
         }

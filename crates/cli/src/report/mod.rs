@@ -7,7 +7,6 @@ mod svg;
 mod verdict;
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
 use std::path::Path;
 
 use quotient_trace::chart::duration;
@@ -15,7 +14,7 @@ use serde::Serialize;
 
 use self::checks::Check;
 use crate::demo::results::{Row, Series};
-use crate::failure::Failure;
+use crate::failure::{Failure, print};
 
 /// Width of what is printed for people. Unit: characters. Default 79: every terminal has them.
 const COLUMNS: usize = 79;
@@ -90,9 +89,7 @@ impl Report {
                 out.display()
             )
         };
-        io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(Failure::during("cannot write to standard output"))
+        print(&text)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `quotient sim`: runs a scenario under virtual time and compares what comes out with what is expected.
 
 pub mod progress;
+mod table;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,7 +14,7 @@ use quotient_sim::{Machine, Outcome, Plan};
 use quotient_trace::{Html, JsonLines, Perfetto};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, print};
 use progress::watched;
 
 /// What `quotient sim` takes.
@@ -125,9 +126,9 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     };
     if arguments.json {
         let text = serde_json::to_string(&report).map_err(Failure::during("cannot write JSON"))?;
-        println!("{text}");
+        print(&(text + "\n"))?;
     } else {
-        print(&report);
+        print(&table::table(&report))?;
     }
     let is_own = arguments.machine.is_none() && arguments.seed.is_none();
     if is_own && !met {
@@ -209,127 +210,9 @@ fn tell(path: &Path) {
     eprintln!("written: {}", path.display());
 }
 
-fn print(report: &Report<'_>) {
-    println!("{}", report.scenario);
-    if !report.about.is_empty() {
-        println!("{}", report.about);
-    }
-    for source in report.sources {
-        println!("  cost: {source}");
-    }
-    println!(
-        "\n{:<26} {:>10} {:>7} {:>9} {:>10} {:>10} {:>9}",
-        "run", "elapsed", "busy %", "system %", "switches", "migrations", "ipis"
-    );
-    for run in &report.runs {
-        let outcome = run.outcome;
-        let whole = outcome.elapsed_ns as f64 * f64::from(outcome.cpus);
-        println!(
-            "{:<26} {:>8.3} s {:>7.2} {:>9.3} {:>10} {:>10} {:>9}",
-            run.name,
-            outcome.elapsed_ns as f64 / 1e9,
-            100.0 * outcome.busy_ns as f64 / whole.max(1.0),
-            100.0 * outcome.system_ns as f64 / (outcome.busy_ns as f64).max(1.0),
-            outcome.mechanisms.switches,
-            outcome.mechanisms.migrations,
-            outcome.mechanisms.ipis
-        );
-    }
-    if report.runs.len() == 1 {
-        print_details(report.runs[0].outcome);
-    }
-    if report.expectations.is_empty() {
-        return;
-    }
-    println!(
-        "\n{:<4} {:>12} {:>12} {:>20}  expectation",
-        "", "value", "source says", "accepted"
-    );
-    for finding in report.expectations {
-        let bound = |bound: Option<f64>| bound.map_or_else(String::new, figure);
-        println!(
-            "{:<4} {:>12} {:>12} {:>20}  {} {}",
-            if finding.met { "ok" } else { "MISS" },
-            figure(finding.value),
-            finding.seed.map_or_else(|| "-".to_owned(), figure),
-            format!("{}..{}", bound(finding.min), bound(finding.max)),
-            finding.what,
-            finding.unit
-        );
-    }
-}
-
-/// Groups, workloads and meters of one run. Long lists are cut; JSON has everything.
-fn print_details(outcome: &Outcome) {
-    const ROWS_MAX: usize = 40;
-    println!(
-        "\n{:<24} {:>12} {:>9} {:>9} {:>12}",
-        "group", "usage ms", "periods", "throttled", "throttled ms"
-    );
-    for group in outcome.groups.iter().take(ROWS_MAX) {
-        println!(
-            "{:<24} {:>12.3} {:>9} {:>9} {:>12.3}",
-            if group.path.is_empty() {
-                "(all)"
-            } else {
-                &group.path
-            },
-            group.usage_ns as f64 / 1e6,
-            group.nr_periods,
-            group.nr_throttled,
-            group.throttled_ns as f64 / 1e6
-        );
-    }
-    println!(
-        "\n{:<24} {:>9} {:>10} {:>10} {:>10} {:>10}",
-        "meter (us)", "done", "p50", "p99", "p99.9", "max"
-    );
-    for meter in outcome.meters.iter().take(ROWS_MAX) {
-        let micros = |nanos: u64| nanos as f64 / 1e3;
-        println!(
-            "{:<24} {:>9} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-            meter.name,
-            meter.done,
-            micros(meter.times.p50_ns),
-            micros(meter.times.p99_ns),
-            micros(meter.times.p999_ns),
-            micros(meter.times.max_ns)
-        );
-    }
-}
-
-/// Four digits are enough for anybody.
-fn figure(value: f64) -> String {
-    if value == 0.0 || value.abs() >= 1000.0 {
-        return format!("{value:.0}");
-    }
-    let digits = 3 - value.abs().log10().floor() as i32;
-    let places = usize::try_from(digits.clamp(0, 9)).unwrap_or(0);
-    let text = format!("{value:.places$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_have_four_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1234567.0, "1234567"),
-            (2.34567, "2.346"),
-            (0.0123456, "0.01235"),
-            (2.0, "2"),
-            (50.0, "50"),
-        ] {
-            assert_eq!(figure(value), text);
-        }
-    }
 
     #[test]
     fn machines_are_read_or_refused() {

@@ -1,8 +1,11 @@
 //! Progress of simulated runs on standard error, and Ctrl-C.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quotient_sim::batch::{BatchError, Control};
@@ -21,14 +24,7 @@ pub fn watched<T>(
     work: impl FnOnce(&Control, usize) -> Result<T, BatchError>,
 ) -> Result<T, Failure> {
     let control = Arc::new(Control::default());
-    let handler = Arc::clone(&control);
-    // A second call in one process finds the handler of the first, whose batch is over by then.
-    let installed = ctrlc::set_handler(move || handler.stop.store(true, Relaxed));
-    if let Err(error) = installed
-        && !matches!(error, ctrlc::Error::MultipleHandlers)
-    {
-        return Err(Failure::Run(format!("cannot listen for Ctrl-C: {error}")));
-    }
+    listen(&control)?;
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let over = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
@@ -43,6 +39,34 @@ pub fn watched<T>(
         result
     });
     result.map_err(super::failure)
+}
+
+/// The batch that Ctrl-C stops. A process can have one handler only, and a command several batches in a row.
+static CURRENT: Mutex<Option<Arc<Control>>> = Mutex::new(None);
+/// Ctrl-C was pressed, perhaps between two batches: it stops the next one as well.
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn listen(control: &Arc<Control>) -> Result<(), Failure> {
+    *current() = Some(Arc::clone(control));
+    let installed = ctrlc::set_handler(|| {
+        IS_INTERRUPTED.store(true, SeqCst);
+        if let Some(control) = &*current() {
+            control.stop.store(true, SeqCst);
+        }
+    });
+    if IS_INTERRUPTED.load(SeqCst) {
+        control.stop.store(true, SeqCst);
+    }
+    match installed {
+        // The handler of the batch before: it looks into `CURRENT`, too.
+        Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
+        Err(error) => Err(Failure::Run(format!("cannot listen for Ctrl-C: {error}"))),
+    }
+}
+
+fn current() -> MutexGuard<'static, Option<Arc<Control>>> {
+    // Nothing that is done under this lock can panic.
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn show(control: &Control, runs: usize, over: &AtomicBool) {

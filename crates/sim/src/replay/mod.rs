@@ -1,8 +1,8 @@
 //! Recorded traces as workloads: what each task wanted, freed from what a limit did to it.
 //!
 //! A recording is cut into *bursts*: from a wake-up to the next sleep. What a burst ran is demand; what it waited is the
-//! machine's doing and forgotten. Then there are two ways to play it, and a recording cannot tell which is right, so
-//! the caller must:
+//! machine's doing and forgotten. Then there are two ways to play it. A recording shows only sometimes which is right
+//! ([`Evidence`]); otherwise the caller must say it:
 //!
 //! - **open loop:** bursts come when they came, whether or not the last one is done (arrivals from outside);
 //! - **closed loop:** a task sleeps as long after each burst as it did (clients that wait for answers). Then a slower
@@ -13,17 +13,23 @@
 //! would have run on: its demand is scaled up by the part of its time for which it was throttled,
 //! `work * time / (time - throttled)`.
 
+mod evidence;
+mod read;
+mod select;
+
+pub use evidence::Evidence;
+pub use select::Selection;
+
 use crate::plan::{Plan, Source, TaskPlan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::random::Span;
 use crate::synthetic::GroupIndex;
 use core::fmt;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{Definition, Item, Observer, ReadError, Reader, Replay, Run, TaskId, Wait};
+use quotient_trace::{ReadError, TaskId};
 use std::collections::BTreeMap;
-use std::io::BufRead;
 
-/// Most bursts of a recording: 16 bytes each, so that a huge trace is refused before it fills the memory.
+/// Most bursts of a recording: 32 bytes each, so that a huge trace is refused before it fills the memory.
 const BURSTS_MAX: usize = 16_000_000;
 
 /// How a recording is played.
@@ -66,25 +72,29 @@ impl std::error::Error for RecordingError {}
 struct Burst {
     /// When it was woken, from the begin of the recording.
     at: u64,
+    /// When it was done.
+    end: u64,
     work: u64,
+    /// The group that it ran in last, an index into [`Recording::groups`]: tasks move.
+    group: u32,
 }
 
 /// The bursts of one task.
 #[derive(Clone, Debug, Default)]
 struct Demand {
+    id: TaskId,
     name: String,
-    group: String,
     bursts: Vec<Burst>,
-    /// Ends of the bursts, parallel to them.
-    ends: Vec<u64>,
-    is_open: bool,
-    throttled: u64,
+    /// What was added to the last burst, which a limit cut off.
+    restored: u64,
 }
 
 /// What the tasks of a recorded trace wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     tasks: Vec<Demand>,
+    /// Paths of groups; the root is "".
+    groups: Vec<String>,
     /// From its first to its last event.
     pub length: Nanos,
     /// CPUs that were seen.
@@ -95,171 +105,25 @@ pub struct Recording {
     pub restored: Nanos,
 }
 
-struct Collector {
-    tasks: BTreeMap<TaskId, Demand>,
-    bursts: usize,
-}
-
-impl Collector {
-    fn demand(
-        &mut self,
-        replay: &Replay,
-        task: TaskId,
-        group: quotient_trace::GroupId,
-    ) -> &mut Demand {
-        self.tasks.entry(task).or_insert_with(|| Demand {
-            name: replay.table().task_name(task).into(),
-            group: replay.table().group_path(group).into(),
-            ..Demand::default()
-        })
-    }
-
-    fn open(demand: &mut Demand, at: u64) -> bool {
-        if demand.is_open {
-            return false;
-        }
-        demand.is_open = true;
-        demand.throttled = 0;
-        demand.bursts.push(Burst { at, work: 0 });
-        demand.ends.push(at);
-        true
-    }
-}
-
-impl Observer for Collector {
-    fn ran(&mut self, replay: &Replay, run: &Run) {
-        if run.task.is_idle() {
-            return;
-        }
-        let demand = self.demand(replay, run.task, run.group);
-        let opened = Collector::open(demand, run.from.0);
-        if let (Some(last), Some(end)) = (demand.bursts.last_mut(), demand.ends.last_mut()) {
-            // Not the length: a host that runs something else meanwhile is nobody's demand.
-            last.work += run.charged.0;
-            *end = run.to.0;
-        }
-        let goes_on = run.state.is_none_or(|state| state.is_runnable());
-        demand.is_open = goes_on;
-        self.bursts += usize::from(opened);
-    }
-
-    fn waited(&mut self, replay: &Replay, wait: &Wait) {
-        let demand = self.demand(replay, wait.task, wait.group);
-        let opened = wait.is_woken && Collector::open(demand, wait.from.0);
-        if wait.was_throttled {
-            demand.throttled += wait.to.0 - wait.from.0;
-        }
-        if let Some(end) = demand.ends.last_mut() {
-            *end = (*end).max(wait.to.0);
-        }
-        self.bursts += usize::from(opened);
-    }
-}
-
 impl Recording {
-    /// Reads a trace in any format that quotient-trace knows.
-    ///
-    /// # Errors
-    /// With the line for what cannot be read; or it is too long, or empty.
-    pub fn read(input: &mut dyn BufRead) -> Result<Recording, RecordingError> {
-        let mut reader = Reader::open(input).map_err(RecordingError::Read)?;
-        let mut replay = Replay::new();
-        let mut collector = Collector {
-            tasks: BTreeMap::new(),
-            bursts: 0,
-        };
-        while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
-            match item {
-                Item::Event(event) => replay.event(&event, &mut collector),
-                Item::Definition(definition) => {
-                    Recording::rename(&mut collector, &definition);
-                    replay.define(&definition);
-                }
-            }
-            if collector.bursts > BURSTS_MAX {
-                return Err(RecordingError::TooLong);
-            }
-        }
-        replay.finish(&mut collector);
-        let (begin, end) = replay.span();
-        let cpus = u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX);
-        Recording::from_parts(collector, begin.0, end.0, cpus)
-    }
-
-    /// A name may come after the first event of its task.
-    fn rename(collector: &mut Collector, definition: &Definition) {
-        if let Definition::Task { id, info } = definition
-            && let Some(demand) = collector.tasks.get_mut(id)
-            && demand.name.is_empty()
-        {
-            demand.name.clone_from(&info.name);
-        }
-    }
-
-    fn from_parts(
-        collector: Collector,
-        begin: u64,
-        end: u64,
-        cpus: u32,
-    ) -> Result<Recording, RecordingError> {
-        let (mut tasks, mut recorded, mut restored) = (Vec::new(), 0, 0);
-        for (id, mut demand) in collector.tasks {
-            recorded += demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
-            if demand.is_open
-                && let Some(last) = demand.bursts.last_mut()
-            {
-                let time = u128::from(end - last.at);
-                let free = time.saturating_sub(u128::from(demand.throttled)).max(1);
-                let whole = u128::from(last.work) * time / free;
-                // No task can have wanted more than one CPU.
-                let whole = whole.min(time) as u64;
-                restored += whole.saturating_sub(last.work);
-                last.work = last.work.max(whole);
-            }
-            for (burst, burst_end) in demand.bursts.iter_mut().zip(&mut demand.ends) {
-                burst.at -= begin;
-                *burst_end -= begin;
-            }
-            if demand.name.is_empty() {
-                demand.name = format!("task{}", id.0);
-            }
-            if demand.bursts.iter().any(|burst| burst.work > 0) {
-                tasks.push(demand);
-            }
-        }
-        if tasks.is_empty() {
-            return Err(RecordingError::Nothing);
-        }
-        Ok(Recording {
-            tasks,
-            length: Nanos(end - begin),
-            cpus: cpus.max(1),
-            recorded: Nanos(recorded),
-            restored: Nanos(restored),
-        })
-    }
-
     /// The groups whose tasks ran, by path, with what these wanted; the root is "". O(bursts).
     pub fn groups(&self) -> BTreeMap<&str, Nanos> {
         let mut groups = BTreeMap::new();
-        for demand in &self.tasks {
-            let work: u64 = demand.bursts.iter().map(|burst| burst.work).sum();
-            *groups.entry(demand.group.as_str()).or_insert(Nanos::ZERO) += Nanos(work);
+        for burst in self.tasks.iter().flat_map(|demand| &demand.bursts) {
+            let path = self.groups[burst.group as usize].as_str();
+            *groups.entry(path).or_insert(Nanos::ZERO) += Nanos(burst.work);
         }
         groups
     }
 
-    /// Keeps only the tasks of a group and those below it. Returns whether any are left.
-    pub fn keep_group(&mut self, path: &str) -> bool {
-        let below = format!("{path}/");
-        self.tasks
-            .retain(|demand| demand.group == path || demand.group.starts_with(&below));
-        !self.tasks.is_empty()
-    }
-
-    /// Names of the tasks, in the order of their numbers in the trace.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tasks.iter().map(|demand| demand.name.as_str())
+    /// The names of the tasks that ran, with what all tasks of that name wanted. O(bursts).
+    pub fn names(&self) -> BTreeMap<&str, Nanos> {
+        let mut names = BTreeMap::new();
+        for demand in &self.tasks {
+            let work: u64 = demand.bursts.iter().map(|burst| burst.work).sum();
+            *names.entry(demand.name.as_str()).or_insert(Nanos::ZERO) += Nanos(work);
+        }
+        names
     }
 
     /// Number of tasks that ran.
@@ -343,14 +207,14 @@ fn serve(queue: u32, meter: u32) -> Program {
 fn closed(demand: &Demand, meter: u32) -> Program {
     let mut steps = Vec::new();
     let mut last = 0;
-    for (burst, end) in demand.bursts.iter().zip(&demand.ends) {
+    for burst in &demand.bursts {
         steps.extend([
             Step::Sleep(Nanos(burst.at.saturating_sub(last)).into()),
             Step::Stamp,
             Step::Run(Nanos(burst.work).into()),
             Step::Lap(meter),
         ]);
-        last = *end;
+        last = burst.end;
     }
     Program::new(steps)
 }

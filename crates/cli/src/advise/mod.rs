@@ -1,32 +1,45 @@
 //! `quotient advise`: what would this CPU limit do to this workload?
 
+mod base;
+mod doubts;
 mod show;
 
-use std::fs::File;
-use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
 use quotient_core::{BandwidthRules, Nanos};
+use quotient_sim::Machine;
 use quotient_sim::advise::{Advice, Subject, Sweep, Target, advise};
 use quotient_sim::batch::{BatchError, Control};
-use quotient_sim::replay::{Loop, Recording};
-use quotient_sim::scenario::{Folder, Scenario, time};
-use quotient_sim::{Machine, Plan};
+use quotient_sim::scenario::time;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, print};
 use crate::sim::machine;
 use crate::sim::progress::watched;
+use base::{Base, Played};
+use doubts::Doubts;
 
 /// What `quotient advise` takes.
 #[derive(Debug, Clone, Args)]
 pub struct AdviseArguments {
     /// A recorded trace (ftrace or perf text, Quotient's log), or a scenario (.toml)
     input: PathBuf,
-    /// The group to limit; in a trace only its tasks are played [default: the first group of a scenario, all of a trace]
-    #[arg(long, value_name = "PATH")]
+    /// The group to limit, with those below it [default: the first group of a scenario, everybody in a trace]
+    #[arg(long, visible_alias = "cgroup", value_name = "PATH")]
     group: Option<String>,
+    /// Of a trace: limit only tasks of this name; may be repeated
+    #[arg(long, value_name = "NAME")]
+    comm: Vec<String>,
+    /// Of a trace: limit only this thread, by its number in the trace; may be repeated
+    #[arg(long, value_name = "NUMBER")]
+    pid: Vec<u32>,
+    /// Of a trace: leave out whoever is not limited [default: they run beside it]
+    #[arg(long)]
+    alone: bool,
+    /// How a trace is played [default: guessed, and the evidence printed]
+    #[arg(long, value_enum)]
+    r#loop: Option<How>,
     /// The meter by which harm is measured [default: the first one of the scenario]
     #[arg(long, value_name = "NAME")]
     meter: Option<String>,
@@ -51,6 +64,9 @@ pub struct AdviseArguments {
     /// Throttled periods that are accepted, per cent (0..=100)
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = value_parser!(u64).range(0..=100))]
     throttled: u64,
+    /// Work that must still be done, per cent of what is done without a limit (0..=100)
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = value_parser!(u64).range(0..=100))]
+    done: u64,
     /// What a limit may add to the 99th percentile [default: a tenth of it, at least 1 ms]
     #[arg(long, value_name = "TIME", value_parser = time)]
     added_p99: Option<Nanos>,
@@ -63,6 +79,33 @@ pub struct AdviseArguments {
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
+}
+
+impl AdviseArguments {
+    fn selects_in_a_trace(&self) -> bool {
+        self.alone || self.r#loop.is_some() || !self.comm.is_empty() || !self.pid.is_empty()
+    }
+}
+
+/// How a trace is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// Bursts come when they came, whether or not the last one is done (arrivals from outside)
+    Open,
+    /// Each thread sleeps after a burst as long as it did (clients that wait for answers)
+    Closed,
+    /// All threads share all bursts, which come when they came (a pool at a queue)
+    Pooled,
+}
+
+impl How {
+    fn name(self) -> &'static str {
+        match self {
+            How::Open => "open",
+            How::Closed => "closed",
+            How::Pooled => "pooled",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -84,20 +127,14 @@ fn cpus(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is simulated, before any limit.
-struct Base {
-    plan: Plan,
-    group: usize,
-    meter: usize,
-    /// Kept to play it with other numbers of threads.
-    recording: Option<Recording>,
-    notes: Vec<String>,
-}
-
 #[derive(Serialize)]
 struct Report<'a> {
     input: String,
     notes: &'a [String],
+    /// What speaks against the figures; with any that is `decisive`, nothing is recommended.
+    doubts: &'a Doubts,
+    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
+    played: &'a Option<Played>,
     #[serde(flatten)]
     advice: &'a Advice,
 }
@@ -107,18 +144,16 @@ struct Report<'a> {
 /// # Errors
 /// An input that cannot be used, a file that cannot be written, or Ctrl-C.
 pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
-    let mut base = match is_scenario(&arguments.input) {
-        true => from_scenario(arguments)?,
-        false => from_trace(arguments)?,
-    };
+    let mut base = Base::of(arguments)?;
     if arguments.rules == Rules::Kernel {
         base.plan.settings.config.bandwidth = BandwidthRules::KERNEL;
     }
     base.plan.groups[base.group].limit = None;
     let subject = Subject {
-        plan: &|threads, seed| planned(&base, threads, seed),
+        plan: &|threads, seed| base.planned(threads, seed),
         group: base.group,
         meter: base.meter,
+        work: base.work,
     };
     let free = watched(2, |control, _| {
         free_run(&subject, &sweep(arguments, 1).threads, control)
@@ -128,21 +163,27 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let target = Target {
         throttled_permille: arguments.throttled * 10,
         added_p99: arguments.added_p99.unwrap_or(tenth),
+        done_permille: arguments.done * 10,
     };
     let runs = (sweep.settings() + sweep.threads.len()) * sweep.seeds as usize;
-    let advice = watched(runs, |control, threads| {
+    let mut advice = watched(runs, |control, threads| {
         advise(&subject, &sweep, target, threads, control)
     })?;
+    if base.doubts.is_decisive() {
+        advice.recommended = None;
+    }
     let report = Report {
         input: arguments.input.display().to_string(),
         notes: &base.notes,
+        doubts: &base.doubts,
+        played: &base.played,
         advice: &advice,
     };
     if arguments.json {
         let text = serde_json::to_string(&report).map_err(Failure::during("cannot write JSON"))?;
-        println!("{text}");
+        print(&(text + "\n"))?;
     } else {
-        show::print(&report, target);
+        print(&show::table(&report, target))?;
     }
     if let Some(path) = &arguments.report {
         let page = show::page(&report);
@@ -169,6 +210,7 @@ fn free_run(
     let target = Target {
         throttled_permille: 0,
         added_p99: Nanos::ZERO,
+        done_permille: 0,
     };
     let advice = advise(subject, &wide, target, 1, control)?;
     Ok((advice.free_usage_permille, advice.free_p99_ns))
@@ -193,127 +235,6 @@ fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
     }
 }
 
-fn is_scenario(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == "toml")
-}
-
-fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
-    let usage = |error: quotient_sim::scenario::ScenarioError| Failure::Usage(error.to_string());
-    let scenario = Scenario::load(&arguments.input).map_err(usage)?;
-    let mut files = Folder::of(&arguments.input);
-    let plan = scenario
-        .plan(0, arguments.machine.as_ref(), None, &mut files)
-        .map_err(usage)?;
-    let groups: Vec<&str> = plan
-        .groups
-        .iter()
-        .map(|group| group.path.as_str())
-        .collect();
-    let meters: Vec<&str> = plan.meters.iter().map(String::as_str).collect();
-    let group = find("group", &groups, arguments.group.as_deref())?;
-    let meter = find("meter", &meters, arguments.meter.as_deref())?;
-    let notes = vec![format!(
-        "scenario {:?}, group {}, judged by {}",
-        scenario.name(),
-        groups[group],
-        meters[meter]
-    )];
-    Ok(Base {
-        group,
-        meter,
-        recording: None,
-        notes,
-        plan,
-    })
-}
-
-fn find(what: &str, names: &[&str], wanted: Option<&str>) -> Result<usize, Failure> {
-    let found = match wanted {
-        None => (!names.is_empty()).then_some(0),
-        Some(wanted) => names.iter().position(|name| *name == wanted),
-    };
-    found.ok_or_else(|| {
-        let wanted = wanted.unwrap_or("any");
-        Failure::Usage(format!(
-            "there is no {what} {wanted:?}; there are: {}",
-            names.join(", ")
-        ))
-    })
-}
-
-fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
-    let name = arguments.input.display().to_string();
-    let input: Box<dyn Read> = if arguments.input == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        let opened = File::open(&arguments.input);
-        Box::new(opened.map_err(|error| Failure::Usage(format!("{name}: {error}")))?)
-    };
-    let mut recording = Recording::read(&mut BufReader::with_capacity(1 << 18, input))
-        .map_err(Failure::during(&name))?;
-    let mut notes = vec![format!(
-        "{} tasks, {} bursts, {:.1} s on {} CPUs; {:.2} CPUs used, {:.2} more wanted that a limit cut off",
-        recording.tasks(),
-        recording.bursts(),
-        recording.length.0 as f64 / 1e9,
-        recording.cpus,
-        recording.recorded.0 as f64 / recording.length.0.max(1) as f64,
-        recording.restored.0 as f64 / recording.length.0.max(1) as f64
-    )];
-    if let Some(path) = &arguments.group {
-        let groups: Vec<String> = recording
-            .groups()
-            .keys()
-            .map(|path| (*path).to_owned())
-            .collect();
-        if !recording.keep_group(path) {
-            let groups = groups.join(", ");
-            return Err(Failure::Usage(format!(
-                "no task of group {path:?}; there are: {groups}"
-            )));
-        }
-        notes.push(format!("only group {path}"));
-    }
-    let cpus = recording.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
-    let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
-    let mut plan = Plan::new(machine);
-    plan.duration = recording.length;
-    // The first group of the plan, whatever it was called.
-    plan.group("limited");
-    Ok(Base {
-        plan,
-        group: 0,
-        meter: 0,
-        recording: Some(recording),
-        notes,
-    })
-}
-
-fn planned(base: &Base, threads: u32, seed: u64) -> Plan {
-    let mut plan = base.plan.clone();
-    plan.seed = seed;
-    if let Some(recording) = &base.recording {
-        let group = Some(base.group as u32);
-        match threads {
-            0 => recording.add_to(&mut plan, "trace", group, Loop::Open),
-            threads => recording.add_pooled(&mut plan, "trace", group, threads),
-        }
-        return plan;
-    }
-    if threads > 0 {
-        for load in &mut plan.workloads {
-            let is_limited = |task: &quotient_sim::TaskPlan| task.group == Some(base.group as u32);
-            if let Some(task) = load.tasks.first().copied().filter(is_limited)
-                && load.tasks.iter().all(|other| other.program == task.program)
-            {
-                load.tasks = vec![task; threads as usize];
-            }
-        }
-    }
-    plan
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,12 +245,5 @@ mod tests {
         for text in ["", "x", "0", "-1", "NaN", "1e9"] {
             assert!(cpus(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn names_are_found_or_listed() {
-        assert_eq!(find("group", &["a", "b"], Some("b")).ok(), Some(1));
-        assert_eq!(find("group", &["a", "b"], None).ok(), Some(0));
-        assert!(find("group", &[], None).is_err());
     }
 }

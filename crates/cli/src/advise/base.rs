@@ -1,0 +1,291 @@
+//! What is simulated before there is any limit: a scenario, or the part of a trace that is asked about beside the rest.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use quotient_sim::advise::Work;
+use quotient_sim::replay::{Evidence, Loop, Recording, RecordingError, Selection};
+use quotient_sim::scenario::{Folder, Scenario};
+use quotient_sim::{Machine, Plan};
+use serde::Serialize;
+
+use super::doubts::{self, Doubts};
+use super::{AdviseArguments, How};
+use crate::failure::Failure;
+
+/// Names that a message lists. Default 12, those with the most CPU time: a screen, not a process table.
+const NAMES_SHOWN: usize = 12;
+
+/// What is simulated, before any limit.
+pub(super) struct Base {
+    pub(super) plan: Plan,
+    pub(super) group: usize,
+    pub(super) meter: usize,
+    pub(super) work: Work,
+    pub(super) notes: Vec<String>,
+    pub(super) doubts: Doubts,
+    /// What a trace shows of its loop.
+    pub(super) played: Option<Played>,
+    /// Of a trace: kept to play it with other numbers of threads.
+    recording: Option<Recorded>,
+}
+
+/// How a trace is played and why.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Played {
+    /// How.
+    pub(super) how: &'static str,
+    /// Whether that was given.
+    pub(super) given: bool,
+    /// What the trace says.
+    pub(super) evidence: Evidence,
+}
+
+struct Recorded {
+    limited: Recording,
+    /// What ran beside it, not limited.
+    beside: Option<Recording>,
+    how: How,
+}
+
+impl Base {
+    /// Reads what is asked about.
+    ///
+    /// # Errors
+    /// An input that cannot be used, or has no such part.
+    pub(super) fn of(arguments: &AdviseArguments) -> Result<Base, Failure> {
+        let extension = arguments.input.extension();
+        if extension.is_some_and(|extension| extension == "toml") {
+            from_scenario(arguments)
+        } else {
+            from_trace(arguments)
+        }
+    }
+
+    /// The plan for a number of threads (0: as it is) and a seed.
+    pub(super) fn planned(&self, threads: u32, seed: u64) -> Plan {
+        let mut plan = self.plan.clone();
+        plan.seed = seed;
+        let group = Some(self.group as u32);
+        let Some(recorded) = &self.recording else {
+            with_threads(&mut plan, group, threads);
+            return plan;
+        };
+        let limited = &recorded.limited;
+        match (threads, recorded.how) {
+            (0, How::Open) => limited.add_to(&mut plan, "trace", group, Loop::Open),
+            (0, How::Closed) => limited.add_to(&mut plan, "trace", group, Loop::Closed),
+            (0, How::Pooled) => {
+                let threads = u32::try_from(limited.tasks()).unwrap_or(u32::MAX);
+                limited.add_pooled(&mut plan, "trace", group, threads);
+            }
+            (threads, _) => limited.add_pooled(&mut plan, "trace", group, threads),
+        }
+        if let Some(beside) = &recorded.beside {
+            beside.add_to(&mut plan, "beside", None, Loop::Open);
+        }
+        plan
+    }
+}
+
+/// Other numbers of threads for those workloads of a scenario whose threads are all alike.
+fn with_threads(plan: &mut Plan, group: Option<u32>, threads: u32) {
+    for load in &mut plan.workloads {
+        if threads > 0
+            && let Some(task) = load.tasks.first().copied()
+            && task.group == group
+            && load.tasks.iter().all(|other| other.program == task.program)
+        {
+            load.tasks = vec![task; threads as usize];
+        }
+    }
+}
+
+fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
+    if arguments.selects_in_a_trace() {
+        return Err(Failure::Usage(
+            "--comm, --pid, --loop and --alone are about traces; a scenario says it itself".into(),
+        ));
+    }
+    let usage = |error: quotient_sim::scenario::ScenarioError| Failure::Usage(error.to_string());
+    let scenario = Scenario::load(&arguments.input).map_err(usage)?;
+    let mut files = Folder::of(&arguments.input);
+    let plan = scenario
+        .plan(0, arguments.machine.as_ref(), None, &mut files)
+        .map_err(usage)?;
+    let groups: Vec<&str> = plan
+        .groups
+        .iter()
+        .map(|group| group.path.as_str())
+        .collect();
+    let meters: Vec<&str> = plan.meters.iter().map(String::as_str).collect();
+    let group = find("group", &groups, arguments.group.as_deref())?;
+    let meter = find("meter", &meters, arguments.meter.as_deref())?;
+    let notes = vec![format!(
+        "scenario {:?}, group {}, judged by {}",
+        scenario.name(),
+        groups[group],
+        meters[meter]
+    )];
+    Ok(Base {
+        plan,
+        group,
+        meter,
+        work: Work::Laps,
+        notes,
+        doubts: Doubts::default(),
+        played: None,
+        recording: None,
+    })
+}
+
+fn find(what: &str, names: &[&str], wanted: Option<&str>) -> Result<usize, Failure> {
+    let found = match wanted {
+        None => (!names.is_empty()).then_some(0),
+        Some(wanted) => names.iter().position(|name| *name == wanted),
+    };
+    found.ok_or_else(|| {
+        let wanted = wanted.unwrap_or("any");
+        Failure::Usage(format!(
+            "there is no {what} {wanted:?}; there are: {}",
+            names.join(", ")
+        ))
+    })
+}
+
+fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
+    let whole = read(&arguments.input)?;
+    let selection = Selection {
+        groups: arguments.group.iter().cloned().collect(),
+        names: arguments.comm.clone(),
+        ids: arguments.pid.clone(),
+    };
+    let (limited, beside) = whole.split(&selection);
+    if limited.tasks() == 0 {
+        return Err(nobody(&whole, &selection));
+    }
+    let mut doubts = Doubts::default();
+    let mut notes = vec![format!(
+        "{:.1} s on {} CPUs; to be limited: {}",
+        whole.length.0 as f64 / 1e9,
+        whole.cpus,
+        described(&limited)
+    )];
+    let has_beside = beside.tasks() > 0 && !arguments.alone;
+    if beside.tasks() > 0 {
+        let how = if has_beside {
+            "beside it, not limited"
+        } else {
+            "left out"
+        };
+        notes.push(format!("{how}: {}", described(&beside)));
+    }
+    if selection.is_everything() {
+        doubts::about_everything(&whole, &mut doubts);
+    }
+    doubts::about_length(&limited, &arguments.period, &mut doubts);
+    doubts::about_limits(&limited, &mut doubts);
+    let evidence = limited.evidence();
+    let (how, given) = match (arguments.r#loop, evidence.verdict()) {
+        (Some(how), _) => (how, true),
+        (None, Some(Loop::Closed)) => (How::Closed, false),
+        (None, Some(Loop::Open)) => (How::Open, false),
+        (None, None) => {
+            doubts::about_loop(&mut doubts);
+            (How::Open, false)
+        }
+    };
+    notes.push(worded(how, given, &evidence));
+    let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
+    let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
+    let mut plan = Plan::new(machine);
+    plan.duration = whole.length;
+    // The first group of the plan, whatever it was called.
+    plan.group("limited");
+    Ok(Base {
+        plan,
+        group: 0,
+        meter: 0,
+        work: Work::Time,
+        notes,
+        doubts,
+        played: Some(Played {
+            how: how.name(),
+            given,
+            evidence,
+        }),
+        recording: Some(Recorded {
+            limited,
+            beside: has_beside.then_some(beside),
+            how,
+        }),
+    })
+}
+
+fn read(path: &Path) -> Result<Recording, Failure> {
+    let name = path.display().to_string();
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        let opened = File::open(path);
+        Box::new(opened.map_err(|error| Failure::Usage(format!("{name}: {error}")))?)
+    };
+    let recording = Recording::read(&mut BufReader::with_capacity(1 << 18, input));
+    recording.map_err(|error| match error {
+        RecordingError::TooLong => Failure::Run(format!("{name}: {error}")),
+        _ => Failure::Unreadable(format!("{name}: {error}")),
+    })
+}
+
+fn described(recording: &Recording) -> String {
+    let cpus = |time: quotient_core::Nanos| time.0 as f64 / recording.length.0.max(1) as f64;
+    format!(
+        "{} tasks, {} bursts, {:.2} CPUs used, {:.2} more wanted that a limit cut off",
+        recording.tasks(),
+        recording.bursts(),
+        cpus(recording.recorded),
+        cpus(recording.restored)
+    )
+}
+
+fn worded(how: How, given: bool, evidence: &Evidence) -> String {
+    let why = if given { "as asked" } else { "guessed" };
+    format!(
+        "{} loop, {why}: over {} bursts a ms more of response changes the sleep behind it by {:+.2} ms (standard error {:.2}; open -1, closed 0), and sleeps vary by {:.0} % of their mean (memoryless arrivals: 100)",
+        how.name(),
+        evidence.pairs,
+        evidence.slope,
+        evidence.slope_error,
+        100.0 * evidence.variation
+    )
+}
+
+/// Whom there is instead.
+fn nobody(whole: &Recording, selection: &Selection) -> Failure {
+    let list = |figures: std::collections::BTreeMap<&str, quotient_core::Nanos>| {
+        let mut figures: Vec<_> = figures.into_iter().collect();
+        figures.sort_by_key(|(_, work)| std::cmp::Reverse(*work));
+        let names = figures.iter().take(NAMES_SHOWN);
+        let names: Vec<String> = names.map(|(name, _)| format!("{name:?}")).collect();
+        names.join(", ")
+    };
+    let Selection { groups, names, ids } = selection;
+    Failure::Usage(format!(
+        "nobody in this trace has all of group {groups:?}, name {names:?} and number {ids:?} (an empty list: any); those with the most CPU time are the groups {} and the names {}",
+        list(whole.groups()),
+        list(whole.names())
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_or_listed() {
+        assert_eq!(find("group", &["a", "b"], Some("b")).ok(), Some(1));
+        assert_eq!(find("group", &["a", "b"], None).ok(), Some(0));
+        assert!(find("group", &[], None).is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! `quotient advise` as a person calls it.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Four clients that think for 7 ms after each answer.
+const CLIENTS: &str = r#"
+name = "clients"
+duration = "3s"
+[machine]
+shape = "2"
+
+[[group]]
+path = "web"
+
+[[workload]]
+name = "client"
+kind = "closed-loop"
+group = "web"
+threads = 4
+work = "200us..1ms"
+think = "7ms"
+"#;
+
+fn quotient(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quotient"));
+    command.args(arguments);
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    quotient(arguments).output().expect("the binary runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn answer(arguments: &[&str]) -> Value {
+    let output = output(arguments);
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
+/// A folder that is gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("quotient-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder in the temporary directory");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("our own folder");
+        path.display().to_string()
+    }
+
+    /// A recorded trace of [`CLIENTS`].
+    fn recorded(&self) -> String {
+        let scenario = self.file("clients.toml", CLIENTS);
+        let trace = self.file("clients.jsonl", "");
+        let output = output(&["sim", &scenario, "--trace", &trace]);
+        assert!(output.status.success(), "{}", said(&output));
+        trace
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// ftrace lines of one CPU on which task 50 runs for 30 ms in every 100, and is moved into `/web` at `attach`.
+fn moved(bursts: usize, attach: usize) -> String {
+    let mut text = String::from("# tracer: nop\n#\n");
+    let idle = "comm=swapper/0 prev_pid=0 prev_prio=120";
+    for burst in 0..bursts {
+        let at = 100.0 + burst as f64 / 10.0;
+        if burst == attach {
+            text += &format!(
+                "bash-9 [000] d..1. {:.6}: cgroup_attach_task: dst_root=1 dst_id=7 dst_level=1 dst_path=/web pid=50 comm=web\n",
+                at - 0.001
+            );
+        }
+        text += &format!(
+            "<idle>-0 [000] d..3. {at:.6}: sched_wakeup: comm=web pid=50 prio=120 target_cpu=000\n\
+             <idle>-0 [000] d..2. {:.6}: sched_switch: prev_{idle} prev_state=R ==> next_comm=web next_pid=50 next_prio=120\n\
+             web-50 [000] d..2. {:.6}: sched_switch: prev_comm=web prev_pid=50 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120\n",
+            at + 0.000_010,
+            at + 0.030
+        );
+    }
+    text
+}
+
+#[test]
+fn nothing_is_recommended_from_nothing() {
+    let folder = Folder::new("advise-tiny");
+    let tiny = folder.file("tiny.txt", &moved(1, usize::MAX));
+    let answer = answer(&["advise", &tiny, "--json", "--seeds", "1"]);
+    assert_eq!(answer["recommended"], Value::Null);
+    let doubts = answer["doubts"].as_array().expect("doubts");
+    assert!(doubts.iter().any(|doubt| doubt["decisive"] == true));
+    // And in words.
+    let words = output(&["advise", &tiny, "--seeds", "1"]);
+    let words = String::from_utf8_lossy(&words.stdout).into_owned();
+    assert!(
+        words.contains("recommended: nothing") && words.contains("1 bursts"),
+        "{words}"
+    );
+}
+
+#[test]
+fn a_task_that_was_moved_late_belongs_to_its_group_from_then_on() {
+    let folder = Folder::new("advise-moved");
+    let trace = folder.file("moved.txt", &moved(40, 10));
+    let answer = answer(&["advise", &trace, "--group", "web", "--json", "--seeds", "1"]);
+    let notes = answer["notes"].to_string();
+    assert!(
+        notes.contains("to be limited: 1 tasks, 30 bursts"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("beside it, not limited: 1 tasks, 10 bursts"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn who_is_not_in_the_trace_is_refused_with_those_who_are() {
+    let folder = Folder::new("advise-nobody");
+    let trace = folder.file("moved.txt", &moved(5, 2));
+    for wrong in [["--comm", "wbe"], ["--pid", "51"], ["--group", "wb"]] {
+        let output = output(&["advise", &trace, wrong[0], wrong[1]]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = said(&output);
+        assert!(
+            said.contains("\"web\"") && said.contains(wrong[1]),
+            "{said}"
+        );
+    }
+    let scenario = folder.file("clients.toml", CLIENTS);
+    let refused = output(&["advise", &scenario, "--comm", "client"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn clients_that_think_are_played_as_such() {
+    let folder = Folder::new("advise-loop");
+    let trace = folder.recorded();
+    let small = [
+        "--cpus", "0.2", "--period", "100ms", "--burst", "0", "--seeds", "1",
+    ];
+    let mut how = vec!["advise", &trace, "--json"];
+    how.extend(small);
+    let guessed = answer(&how);
+    assert_eq!(guessed["loop"]["how"], "closed");
+    assert_eq!(guessed["loop"]["given"], false);
+    how.extend(["--loop", "open"]);
+    let open = answer(&how);
+    assert_eq!(open["loop"]["given"], true);
+    // Who waits for answers cannot have more than one request in the queue; arrivals pile up without end.
+    let p99 = |answer: &Value| answer["predictions"][0]["added_p99_ns"]["mid"].as_f64();
+    let (closed, open) = (
+        p99(&guessed).expect("a figure"),
+        p99(&open).expect("a figure"),
+    );
+    assert!(closed * 3.0 < open, "{closed} {open}");
+}
+
+#[test]
+fn broken_and_unreadable_have_codes_of_their_own() {
+    let folder = Folder::new("advise-codes");
+    let nonsense = folder.file("nonsense.txt", "hello\nworld\n");
+    for command in [["check"], ["advise"]] {
+        let output = output(&[command[0], &nonsense]);
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_that_goes_away_is_no_accident() {
+    let folder = Folder::new("advise-pipe");
+    let scenario = folder.file("clients.toml", CLIENTS);
+    let trace = folder.recorded();
+    for arguments in [
+        vec!["sim", &scenario, "--json"],
+        vec!["sim", &scenario],
+        vec!["check", &trace],
+        vec!["advise", &trace, "--cpus", "1", "--seeds", "1"],
+    ] {
+        let mut child = spawn(&arguments);
+        // Before it has anything to say.
+        drop(child.stdout.take());
+        let mut said = String::new();
+        let mut errors = child.stderr.take().expect("piped");
+        errors.read_to_string(&mut said).expect("text");
+        assert_eq!(child.wait().expect("it ends").code(), Some(141), "{said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn interrupted_in_the_second_batch() {
+    let folder = Folder::new("advise-interrupt");
+    let trace = folder.recorded();
+    // 2,400 runs of three seconds: minutes, even where nothing else runs.
+    let mut child = spawn(&["advise", &trace, "--seeds", "100"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill runs").success());
+    // Generous: the whole takes far longer.
+    let end = Instant::now() + Duration::from_secs(30);
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("it goes on after Ctrl-C");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
+fn spawn(arguments: &[&str]) -> Child {
+    let mut command = quotient(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the binary runs")
+}

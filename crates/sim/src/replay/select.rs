@@ -1,0 +1,92 @@
+//! Which part of a recording is meant: a trace of a whole machine shows everybody.
+
+use super::{Demand, Recording};
+use quotient_core::Nanos;
+
+/// Names a part of a recording. A burst is selected when every list that is not empty has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Paths of groups; those below count as well. A burst belongs to the group that it ran in, also where its task was
+    /// moved there later.
+    pub groups: Vec<String>,
+    /// Names of tasks: a kernel's `comm`.
+    pub names: Vec<String>,
+    /// Numbers of tasks as the trace has them: a kernel's thread numbers.
+    pub ids: Vec<u32>,
+}
+
+impl Selection {
+    /// Whether it selects everything.
+    pub fn is_everything(&self) -> bool {
+        *self == Selection::default()
+    }
+
+    fn has_task(&self, demand: &Demand) -> bool {
+        (self.names.is_empty() || self.names.contains(&demand.name))
+            && (self.ids.is_empty() || self.ids.contains(&demand.id.0))
+    }
+
+    fn has_group(&self, path: &str) -> bool {
+        let is_in = |group: &String| {
+            let rest = path.strip_prefix(group.trim_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.groups.is_empty() || self.groups.iter().any(is_in)
+    }
+}
+
+impl Recording {
+    /// The selected part, and all the rest. Both keep the length and the CPUs of the whole. O(bursts).
+    pub fn split(&self, selection: &Selection) -> (Recording, Recording) {
+        let (mut chosen, mut rest) = (Vec::new(), Vec::new());
+        let has_group: Vec<bool> = self
+            .groups
+            .iter()
+            .map(|path| selection.has_group(path.trim_matches('/')))
+            .collect();
+        for demand in &self.tasks {
+            let has_task = selection.has_task(demand);
+            let (inside, outside) = demand
+                .bursts
+                .iter()
+                .partition(|burst| has_task && has_group[burst.group as usize]);
+            let last = demand.bursts.last();
+            for (part, bursts) in [(&mut chosen, inside), (&mut rest, outside)] {
+                let bursts: Vec<_> = bursts;
+                let restored = if bursts.last() == last {
+                    demand.restored
+                } else {
+                    0
+                };
+                if bursts.iter().any(|burst| burst.work > 0) {
+                    part.push(Demand {
+                        bursts,
+                        restored,
+                        id: demand.id,
+                        name: demand.name.clone(),
+                    });
+                }
+            }
+        }
+        let of = |tasks| {
+            Recording {
+                groups: self.groups.clone(),
+                length: self.length,
+                cpus: self.cpus,
+                ..Recording::default()
+            }
+            .with(tasks)
+        };
+        (of(chosen), of(rest))
+    }
+
+    /// The same frame with other tasks in it.
+    pub(super) fn with(mut self, tasks: Vec<Demand>) -> Recording {
+        let work = |demand: &Demand| demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
+        let restored: u64 = tasks.iter().map(|demand| demand.restored).sum();
+        self.recorded = Nanos(tasks.iter().map(work).sum::<u64>() - restored);
+        self.restored = Nanos(restored);
+        self.tasks = tasks;
+        self
+    }
+}
