@@ -6,22 +6,28 @@
 //!
 //! | vendor | default | on whose word |
 //! |---|---|---|
-//! | AMD | biased | the manual (AMD64 Architecture Programmer's Manual, volume 2, 7.6.1, on cross-modifying code): stores within an aligned quadword may be made while others execute; they see the old or the new instruction |
+//! | AMD | biased | the manual (AMD64 Architecture Programmer's Manual, volume 2, 7.6.1, on cross-modifying code): a store within an aligned quadword may be made while others execute; they see the old or the new instruction. *Cited from memory: its text could not be looked up* |
 //! | Intel, with AVX2 | biased | practice, see below; the manual does not promise it |
 //! | Intel, older | soft | an erratum says that they do not |
 //! | others | soft | nobody |
 //!
-//! **Intel.** The manual (Software Developer's Manual, volume 3, "Handling Self- and Cross-Modifying Code") asks the executing
-//! core to serialise before it runs new code, and calls anything else model-specific. The specification updates of the
+//! A store of one byte is always within an aligned quadword.
+//!
+//! **Intel.** The manual (Software Developer's Manual, volume 3, 8.1.3, "Handling Self- and Cross-Modifying Code") calls what
+//! happens model-specific and asks the executing core to serialise before it runs new code. The specification updates of the
 //! Pentium III (E49), of Celerons (W108) and of Core 2 (AH33) list *Unsynchronized Cross-Modifying Code Operations Can Cause
-//! Unexpected Instruction Execution Results*. What Intel told a kernel developer about the reason (R. J. Moore, linux-kernel,
-//! 20 September 2006, *Linux Kernel Markers*) is a trace cache that optimises across instructions, so that changing one of
-//! them leaves nothing consistent to continue with; storing a breakpoint needs no synchronisation, as it makes the core
-//! start afresh. Linux (`text_poke_bp`) assumes of every x86 that the first byte of an instruction may be stored while others
-//! execute it, from the old instruction to a breakpoint and from there to the new one, each seen as old or new; that is what
-//! [`Mode::Strict`] does. For the direct way speak deployed programs that rewrite running code in place on these processors
-//! without stopping anybody: HotSpot's call sites and entry points, LLVM's XRay sleds (a two-byte store), and the flags of
-//! AppNexus and Backtrace (`dynamic_flag`), which are this very `jmp` and `test`. None of the processors with the erratum has
+//! Unexpected Instruction Execution Results*, most exceptions among them. (The manual's section and W108 were looked up, the other two
+//! not.) Linux stores a breakpoint over the first byte, then the rest, then the new first byte, and has the cores synchronise
+//! after each step (`text_poke_bp`, commit fd4363fff3d9 of 2013, looked up). So between the last store and its synchronisation cores
+//! execute a breakpoint or the new instruction, of any x86: that much [`Mode::Strict`] relies on, too. The commit adds that, by a mail on linux-kernel of
+//! January 2010, Intel's processors need no synchronisation after the second step. Why a breakpoint is different (a trace cache that
+//! optimises across instructions; a breakpoint makes the core start afresh) is what Intel told a kernel developer (R. J. Moore,
+//! linux-kernel, 20 September 2006, *Linux Kernel Markers*; from memory).
+//!
+//! For the direct way speak deployed programs that rewrite running code in place on these processors
+//! without stopping anybody: the flags of AppNexus and Backtrace (`dynamic_flag`), which are this very `jmp` and `test`, and whose
+//! documentation says that a thread sees one or the other (looked up); from memory, HotSpot's call sites and entry points and LLVM's
+//! XRay sleds (a two-byte store). None of the processors with the erratum has
 //! AVX2, and none with AVX2 has a trace cache; so AVX2 (2013 and later) is the line. What the argument does not cover is a
 //! word of Intel's; who wants one sets `QUOTIENT_KEYS=strict`, or `soft`.
 //!
