@@ -41,6 +41,9 @@ pub struct Key {
     counts: Counts,
 }
 
+/// Where the value that sites load stands in a key, bytes.
+pub const STATE_OFFSET: usize = core::mem::offset_of!(Key, state);
+
 impl Key {
     const fn new(name: &'static str, documentation: &'static str, default: bool) -> Self {
         Self {

@@ -62,6 +62,16 @@ extern crate alloc;
 
 mod array;
 mod branched;
+#[cfg_attr(
+    not(all(
+        target_os = "linux",
+        target_arch = "x86_64",
+        target_pointer_width = "64",
+        not(any(miri, quotient_keys_soft))
+    )),
+    path = "call_plain.rs"
+)]
+mod call;
 mod change;
 mod counting;
 pub mod engine;
@@ -83,6 +93,7 @@ mod registry;
 )]
 mod site;
 mod status;
+mod word;
 
 pub use change::Receipt;
 pub use error::FlipError;
@@ -97,5 +108,7 @@ pub use status::KeyStatus;
 pub mod __private {
     pub use crate::array::{ElementNames, array, room_of};
     pub use crate::branched::{WHOLE, default_of, offset_of, value_of};
+    pub use crate::key::STATE_OFFSET;
     pub use crate::registry::register;
+    pub use crate::word::Word;
 }

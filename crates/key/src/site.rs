@@ -82,20 +82,7 @@ macro_rules! __placed_site {
             unsafe {
                 ::core::arch::asm!(
                     $($jump,)+
-                    concat!(".ifndef .L", $crate::__layout!()),
-                    concat!(".set .L", $crate::__layout!(), ", 1"),
-                    concat!(".macro ", $crate::__layout!(), "_entry slow, key, offset"),
-                    concat!(".L", $crate::__layout!(), "_site_\\+:"),
-                    concat!(
-                        ".pushsection ", $crate::__layout!(), ", \"ao\", @progbits, .L", $crate::__layout!(), "_site_\\+"
-                    ),
-                    ".balign 8",
-                    ".long 2b - .",
-                    ".long \\slow - .",
-                    ".quad \\key + \\offset - .",
-                    ".popsection",
-                    ".endm",
-                    ".endif",
+                    $crate::__entry_macro!(),
                     concat!($crate::__layout!(), "_entry {slow}, {key}, {offset}"),
                     key = sym $key,
                     offset = const $crate::__private::offset_of(&$key, $index) + $bias as usize,
@@ -105,5 +92,39 @@ macro_rules! __placed_site {
             }
             $bias
         }
+    };
+}
+
+/// Defines the assembler macro that writes the entry of the site at the label 2, unless this object has it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __entry_macro {
+    () => {
+        concat!(
+            ".ifndef .L",
+            $crate::__layout!(),
+            "\n",
+            ".set .L",
+            $crate::__layout!(),
+            ", 1\n",
+            ".macro ",
+            $crate::__layout!(),
+            "_entry slow, key, offset\n",
+            ".L",
+            $crate::__layout!(),
+            "_site_\\+:\n",
+            ".pushsection ",
+            $crate::__layout!(),
+            ", \"ao\", @progbits, .L",
+            $crate::__layout!(),
+            "_site_\\+\n",
+            ".balign 8\n",
+            ".long 2b - .\n",
+            ".long \\slow - .\n",
+            ".quad \\key + \\offset - .\n",
+            ".popsection\n",
+            ".endm\n",
+            ".endif\n"
+        )
     };
 }

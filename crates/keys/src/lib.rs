@@ -29,7 +29,7 @@
 //! gain over a relaxed atomic flag is two instructions, a cache line and an entry of the branch predictor at each place:
 //! seldom visible as time in a single loop, adding up in a program with thousands of such places. **Not in leaf functions**
 //! whose branch guards a call: the compiler saves registers ahead of it, and the function pays some 7 instructions, 4 more
-//! than with a relaxed load; there, use one. The price is paid by
+//! than with a relaxed load; there, [`static_call_if!`] costs one. The price is paid by
 //! whoever flips: some microseconds instead of a nanosecond.
 //!
 //! # Who may rewrite code
@@ -102,7 +102,9 @@ pub use quotient_key::{
     StaticKeyTrue, Writer, find,
 };
 #[doc(inline)]
-pub use quotient_key::{static_branch, static_branch_likely, static_branch_unlikely, static_key};
+pub use quotient_key::{
+    static_branch, static_branch_likely, static_branch_unlikely, static_call_if, static_key,
+};
 
 #[doc(hidden)]
 pub use quotient_key::{__private, __site};
