@@ -88,11 +88,15 @@ impl Count {
     }
 }
 
-/// An atomic word; the model checker has its own.
+/// An atomic word; models have their own.
 pub trait Word {
+    /// Acquire.
     fn load(&self) -> u64;
+    /// Release.
     fn store(&self, value: u64);
+    /// Whether it was `current`; may fail for nothing.
     fn compare_exchange(&self, current: u64, new: u64) -> bool;
+    /// Adds, wrapping.
     fn add(&self, value: u64);
 }
 
@@ -141,6 +145,11 @@ impl Holders {
 }
 
 impl<W: Word> Holders<W> {
+    /// A count of so many anonymous holders around a word of a model, which holds that number.
+    pub const fn of_word(word: W) -> Self {
+        Self(word)
+    }
+
     /// What it says now. Acquire.
     pub fn load(&self) -> Count {
         Count {

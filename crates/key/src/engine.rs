@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::change::Receipt;
 pub use crate::change::{Action, Holder, Settle};
-pub use crate::counting::{Applied, Count, Holders};
+pub use crate::counting::{Applied, Count, Holders, Word};
 use crate::error::FlipError;
 use crate::key::Key;
 pub use crate::registry::register;

@@ -18,7 +18,7 @@ impl Engine for Patching {
         action: Action,
         settle: Settle,
     ) -> Result<Receipt, FlipError> {
-        combine::flip(Step { key, action }, settle)
+        combine::flip(&combine::Process, Step { key, action }, settle)
     }
 
     fn status(&self, key: &'static Key) -> KeyStatus {

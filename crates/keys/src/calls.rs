@@ -5,6 +5,7 @@ use quotient_key::{FlipError, Key, KeyStatus, Mode, Receipt};
 
 use crate::engine::lock;
 use crate::error::ModeError;
+use crate::flipping::Host;
 use crate::mode::Writes;
 use crate::registry;
 use crate::status::EngineStatus;

@@ -20,20 +20,56 @@
 //!
 //! The list's lock is a leaf: taken with the engine's held, or without, for a push or a take.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use core::ops::DerefMut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quotient_key::engine::{Settle, counts, state};
-use quotient_key::{FlipError, Receipt};
+use quotient_key::engine::{Applied, Count, Settle};
+use quotient_key::{FlipError, Key, Receipt};
 
 use crate::engine::{ENGINE, Engine};
+use crate::flipping::{Host, Switch};
 use crate::step::{Flip, Step};
+
+/// Where calls meet: this process, or a model of one.
+pub(crate) trait Place {
+    type Key: Switch;
+    type Host: Host<Key = Self::Key>;
+    /// Holds the lock.
+    type Lock<'a>: DerefMut<Target = Self::Host>
+    where
+        Self: 'a;
+    /// Leads to a request, for its caller and for the list.
+    type Ticket;
+
+    fn try_lock(&self) -> Option<Self::Lock<'_>>;
+
+    fn lock(&self) -> Self::Lock<'_>;
+
+    /// Puts a request into the list of those that wait.
+    fn leave(&self, step: Step<Self::Key>, settle: Settle) -> Self::Ticket;
+
+    /// Takes the list.
+    fn take_waiting(&self) -> Vec<Self::Ticket>;
+
+    /// What a request asks for.
+    fn wanted(ticket: &Self::Ticket) -> (Step<Self::Key>, Settle);
+
+    /// Done under the lock, once.
+    fn finish(ticket: &Self::Ticket, result: Outcome);
+
+    /// The result, if it is there. Asked under the lock.
+    fn take_result(ticket: &Self::Ticket) -> Option<Outcome>;
+}
+
+/// What became of a request.
+pub(crate) type Outcome = Result<Receipt, FlipError>;
 
 /// One change that somebody waits for.
 pub(crate) struct Request {
     step: Step,
     settle: Settle,
     /// Written once, under the engine's lock.
-    result: Mutex<Option<Result<Receipt, FlipError>>>,
+    result: Mutex<Option<Outcome>>,
 }
 
 static WAITING: Mutex<Vec<Arc<Request>>> = Mutex::new(Vec::new());
@@ -43,121 +79,111 @@ pub(crate) fn lock_waiting() -> MutexGuard<'static, Vec<Arc<Request>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes one change, together with those of others who want one now.
-pub(crate) fn flip(step: Step, settle: Settle) -> Result<Receipt, FlipError> {
-    match ENGINE.try_lock() {
-        Ok(mut engine) => {
-            let result = engine.transact(&[step], settle);
-            serve_waiting(&mut engine);
-            return result;
-        }
-        Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => {}
+/// The engine and the list of this program or library.
+pub(crate) struct Process;
+
+impl Place for Process {
+    type Key = &'static Key;
+    type Host = Engine;
+    type Lock<'a> = MutexGuard<'static, Engine>;
+    type Ticket = Arc<Request>;
+
+    fn try_lock(&self) -> Option<Self::Lock<'_>> {
+        // Behind a poisoned lock the engine is usable, but `lock` is the one to say so.
+        ENGINE.try_lock().ok()
     }
-    let request = Arc::new(Request {
-        step,
-        settle,
-        result: Mutex::new(None),
-    });
-    lock_waiting().push(Arc::clone(&request));
-    let mut engine = crate::engine::lock();
-    if let Some(result) = request.take_result() {
-        return result;
+
+    fn lock(&self) -> Self::Lock<'_> {
+        crate::engine::lock()
     }
-    serve_waiting(&mut engine);
-    // It was in the list, unless a holder of the lock took it and panicked: then it is made now.
-    request
-        .take_result()
-        .unwrap_or_else(|| engine.transact(&[step], settle))
+
+    fn leave(&self, step: Step, settle: Settle) -> Self::Ticket {
+        let request = Arc::new(Request {
+            step,
+            settle,
+            result: Mutex::new(None),
+        });
+        lock_waiting().push(Arc::clone(&request));
+        request
+    }
+
+    fn take_waiting(&self) -> Vec<Self::Ticket> {
+        core::mem::take(&mut *lock_waiting())
+    }
+
+    fn wanted(ticket: &Self::Ticket) -> (Step, Settle) {
+        (ticket.step, ticket.settle)
+    }
+
+    fn finish(ticket: &Self::Ticket, result: Outcome) {
+        *ticket.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn take_result(ticket: &Self::Ticket) -> Option<Outcome> {
+        let mut result = ticket.result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.take()
+    }
 }
 
-impl Request {
-    fn take_result(&self) -> Option<Result<Receipt, FlipError>> {
-        self.result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+/// Makes one change, together with those of others who want one now.
+pub(crate) fn flip<P: Place>(place: &P, step: Step<P::Key>, settle: Settle) -> Outcome {
+    if let Some(mut engine) = place.try_lock() {
+        let result = engine.transact(&[step], settle);
+        serve_waiting(place, &mut *engine);
+        return result;
     }
-
-    fn finish(&self, result: Result<Receipt, FlipError>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    let ticket = place.leave(step, settle);
+    let mut engine = place.lock();
+    if let Some(result) = P::take_result(&ticket) {
+        return result;
     }
+    serve_waiting(place, &mut *engine);
+    // It was in the list, unless a holder of the lock took it and panicked: then it is made now.
+    P::take_result(&ticket).unwrap_or_else(|| engine.transact(&[step], settle))
 }
 
 /// Makes all changes that somebody waits for.
-fn serve_waiting(engine: &mut Engine) {
-    let waiting = core::mem::take(&mut *lock_waiting());
+fn serve_waiting<P: Place>(place: &P, engine: &mut P::Host) {
+    let waiting = place.take_waiting();
     if !waiting.is_empty() {
-        let steps: Vec<(Step, Settle)> = waiting
-            .iter()
-            .map(|request| (request.step, request.settle))
-            .collect();
-        for (request, result) in waiting.iter().zip(together(engine, &steps)) {
-            request.finish(result);
+        let steps: Vec<(Step<P::Key>, Settle)> = waiting.iter().map(P::wanted).collect();
+        for (ticket, result) in waiting.iter().zip(together(engine, &steps)) {
+            P::finish(ticket, result);
         }
     }
 }
 
 /// A key whose word is owned by this round.
-struct Owned {
-    step: Step,
-    before: quotient_key::engine::Count,
+struct Owned<K> {
+    key: K,
+    before: Count,
     settle: Settle,
     /// Those that took part since the word became owned.
     requests: Vec<usize>,
 }
 
-impl Owned {
+impl<K: Switch> Owned<K> {
     fn target(&self) -> bool {
-        counts(self.step.key).holders.load().sum() > 0
+        self.key.holders().load().sum() > 0
     }
 
     fn is_flip(&self) -> bool {
-        self.target() != state(self.step.key)
+        self.target() != self.key.value()
     }
 }
 
 /// Makes the changes in their order, with the barriers of one flip; the results are in the same order.
-pub(crate) fn together(
-    engine: &mut Engine,
-    steps: &[(Step, Settle)],
-) -> Vec<Result<Receipt, FlipError>> {
-    use quotient_key::engine::Applied;
-
-    engine.text.look();
-    let mut results: Vec<Result<Receipt, FlipError>> = Vec::with_capacity(steps.len());
-    let mut owned: Vec<Owned> = Vec::new();
-    for (number, &(step, settle)) in steps.iter().enumerate() {
-        quotient_key::engine::register(step.key);
-        let applied = counts(step.key).holders.apply(step.action, step.key.name());
-        results.push(applied.clone().map(|_| Receipt::default()));
-        let Ok(Applied::Owned(before)) = applied else {
-            continue;
-        };
-        let known = owned
-            .iter_mut()
-            .find(|known| core::ptr::eq(known.step.key, step.key));
-        match known {
-            Some(known) => {
-                known.settle = settle;
-                known.requests.push(number);
-            }
-            None => owned.push(Owned {
-                step,
-                before,
-                settle,
-                requests: vec![number],
-            }),
-        }
+pub(crate) fn together<H: Host>(engine: &mut H, steps: &[(Step<H::Key>, Settle)]) -> Vec<Outcome> {
+    engine.look();
+    let (mut results, owned) = apply(steps);
+    let (flipped, unchanged): (Vec<_>, Vec<_>) = owned.into_iter().partition(Owned::is_flip);
+    for owned in &unchanged {
+        owned.key.holders().settle();
     }
-    let (flipped, unchanged): (Vec<Owned>, Vec<Owned>) =
-        owned.into_iter().partition(Owned::is_flip);
-    for key in &unchanged {
-        counts(key.step.key).holders.settle();
-    }
-    let flips: Vec<Flip> = flipped
+    let flips: Vec<Flip<H::Key>> = flipped
         .iter()
         .map(|owned| Flip {
-            key: owned.step.key,
+            key: owned.key,
             target: owned.target(),
             settle: owned.settle,
         })
@@ -176,7 +202,7 @@ pub(crate) fn together(
         }
         Err(_) => {
             for owned in &flipped {
-                counts(owned.step.key).holders.restore(owned.before);
+                owned.key.holders().restore(owned.before);
             }
             let mut again: Vec<usize> = flipped
                 .into_iter()
@@ -190,6 +216,33 @@ pub(crate) fn together(
         }
     }
     results
+}
+
+/// Applies all changes to the counts: what became of each so far, and the keys that are owned now.
+fn apply<K: Switch>(steps: &[(Step<K>, Settle)]) -> (Vec<Outcome>, Vec<Owned<K>>) {
+    let mut results: Vec<Outcome> = Vec::with_capacity(steps.len());
+    let mut owned: Vec<Owned<K>> = Vec::new();
+    for (number, &(step, settle)) in steps.iter().enumerate() {
+        step.key.enter();
+        let applied = step.key.holders().apply(step.action, step.key.name());
+        results.push(applied.clone().map(|_| Receipt::default()));
+        let Ok(Applied::Owned(before)) = applied else {
+            continue;
+        };
+        match owned.iter_mut().find(|known| known.key.is(step.key)) {
+            Some(known) => {
+                known.settle = settle;
+                known.requests.push(number);
+            }
+            None => owned.push(Owned {
+                key: step.key,
+                before,
+                settle,
+                requests: vec![number],
+            }),
+        }
+    }
+    (results, owned)
 }
 
 const fn flipped_one(mut receipt: Receipt) -> Receipt {
@@ -287,10 +340,11 @@ mod tests {
             static SINGLE = false;
         }
         use quotient_key::engine::Holder::{Anonymous, Guard};
+        let single: &'static Key = &SINGLE;
         let step = |action| {
             (
                 Step {
-                    key: &SINGLE,
+                    key: single,
                     action,
                 },
                 Settle::Now,
@@ -299,11 +353,11 @@ mod tests {
         let mut engine = lock();
         let mut run = |actions: &[quotient_key::engine::Action]| -> (Vec<bool>, i32, bool) {
             let steps: Vec<_> = actions.iter().map(|&action| step(action)).collect();
-            let results = together(&mut engine, &steps);
+            let results = together(&mut *engine, &steps);
             (
                 results.iter().map(Result::is_ok).collect(),
                 SINGLE.count(),
-                state(&SINGLE),
+                quotient_key::engine::state(&SINGLE),
             )
         };
         assert_eq!(run(&[Enable, Disable]), (vec![true, true], 0, false));

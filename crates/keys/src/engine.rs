@@ -1,4 +1,4 @@
-//! The engine: one lock, one order of steps, for every mode and every platform.
+//! The engine: one lock, one order of steps, for every mode and every platform. The steps themselves are `flipping.rs`.
 //!
 //! # Sites
 //!
@@ -44,17 +44,18 @@
 //! The lock is held during the whole flip, and across `fork` (see the `fork` module), so a child never inherits a
 //! half-written site or a lock whose owner does not exist. Nothing under the lock executes a site.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use quotient_key::engine::{Action, Applied, Holder, Settle, counts, register, state, store_state};
+use quotient_key::engine::{Settle, counts, register, state};
 use quotient_key::{FlipError, Key, Mode, Receipt};
 
 use crate::attach::attach;
 use crate::deferred::Deferred;
 use crate::error::ModeError;
-use crate::step::{Flip, Show, Step};
+use crate::flipping::Host;
+use crate::step::{Flip, Show};
 use crate::text::Text;
 
 /// The one engine of this program or library.
@@ -95,123 +96,6 @@ impl Engine {
         }
     }
 
-    /// Makes all the steps or none.
-    pub(crate) fn transact(
-        &mut self,
-        steps: &[Step],
-        settle: Settle,
-    ) -> Result<Receipt, FlipError> {
-        self.text.look();
-        if let [step] = steps {
-            return self.make(step, settle);
-        }
-        refuse_duplicates(steps)?;
-        let mut reserved = Reserved::default();
-        let result = self
-            .reserve(steps, settle, &mut reserved)
-            .and_then(|()| self.flip_together(&reserved.flips));
-        if result.is_ok() {
-            for (key, holder) in reserved.late {
-                counts(key).holders.add(holder);
-            }
-        } else {
-            for (step, applied) in reserved.applied {
-                take_back(&step, applied);
-            }
-        }
-        result
-    }
-
-    /// One step.
-    fn make(&mut self, step: &Step, settle: Settle) -> Result<Receipt, FlipError> {
-        register(step.key);
-        let holders = &counts(step.key).holders;
-        let Applied::Owned(before) = holders.apply(step.action, step.key.name())? else {
-            return Ok(Receipt::default());
-        };
-        let flip = Flip {
-            key: step.key,
-            target: holders.load().sum() > 0,
-            settle,
-        };
-        let result = self.flip_together(&[flip]);
-        if result.is_err() {
-            holders.restore(before);
-        }
-        result
-    }
-
-    fn reserve(
-        &mut self,
-        steps: &[Step],
-        settle: Settle,
-        reserved: &mut Reserved,
-    ) -> Result<(), FlipError> {
-        for &step in steps {
-            register(step.key);
-            let holders = &counts(step.key).holders;
-            if let Some(holder) = holders.can_wait(step.action, step.key.name())? {
-                reserved.late.push((step.key, holder));
-                continue;
-            }
-            let applied = holders.apply(step.action, step.key.name())?;
-            reserved.applied.push((step, applied));
-            if matches!(applied, Applied::Owned(_)) {
-                reserved.flips.push(Flip {
-                    key: step.key,
-                    target: holders.load().sum() > 0,
-                    settle,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// The three steps, for keys whose counts are owned.
-    pub(crate) fn flip_together(&mut self, flips: &[Flip]) -> Result<Receipt, FlipError> {
-        let mut receipt = Receipt::default();
-        let is_relaxed = flips.iter().all(|flip| flip.settle == Settle::Relaxed);
-        let show = if is_relaxed { Show::InTime } else { Show::Now };
-        let released = self.text.release(flips, show, &mut receipt);
-        if let Err(error) = released {
-            self.account(flips, &receipt);
-            return Err(error);
-        }
-        for flip in flips {
-            store_state(flip.key, flip.target);
-        }
-        // Where stores may be reordered, no cheap form gets ahead of the state.
-        fence(Ordering::SeqCst);
-        for flip in flips {
-            counts(flip.key).holders.settle();
-        }
-        self.settle(flips, &mut receipt);
-        receipt.flipped = flips.len();
-        for flip in flips {
-            counts(flip.key).flips.fetch_add(1, Ordering::Relaxed);
-        }
-        self.account(flips, &receipt);
-        Ok(receipt)
-    }
-
-    /// Step 3, now or later, for the keys that changed.
-    fn settle(&mut self, flips: &[Flip], receipt: &mut Receipt) {
-        let mut now = core::mem::take(&mut self.now);
-        now.clear();
-        for flip in flips {
-            self.deferred.forget(flip.key);
-            let delay = match flip.settle {
-                Settle::After(delay) => delay,
-                Settle::Now | Settle::Relaxed => delay_of_rate_limit(flip.key),
-            };
-            if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
-                now.push(flip.key);
-            }
-        }
-        self.settle_keys(&now, receipt);
-        self.now = now;
-    }
-
     fn settle_keys(&mut self, keys: &[&'static Key], receipt: &mut Receipt) {
         if keys.is_empty() {
             return;
@@ -240,15 +124,6 @@ impl Engine {
             .collect();
         self.account(&flips, &receipt);
         self.deferred.next_delay()
-    }
-
-    fn account(&mut self, flips: &[Flip], receipt: &Receipt) {
-        self.barriers += receipt.barriers;
-        for flip in flips {
-            counts(flip.key)
-                .barriers
-                .fetch_add(receipt.barriers, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn set_mode(&mut self, mode: Mode) -> Result<Receipt, ModeError> {
@@ -287,35 +162,46 @@ impl Engine {
     }
 }
 
-/// What a transaction has done to the counts, and what it will do.
-#[derive(Default)]
-struct Reserved {
-    applied: Vec<(Step, Applied)>,
-    flips: Vec<Flip>,
-    /// Holders that are added at the end.
-    late: Vec<(&'static Key, Holder)>,
-}
+impl Host for Engine {
+    type Key = &'static Key;
 
-fn take_back(step: &Step, applied: Applied) {
-    let holders = &counts(step.key).holders;
-    match (applied, step.action) {
-        (Applied::Owned(before), _) => holders.restore(before),
-        (Applied::Moved, Action::Remove(holder)) => holders.add(holder),
-        _ => {}
+    fn look(&mut self) {
+        self.text.look();
     }
-}
 
-fn refuse_duplicates(steps: &[Step]) -> Result<(), FlipError> {
-    if steps.len() < 2 {
-        return Ok(());
+    fn release(
+        &mut self,
+        flips: &[Flip],
+        show: Show,
+        receipt: &mut Receipt,
+    ) -> Result<(), FlipError> {
+        self.text.release(flips, show, receipt)
     }
-    let mut keys: Vec<&'static Key> = steps.iter().map(|step| step.key).collect();
-    keys.sort_unstable_by_key(|&key| core::ptr::from_ref(key).addr());
-    match keys.windows(2).find(|pair| core::ptr::eq(pair[0], pair[1])) {
-        Some(pair) => Err(FlipError::DuplicateKey {
-            key: pair[0].name(),
-        }),
-        None => Ok(()),
+
+    fn settle(&mut self, flips: &[Flip], receipt: &mut Receipt) {
+        let mut now = core::mem::take(&mut self.now);
+        now.clear();
+        for flip in flips {
+            self.deferred.forget(flip.key);
+            let delay = match flip.settle {
+                Settle::After(delay) => delay,
+                Settle::Now | Settle::Relaxed => delay_of_rate_limit(flip.key),
+            };
+            if delay.is_zero() || !self.text.can_patch() || !self.deferred.add(flip.key, delay) {
+                now.push(flip.key);
+            }
+        }
+        self.settle_keys(&now, receipt);
+        self.now = now;
+    }
+
+    fn account(&mut self, flips: &[Flip], receipt: &Receipt) {
+        self.barriers += receipt.barriers;
+        for flip in flips {
+            counts(flip.key)
+                .barriers
+                .fetch_add(receipt.barriers, Ordering::Relaxed);
+        }
     }
 }
 

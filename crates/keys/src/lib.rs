@@ -79,7 +79,10 @@ mod control;
 mod deferred;
 mod engine;
 mod error;
+mod flipping;
 mod mode;
+#[cfg(all(test, feature = "model"))]
+mod model;
 mod registry;
 mod status;
 mod step;

@@ -27,8 +27,8 @@ impl Change {
 
 /// A change as the engine sees it: of users' changes and of guards.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) key: &'static Key,
+pub(crate) struct Step<K = &'static Key> {
+    pub(crate) key: K,
     pub(crate) action: Action,
 }
 
@@ -56,8 +56,8 @@ pub(crate) enum Show {
 
 /// A change of value that is under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flip {
-    pub(crate) key: &'static Key,
+pub(crate) struct Flip<K = &'static Key> {
+    pub(crate) key: K,
     pub(crate) target: bool,
     pub(crate) settle: Settle,
 }
