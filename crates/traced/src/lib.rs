@@ -1,4 +1,4 @@
-//! `tracing` events that cost one instruction while they are off, and are switched by a filter in one transaction: dynamic debug
+//! `tracing` events that cost an instruction or two while they are off, and are switched by a filter in one transaction: dynamic debug
 //! for a process, after the kernel's `dynamic_debug`.
 //!
 //! ```
