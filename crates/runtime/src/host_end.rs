@@ -72,14 +72,14 @@ impl HostEnd {
         }
     }
 
-    /// E1 and E2.
-    fn end(&self) {
+    /// E1 and E2, for `patience` at most.
+    fn end(&self, patience: Duration) {
         self.word.fetch_or(ENDING, Ordering::AcqRel);
         let polls = |_: &mut ()| self.word.load(Ordering::Acquire) >= POLL;
         // After that time, or with nobody left: both are the end.
         drop(
             self.changed
-                .wait_timeout_while(self.lock(), PATIENCE, polls),
+                .wait_timeout_while(self.lock(), patience, polls),
         );
     }
 
@@ -96,7 +96,7 @@ struct Guard(Arc<Shared>);
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.0.phase() != CLOSED {
-            self.0.host_end.end();
+            self.0.host_end.end(PATIENCE);
             self.0.close();
         }
     }
@@ -139,7 +139,7 @@ mod tests {
                     host.end_poll();
                 })
             };
-            host.end();
+            host.end(Duration::from_secs(60));
             assert!(polled.load(Ordering::Relaxed), "the end did not wait");
             assert!(!host.begin_poll(), "polled after the end");
             poll.join().unwrap();
