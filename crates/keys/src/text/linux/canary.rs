@@ -8,6 +8,11 @@ use quotient_key::{SoftReason, Writer};
 use super::arch::canary;
 use super::writer::{CodeWriter, Tools};
 
+unsafe extern "C" {
+    /// 1 while its first instruction is a jump, 0 while it falls through. Written in assembly by each processor's module.
+    fn quotient_keys_canary_v1() -> u32;
+}
+
 /// Patches the canary twice, by each way of writing that may be used. The caller holds the engine's lock, and nobody else
 /// calls the canary.
 pub(super) fn probe(tools: &mut Tools) -> Result<Writer, SoftReason> {
@@ -21,9 +26,9 @@ pub(super) fn probe(tools: &mut Tools) -> Result<Writer, SoftReason> {
 }
 
 fn try_writer(tools: &mut Tools) -> Result<Writer, SoftReason> {
-    let address = canary::address();
+    let address = (quotient_keys_canary_v1 as *const ()).expose_provenance();
     let mut writer = CodeWriter::new(address, address + canary::BYTES, tools);
-    for (edit, answer) in [(canary::cheap_form(), 0), (canary::jump(), 1)] {
+    for (edit, answer) in [(canary::cheap_form(address), 0), (canary::jump(address), 1)] {
         // SAFETY: the first instruction of a function that this thread alone executes, and both forms of it are right.
         let written = unsafe { writer.write(&[edit], |edit| edit) };
         if written.is_err() {
@@ -31,7 +36,8 @@ fn try_writer(tools: &mut Tools) -> Result<Writer, SoftReason> {
         }
         // A thread sees its own stores to code; what is written through another mapping needs a serialising
         // instruction, which the return from the system call is.
-        if canary::call() != answer {
+        // SAFETY: the function takes nothing, touches the register of its result and the flags only, and returns.
+        if unsafe { quotient_keys_canary_v1() } != answer {
             return Err(SoftReason::StaleCode);
         }
     }

@@ -58,6 +58,7 @@ impl Edit {
     }
 
     /// Says that the edit belongs to a site of `length` bytes that begins `before` bytes ahead of it.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) const fn in_site(mut self, before: usize, length: usize) -> Self {
         self.before = before as u8;
         self.site_length = length as u8;

@@ -1,4 +1,4 @@
-//! A function that is patched to see whether patching works.
+//! The function of `canary.rs`: 1 while its first instruction is a jump, 0 while that falls through.
 
 use super::super::writer::Edit;
 
@@ -18,35 +18,20 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-unsafe extern "C" {
-    /// 1 while its first instruction is a jump, 0 while it does nothing.
-    fn quotient_keys_canary_v1() -> u32;
-}
-
 /// Bytes that are patched.
 pub(in crate::text) const BYTES: usize = 4;
 
-pub(in crate::text) fn address() -> usize {
-    (quotient_keys_canary_v1 as *const ()).expose_provenance()
-}
-
 /// The edit to the form that falls through.
-pub(in crate::text) fn cheap_form() -> Edit {
-    Edit::new(address(), super::site::NOP.to_le_bytes(), BYTES)
+pub(in crate::text) fn cheap_form(address: usize) -> Edit {
+    Edit::new(address, super::site::NOP.to_le_bytes(), BYTES)
 }
 
 /// The edit back.
-pub(in crate::text) fn jump() -> Edit {
-    let jump = super::site::branch(address(), address() + 12);
+pub(in crate::text) fn jump(address: usize) -> Edit {
+    let jump = super::site::branch(address, address + 12);
     Edit::new(
-        address(),
+        address,
         jump.unwrap_or(super::site::NOP).to_le_bytes(),
         BYTES,
     )
-}
-
-/// 1 while its first instruction is a jump, 0 otherwise.
-pub(in crate::text) fn call() -> u32 {
-    // SAFETY: the function takes nothing, touches one register and returns.
-    unsafe { quotient_keys_canary_v1() }
 }
