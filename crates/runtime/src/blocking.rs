@@ -9,6 +9,7 @@ use crate::error::SpawnError;
 use crate::group::{Group, admits};
 use crate::inbox::Arrival;
 use crate::local;
+use crate::loss::{Loss, note};
 use crate::meter::ThreadMeter;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
@@ -94,7 +95,9 @@ where
     );
     let (promise, handle) = promise(id, span.id());
     let charged = group.clone();
+    let mut unrun = Unrun(Some(group.clone()));
     let run = move || {
+        unrun.starts();
         if promise.is_aborted() {
             return;
         }
@@ -169,6 +172,24 @@ where
         local::exclude(elapsed, elapsed.saturating_sub(billed));
     });
     tokio::task::block_in_place(function)
+}
+
+/// Counts a function that the runtime drops unrun.
+struct Unrun(Option<Group>);
+
+impl Unrun {
+    fn starts(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unrun {
+    fn drop(&mut self) {
+        if let Some(group) = &self.0 {
+            let reason = "the runtime has ended";
+            note(&group.shared, &group.inner, Loss::DroppedTask, 1, &reason);
+        }
+    }
 }
 
 struct OnDrop<F: FnMut()>(F);

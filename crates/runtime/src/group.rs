@@ -330,11 +330,12 @@ impl Group {
             });
         }
         for (group, dead) in &dead {
+            let killed = dead.iter().filter(|task| task.is_alive()).count();
             for task in dead {
                 task.abort();
             }
             let reason = "the group, or one above it, was killed";
-            note(&self.shared, group, Loss::KilledTask, dead.len(), &reason);
+            note(&self.shared, group, Loss::KilledTask, killed, &reason);
         }
         for group in &subtree {
             group.release_parked(&self.shared);

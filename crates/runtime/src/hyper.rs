@@ -1,12 +1,12 @@
 //! Whole connections in a group: an executor for `hyper` and whatever takes a `hyper::rt::Executor` (hyper-util's server, tonic's endpoint).
 
 use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::group::{Group, spawn_at};
+use crate::group::{Group, Seat, spawn_uncounted};
 use crate::loss::{Loss, note};
-use crate::task_builder::Origin;
 
 /// Spawns into one group. The handles are dropped: the tasks are detached, as hyper expects.
 ///
@@ -42,8 +42,9 @@ where
 {
     #[track_caller]
     fn execute(&self, future: F) {
-        let Group { shared, inner, .. } = &self.group;
-        if let Err(error) = spawn_at(shared, inner, future, Origin::caller()) {
+        let here = Location::caller();
+        if let Err(error) = spawn_uncounted(&self.group, future, here, Seat::Task) {
+            let Group { shared, inner, .. } = &self.group;
             self.refused.fetch_add(1, Ordering::Relaxed);
             note(shared, inner, Loss::RefusedConnection, 1, &error);
         }

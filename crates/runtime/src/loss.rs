@@ -1,7 +1,10 @@
 //! What was refused or dropped: counted for its group and for the scheduler, and said once a group and kind.
 //!
 //! With the feature `tracing` the first loss of a kind in a group is an event of level `WARN` and target `quotient`, with the group's
-//! path and the reason; later ones are counted only, so that an overload does not become a flood of lines.
+//! path and the reason; later ones are counted only, so that an overload does not become a flood of lines. Tasks that a shutdown drops
+//! are of level `INFO`, since somebody asked for it. What is lost is counted once: a refused request or connection is no refused task.
+//! What its owner ends (an abort, a dropped `JoinSet`, local set or connection) is no loss, and a spawn outside any group has nobody to
+//! count it: it panics, or is an error.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -16,6 +19,8 @@ pub(crate) enum Loss {
     RefusedTask,
     /// A task was killed with its group.
     KilledTask,
+    /// A task was dropped unfinished at the end of its scheduler, or a blocking function unrun.
+    DroppedTask,
     /// A request was answered by the layer, not by its handler.
     RefusedRequest,
     /// A body ended before its end.
@@ -25,7 +30,7 @@ pub(crate) enum Loss {
 }
 
 /// Number of kinds.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 impl Loss {
     #[cfg(feature = "tracing")]
@@ -33,6 +38,7 @@ impl Loss {
         match self {
             Self::RefusedTask => "a task was refused",
             Self::KilledTask => "tasks were killed",
+            Self::DroppedTask => "tasks were dropped",
             Self::RefusedRequest => "a request was refused",
             Self::CutBody => "the body of an answer was cut off",
             Self::RefusedConnection => "a connection was closed",
@@ -46,8 +52,11 @@ impl Loss {
 pub struct Losses {
     /// Spawns that were refused, for whatever [`crate::SpawnError`].
     pub refused_tasks: u64,
-    /// Tasks that were aborted because their group was killed, or removed with [`crate::Leftover::Kill`].
+    /// Tasks that were aborted because their group was killed, or removed with [`crate::Leftover::Kill`]: those that were spawned at the
+    /// same moment included, and those that could not move to a parent which was removed itself.
     pub killed_tasks: u64,
+    /// Tasks that lived when their scheduler was shut down, or lost its runtime, and blocking functions that the runtime dropped unrun.
+    pub dropped_tasks: u64,
     /// Requests that the tower layer answered itself: 503, unless the application says otherwise.
     pub refused_requests: u64,
     /// Bodies of answers that were cut off, because the group was killed or removed, or the scheduler was shut down.
@@ -72,6 +81,7 @@ impl LossCounters {
         Losses {
             refused_tasks: count(Loss::RefusedTask),
             killed_tasks: count(Loss::KilledTask),
+            dropped_tasks: count(Loss::DroppedTask),
             refused_requests: count(Loss::RefusedRequest),
             cut_bodies: count(Loss::CutBody),
             refused_connections: count(Loss::RefusedConnection),
@@ -104,14 +114,13 @@ pub(crate) fn note(
     let first = group.losses.add(kind, count);
     #[cfg(feature = "tracing")]
     if first {
-        tracing::warn!(
-            target: "quotient",
-            group = group.core.path(),
-            count,
-            reason = %reason,
-            "{}; further ones in this group are only counted",
-            kind.name(),
-        );
+        let group = group.core.path();
+        let (name, rest) = (kind.name(), "further ones in this group are only counted");
+        if kind == Loss::DroppedTask {
+            tracing::info!(target: "quotient", group, count, reason = %reason, "{name}; {rest}");
+        } else {
+            tracing::warn!(target: "quotient", group, count, reason = %reason, "{name}; {rest}");
+        }
     }
     #[cfg(not(feature = "tracing"))]
     let _ = (first, reason);

@@ -581,6 +581,7 @@ impl Shared {
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         for group in self.all_groups() {
+            group.count_dropped(self);
             group.abort_own(self);
             // Nobody is left to be limited, and a throttled task must run its destructor now. It cannot fail: no limit is valid.
             let _ = group.core.set_limit(None, self.now(), &mut |_| {});
@@ -634,6 +635,9 @@ impl Shared {
         self.host.close();
         if let Some(preempting) = &self.preempt {
             preempting.close();
+        }
+        for group in self.all_groups() {
+            group.count_dropped(self);
         }
         for vcpu in 0..self.vcpus.len() {
             if let Some((task, _)) = self.vcpus[vcpu].next.seize() {

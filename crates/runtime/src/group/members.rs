@@ -28,7 +28,8 @@ impl GroupShared {
     pub(super) fn move_all(&self, shared: &Shared, target: &Arc<GroupShared>) {
         for task in self.owned.snapshot() {
             if !move_task(shared, &task, target) {
-                task.abort();
+                let reason = "the group that it was to move to was removed";
+                end_one(shared, self, &task, Loss::KilledTask, &reason);
             }
         }
         // Whoever is kept here as frozen goes along.
@@ -67,6 +68,23 @@ pub(crate) fn check_open(shared: &Shared, group: &Arc<GroupShared>) -> Result<()
     Ok(())
 }
 
+/// Why a task dies that was spawned just now.
+const STILLBORN: &str = "the group, or one above it, was killed or removed at the same moment";
+
+/// Aborts one task, and counts it unless a kill or the end has reached it already.
+fn end_one(
+    shared: &Shared,
+    group: &GroupShared,
+    task: &crate::task_context::TaskRef,
+    loss: Loss,
+    reason: &dyn std::fmt::Display,
+) {
+    if !task.context().killed.swap(true, Ordering::Relaxed) {
+        note(shared, group, loss, 1, reason);
+    }
+    task.abort();
+}
+
 /// Relists a live task under another group; the holder of its token follows at the next dispatch. Whether it could.
 fn move_task(
     shared: &Shared,
@@ -98,8 +116,7 @@ fn move_task(
     drop(membership);
     old.left(shared);
     if is_stillborn(&target.killed_at, now, None) {
-        context.killed.store(true, Ordering::Relaxed);
-        task.abort();
+        end_one(shared, target, task, Loss::KilledTask, &STILLBORN);
     }
     true
 }
@@ -269,11 +286,11 @@ where
     let stillborn = local::with_spawner(shared, |spawner| {
         is_stillborn(&group.killed_at, now, spawner)
     });
-    if stillborn {
-        reference.context().killed.store(true, Ordering::Relaxed);
-    }
-    if stillborn || shared.phase() != OPEN || group.is_removed() {
-        reference.abort();
+    if stillborn || group.is_removed() {
+        end_one(shared, group, &reference, Loss::KilledTask, &STILLBORN);
+    } else if shared.phase() != OPEN {
+        let reason = SpawnError::ShutDown;
+        end_one(shared, group, &reference, Loss::DroppedTask, &reason);
     }
     local::schedule(token, Enqueue::New);
     Ok(handle)

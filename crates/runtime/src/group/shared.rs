@@ -38,7 +38,7 @@ use quotient_core::{Enqueue, Nanos};
 use quotient_keys::EnableGuard;
 
 use crate::kills::KilledAt;
-use crate::loss::LossCounters;
+use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
@@ -283,6 +283,14 @@ impl GroupShared {
             task.abort();
         }
         self.release_parked(shared);
+    }
+
+    /// The scheduler ends: what lives here is counted as dropped, once.
+    pub(crate) fn count_dropped(&self, shared: &Shared) {
+        let ended = self.owned.flag_killed();
+        let dropped = ended.iter().filter(|task| task.is_alive()).count();
+        let reason = "the scheduler has ended";
+        note(shared, self, Loss::DroppedTask, dropped, &reason);
     }
 
     /// Queues every token that is kept here: those that are to stay come back.

@@ -413,6 +413,12 @@ impl<C: Context> TaskRef<C> {
         self.task.abort();
     }
 
+    /// Whether nobody has asked for its end so far, and it has not come.
+    pub(crate) fn is_alive(&self) -> bool {
+        let state = self.task.load();
+        !state.is_aborted() && !state.is_complete()
+    }
+
     /// Whether the task is complete.
     #[cfg(test)]
     pub(crate) fn is_finished(&self) -> bool {
