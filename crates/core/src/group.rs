@@ -272,13 +272,20 @@ impl Group {
         }
     }
 
-    /// The part of [`Group::charge_foreign_cpu_time`] that is paid in virtual time, wherever the group is queued. Not for what a
-    /// task of the group will pay for by its turn ([`crate::RunQueue::charge_turn`]). O(depth).
+    /// The part of [`Group::charge_foreign_cpu_time`] that is paid in virtual time, wherever the group is queued. O(depth).
     pub fn charge_foreign_service(&self, time: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
             group.charge_outside(time);
             level = group.parent.as_deref();
+        }
+    }
+
+    /// Time that tasks of the group itself would have paid for inside it ([`crate::RunQueue::charge_within`]), but they are gone: its
+    /// child groups, which compete with them, have not received it. The group itself has paid. O(1).
+    pub fn charge_gone_tasks(&self, time: Nanos) {
+        if self.config().cpus > 1 && self.time.has_groups() {
+            self.time.publish_tasks(time.0, 0);
         }
     }
 

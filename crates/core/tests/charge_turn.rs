@@ -1,6 +1,8 @@
 //! Time that a group spent elsewhere and that its clocks and budgets know already: a task of it pays in virtual time, by its turn.
 
-use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity};
+use quotient_core::{
+    Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity, Weight,
+};
 use std::sync::Arc;
 
 const MILLI: u64 = 1_000_000;
@@ -91,4 +93,64 @@ fn an_absurd_extra_charge_overflows_nothing() {
     queue.charge_turn(nanos(u64::MAX));
     queue.check().unwrap();
     assert_eq!(group.cpu_time(), nanos(1_000 + (1 << 42)));
+}
+
+/// What a group has paid for already is not paid twice, and still whoever of it spent it waits for the others of the group.
+#[test]
+fn within_a_group_who_spends_elsewhere_pays_by_its_own_turn() {
+    let tree = GroupTree::new(Config::new(1));
+    let group = tree.group("a").unwrap();
+    let mut queue = RunQueue::new(&tree, CpuId(0));
+    for index in 0..2 {
+        let task = TaskEntity::default();
+        queue.enqueue(&group, task, index, Enqueue::New, Nanos(0));
+    }
+    let (mut now, mut polls) = (0, [0_u64; 2]);
+    while now < 1_000 * MILLI {
+        let index = queue.pick(Nanos(now)).unwrap();
+        now += POLL;
+        polls[index] += 1;
+        queue.charge(Nanos(now));
+        if index == 0 {
+            queue.charge_within(Nanos(9 * POLL));
+        }
+        queue.put_prev_yield(index, Nanos(now));
+        queue.check().unwrap();
+    }
+    let ratio = polls[1] as f64 / polls[0] as f64;
+    // One slice of 3 ms on either side, of a second.
+    assert!((9.8..10.2).contains(&ratio), "{polls:?}");
+    // The group's clock has nothing of what was not told to it.
+    assert_eq!(group.cpu_time(), Nanos(now));
+}
+
+/// A gate costs its group nothing by its turn, and what it lets through is charged from outside, when it is over. Chosen for a slice
+/// at a time, the group would let through whatever it has before anybody looks at its weight.
+#[test]
+fn a_group_whose_polls_are_paid_from_outside_gets_what_its_weight_says() {
+    let tree = GroupTree::new(Config::new(1));
+    let groups: Vec<_> = ["light", "heavy"]
+        .map(|path| tree.group(path).unwrap())
+        .into();
+    groups[1].set_weight(Weight::new(300).unwrap());
+    let mut queue = RunQueue::new(&tree, CpuId(0));
+    for (index, group) in groups.iter().enumerate() {
+        for _ in 0..3 {
+            let task = TaskEntity::default();
+            queue.enqueue(group, task, index, Enqueue::New, Nanos(0));
+        }
+    }
+    let mut now = 0;
+    while now < 1_000 * MILLI {
+        let index = queue.pick(Nanos(now)).unwrap();
+        queue.end_groups_turn();
+        queue.put_prev_yield(index, Nanos(now));
+        // The poll elsewhere; nothing else uses this processor.
+        now += POLL;
+        groups[index].add_foreign_cpu_time(Nanos(POLL), Nanos(now));
+        queue.check().unwrap();
+    }
+    let [light, heavy] = [0, 1].map(|index| groups[index].cpu_time().0);
+    let ratio = heavy as f64 / light as f64;
+    assert!((2.97..3.03).contains(&ratio), "{heavy} to {light}");
 }

@@ -54,6 +54,31 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.set_limit();
     }
 
+    /// As [`RunQueue::charge_turn`], for time that the task's groups have paid for in virtual time as well
+    /// ([`crate::Group::add_foreign_cpu_time`]): only the task itself pays, among what competes inside its group. Nothing without
+    /// a current task. O(1).
+    pub fn charge_within(&mut self, extra: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        let extra = extra.0.min(CHARGE_MAX);
+        let timeline = &mut self.timelines[self.leaf as usize];
+        let node = &mut self.slab.nodes[self.current as usize];
+        let distance = to_virtual(extra, node.shares);
+        node.sum_exec = node.sum_exec.wrapping_add(extra);
+        node.v = node.v.plus(distance);
+        timeline.average.advance(distance, node.shares);
+        if self.service_clock.is_global() {
+            self.serve_tasks(self.leaf, extra);
+        }
+    }
+
+    /// The turn of the groups that the current task belongs to ends with its poll: the next choice starts at the root. For who
+    /// knows that they are about to be charged from outside. O(1).
+    pub fn end_groups_turn(&mut self) {
+        self.repick |= self.leaf != ROOT;
+    }
+
     /// Follows changes before the groups are charged, so that a limit finds what ran under it.
     #[inline]
     pub(super) fn follow_limits(&mut self) {
