@@ -16,6 +16,7 @@ mod wrap;
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use quotient_core::{Enqueue, Gates, Nanos};
 
@@ -72,8 +73,10 @@ pub(crate) struct Local {
     excluded: Cell<Nanos>,
     /// The part of that in which the thread did not run.
     absent: Cell<Nanos>,
-    /// Time beyond the current poll that the current task is charged for (a gate's outer polls).
-    extra: Cell<Nanos>,
+    /// What a gate let through before, which its groups have paid for and the current task has not.
+    debt: Cell<Nanos>,
+    /// The current task has let a gate's poll through.
+    passed: Cell<bool>,
     /// The task asks for a return to the host after this poll.
     leave: Cell<bool>,
     /// The running task's deferral of throttles, if it has one; `noted` is set with it.
@@ -82,6 +85,10 @@ pub(crate) struct Local {
     throttled: Cell<Nanos>,
     /// The innermost `in_group` of the current poll.
     wrap: Cell<Option<Wrap>>,
+    /// Wall time of all polls on this thread that a gate has let through. Unit: nanoseconds; wraps after five centuries.
+    gated: Cell<u64>,
+    /// The virtual CPU that was polled here last, by its scheduler's address and its index.
+    last: Cell<(usize, usize)>,
     /// The last reading of the thread's CPU clock by an `in_group`.
     reading: Cell<Option<Reading>>,
     /// The thread's own time at the start of the turn.
@@ -111,11 +118,14 @@ impl Local {
             noted: Cell::new(false),
             excluded: Cell::new(Nanos::ZERO),
             absent: Cell::new(Nanos::ZERO),
-            extra: Cell::new(Nanos::ZERO),
+            debt: Cell::new(Nanos::ZERO),
+            passed: Cell::new(false),
             leave: Cell::new(false),
             deferral: Cell::new(None),
             throttled: Cell::new(Nanos::ZERO),
             wrap: Cell::new(None),
+            gated: Cell::new(0),
+            last: Cell::new((0, 0)),
             reading: Cell::new(None),
             reference: Cell::new(None),
             stolen: Cell::new(None),
@@ -130,7 +140,9 @@ impl Local {
         PollNotes {
             excluded: self.excluded.replace(Nanos::ZERO),
             absent: self.absent.replace(Nanos::ZERO),
-            extra: self.extra.replace(Nanos::ZERO),
+            extra: Nanos::ZERO,
+            debt: self.debt.replace(Nanos::ZERO),
+            passed: self.passed.replace(false),
             leave: self.leave.replace(false),
             noted: true,
         }
@@ -140,7 +152,8 @@ impl Local {
         self.noted.set(true);
         self.excluded.set(notes.excluded);
         self.absent.set(notes.absent);
-        self.extra.set(notes.extra);
+        self.debt.set(notes.debt);
+        self.passed.set(notes.passed);
         self.leave.set(notes.leave);
     }
 
@@ -231,6 +244,7 @@ pub(crate) struct Entered {
 /// The calling thread starts to poll a virtual CPU.
 pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
     LOCAL.with(|local| {
+        local.last.set((Arc::as_ptr(shared) as usize, vcpu));
         let previous = (
             local.scheduler.replace(Arc::as_ptr(shared) as usize),
             local.vcpu.replace(vcpu),
@@ -345,7 +359,12 @@ pub(crate) struct PollNotes {
     pub(crate) excluded: Nanos,
     /// The part of `excluded` in which the thread did not run.
     pub(crate) absent: Nanos,
+    /// Time beyond the poll that the task and its groups pay in virtual time: the virtual CPU slept in it.
     pub(crate) extra: Nanos,
+    /// Time beyond the poll that only the task pays, in virtual time, inside its group: a gate's.
+    pub(crate) debt: Nanos,
+    /// A gate's poll was let through.
+    pub(crate) passed: bool,
     pub(crate) leave: bool,
     /// Any of these, or a deferral, was set.
     pub(crate) noted: bool,
@@ -470,13 +489,59 @@ pub(crate) fn with_polling<R>(look: impl FnOnce(&Arc<Shared>, usize) -> R) -> Op
         .flatten()
 }
 
-/// The current task is charged `extra` beyond its poll; `leave` asks for a return to the host after it.
-pub(crate) fn charge_extra(extra: Nanos, leave: bool) {
+/// The current task asks for a return to the host after its poll.
+pub(crate) fn leave() {
     let _ = LOCAL.try_with(|local| {
         local.noted.set(true);
-        local.extra.set(local.extra.get().saturating_add(extra));
-        local.leave.set(local.leave.get() | leave);
+        local.leave.set(true);
     });
+}
+
+/// The current task, a gate's, pays `debt` inside its group.
+pub(crate) fn pay(debt: Nanos) {
+    let _ = LOCAL.try_with(|local| {
+        local.noted.set(true);
+        local.debt.set(local.debt.get().saturating_add(debt));
+    });
+}
+
+/// The current task, a gate's, has let a poll through, which is to be the host's next.
+pub(crate) fn pass() {
+    let _ = LOCAL.try_with(|local| {
+        local.noted.set(true);
+        local.passed.set(true);
+        local.leave.set(true);
+    });
+}
+
+/// A poll of a future in a group of `shared` begins on this thread, in a foreign task. The virtual CPU that waits for this thread's
+/// next poll of it, if one does, learns what it waits for.
+pub(crate) fn begin_gated(shared: &Arc<Shared>, now: Nanos) {
+    note_gated(shared, Nanos::ZERO, now);
+}
+
+/// It took `wall`, until `now`.
+pub(crate) fn end_gated(shared: &Arc<Shared>, wall: Nanos, now: Nanos) {
+    note_gated(shared, wall, now);
+}
+
+fn note_gated(shared: &Arc<Shared>, wall: Nanos, now: Nanos) {
+    let _ = LOCAL.try_with(|local| {
+        let gated = local.gated.get().wrapping_add(wall.as_nanos());
+        local.gated.set(gated);
+        let (scheduler, vcpu) = local.last.get();
+        if scheduler == Arc::as_ptr(shared) as usize
+            && let Some(vcpu) = shared.vcpus.get(vcpu)
+        {
+            let noted = now.as_nanos().wrapping_add(1);
+            vcpu.gated_at.store(noted, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Wall time of all polls on this thread that gates have let through; only differences mean anything.
+pub(crate) fn gated() -> u64 {
+    LOCAL.try_with(|local| local.gated.get()).unwrap_or(0)
 }
 
 /// Runs `act` on the thread's meter; `None` when the thread's locals are gone.

@@ -86,6 +86,9 @@ pub(crate) struct VcpuShared {
     pub(crate) thread: AtomicU32,
     /// Since when it has been ready and not polled by the host, plus one; 0 when it is not. Set by the watch, cleared by its next turn.
     pub(crate) absent: AtomicU64,
+    /// When a poll that a gate had let through began, plus one, on the thread of the last turn, and since that turn; or ended, if it is
+    /// over. 0 for none.
+    pub(crate) gated_at: AtomicU64,
     /// Groups in which a task waits that was lent a place elsewhere.
     pub(crate) releases: Mutex<Vec<Arc<GroupShared>>>,
     /// Whether there are any: saves the lock.
@@ -191,6 +194,7 @@ impl Shared {
                     turns: AtomicU64::new(0),
                     thread: AtomicU32::new(0),
                     absent: AtomicU64::new(0),
+                    gated_at: AtomicU64::new(0),
                 })
             })
             .collect();
@@ -395,13 +399,15 @@ impl Shared {
 
     fn is_stuck_for(&self, vcpu: usize, time: Nanos, now: Nanos) -> bool {
         let vcpu = &self.vcpus[vcpu];
-        let reached = |since: &AtomicU64| {
-            let since = since.load(Ordering::Relaxed);
-            since != 0 && now.saturating_sub(Nanos(since - 1)) >= time
+        let reached = |since: u64| since != 0 && now.saturating_sub(Nanos(since - 1)) >= time;
+        // A worker that polls what gates let through does the groups' work: somebody else would only let more through.
+        let absent = match vcpu.absent.load(Ordering::Relaxed) {
+            0 => 0,
+            since => since.max(vcpu.gated_at.load(Ordering::Relaxed)),
         };
         vcpu.blocked.load(Ordering::Relaxed)
-            || reached(&vcpu.polling_since)
-            || reached(&vcpu.absent)
+            || reached(vcpu.polling_since.load(Ordering::Relaxed))
+            || reached(absent)
     }
 
     /// Whether a regular virtual CPU has ended, or went with the host's runtime.

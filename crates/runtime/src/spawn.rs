@@ -106,7 +106,7 @@ impl Future for Checkpoint {
             Some(false) => Poll::Ready(()),
             Some(true) => {
                 // The flag also says that I/O has waited: the virtual CPU goes by the driver before it picks again.
-                local::charge_extra(quotient_core::Nanos::ZERO, true);
+                local::leave();
                 self.yielded = true;
                 context.waker().wake_by_ref();
                 Poll::Pending

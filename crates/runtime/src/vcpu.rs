@@ -44,7 +44,7 @@ use std::task::{Context, Poll};
 use quotient_core::balance::Reason;
 use quotient_core::{Detached, Gates, Nanos};
 
-use self::dispatch::Reference;
+use self::dispatch::{Reference, thread_mark};
 use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -100,6 +100,10 @@ pub(crate) struct Vcpu {
     run_delay: Option<(usize, Nanos)>,
     last_balance: Nanos,
     left_at: Nanos,
+    /// Where its last turn ended, if that was with a gate let through: the thread, and that thread's [`local::gated`] then.
+    passed: Option<(usize, u64)>,
+    /// It has let a gate through in its last turn, and has not let the host's queue go first since.
+    owes_way: bool,
     /// When it last went to sleep, until it wakes.
     slept_at: Option<Nanos>,
     queue_turns: u32,
@@ -140,6 +144,8 @@ impl Vcpu {
             run_delay: None,
             last_balance: Nanos::ZERO,
             left_at: Nanos::ZERO,
+            passed: None,
+            owes_way: false,
             slept_at: None,
             queue_turns: 0,
             short_polls: SHORT_POLLS,
@@ -197,6 +203,9 @@ impl Future for Vcpu {
         me.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
         if me.absent.load(Ordering::Relaxed) != 0 {
             me.absent.store(0, Ordering::Relaxed);
+        }
+        if me.gated_at.load(Ordering::Relaxed) != 0 {
+            me.gated_at.store(0, Ordering::Relaxed);
         }
         me.thread
             .store(crate::watch::thread_number(), Ordering::Relaxed);
@@ -261,6 +270,11 @@ impl Vcpu {
 
     /// Dispatches tasks until there is a reason to return to the host.
     fn turn(&mut self, shared: &Arc<Shared>, me: &VcpuShared, entered: &Entered) -> Leave {
+        if std::mem::take(&mut self.owes_way) {
+            // Woken before the poll that it let through, or before the yields that the host has deferred: choosing now would be
+            // choosing from what is left. All that goes first, once.
+            return Leave::Yield;
+        }
         let started = shared.now();
         let mut now = started;
         self.notice_gap(now);
@@ -341,10 +355,21 @@ impl Vcpu {
     }
 
     /// A long gap since the last turn means that the host has busy tasks of its own: then queue with them for a while, because a
-    /// deferred virtual CPU is polled only when the host's queue is empty (or after 61 of its ticks).
+    /// deferred virtual CPU is polled only when the host's queue is empty (or after 61 of its ticks). What gated polls took here is no
+    /// gap: they are the groups' own. In the queue the virtual CPU would come before the yields that they left with the host, and
+    /// find the other groups' futures only, until each of them had one poll: weights would mean nothing.
     fn notice_gap(&mut self, now: Nanos) {
         let deferred = self.left_at != Nanos::ZERO && self.queue_turns == 0;
-        if deferred && now.saturating_sub(self.left_at) > BUSY_HOST_GAP {
+        let mut gap = now.saturating_sub(self.left_at);
+        if deferred && let Some((thread, before)) = self.passed.take() {
+            gap = if thread == thread_mark() {
+                gap.saturating_sub(Nanos(local::gated().wrapping_sub(before)))
+            } else {
+                // Taken over by a worker that had nothing else to do.
+                Nanos::ZERO
+            };
+        }
+        if deferred && gap > BUSY_HOST_GAP && gap.saturating_sub(self.stolen(now)) > BUSY_HOST_GAP {
             self.queue_turns = QUEUE_TURNS;
         }
         self.left_at = Nanos::ZERO;
@@ -352,6 +377,8 @@ impl Vcpu {
 
     /// Decides how to return to the host.
     fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
+        let passed = std::mem::take(&mut self.notes.passed);
+        self.owes_way = passed;
         if RuntimeGates::events() {
             shared.log.leave(self.index, now);
         }
@@ -373,7 +400,9 @@ impl Vcpu {
             return Leave::Sleep;
         }
         self.left_at = now;
-        if self.waiting > 1 && shared.kick_idle() {
+        self.passed = passed.then(|| (thread_mark(), local::gated()));
+        // What was let through takes this worker: then all that waits here is surplus.
+        if self.waiting > usize::from(!passed) && shared.kick_idle() {
             return Leave::YieldAfterKick;
         }
         Leave::Yield

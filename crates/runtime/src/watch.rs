@@ -97,6 +97,15 @@ impl Watch {
         if now.saturating_sub(seen.since) < TICK {
             return;
         }
+        let gated = vcpu.gated_at.load(Ordering::Relaxed);
+        if gated != 0
+            && now.saturating_sub(Nanos(gated - 1)) < STUCK
+            && shared.idle.load(Ordering::Relaxed) == 0
+        {
+            // What its thread does is the groups' work, and nobody could take over. Asked again, the host would poll it before the
+            // yields that it has deferred, and it would choose from what is left.
+            return;
+        }
         if vcpu.absent.load(Ordering::Relaxed) == 0 {
             let since = seen.since.as_nanos().wrapping_add(1);
             vcpu.absent.store(since, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{burn, eventually, repeatedly, scheduler, time_here};
-use quotient::{Group, InGroupExt, Leftover, Scheduler};
+use quotient::{Cpus, Group, InGroupExt, Leftover, Scheduler};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -44,6 +44,15 @@ async fn bring_about(end: End, scheduler: Scheduler, group: Group) {
     }
 }
 
+/// As `scheduler`; with a limit that is never reached every poll waits for its turn at a gate, without one most go ahead.
+fn with_gates(workers: usize, always: bool) -> (Scheduler, Group) {
+    let (scheduler, group) = scheduler(workers);
+    if always {
+        group.set_max(Cpus(64.0)).unwrap();
+    }
+    (scheduler, group)
+}
+
 /// A future in a foreign task that says when it was polled first, and then waits to be told to end.
 fn waiting(group: &Group) -> (JoinHandle<u32>, oneshot::Receiver<()>, oneshot::Sender<u32>) {
     let (started, begun) = oneshot::channel();
@@ -58,8 +67,8 @@ fn waiting(group: &Group) -> (JoinHandle<u32>, oneshot::Receiver<()>, oneshot::S
 #[test]
 fn a_wake_up_after_the_end_of_the_group_arrives() {
     repeatedly(|workers| async move {
-        for end in ENDS {
-            let (scheduler, group) = scheduler(workers);
+        for (end, always) in ENDS.map(|end| [(end, false), (end, true)]).concat() {
+            let (scheduler, group) = with_gates(workers, always);
             let (task, begun, sender) = waiting(&group);
             begun.await.unwrap();
             bring_about(end, scheduler, group).await;
@@ -72,8 +81,8 @@ fn a_wake_up_after_the_end_of_the_group_arrives() {
 #[test]
 fn a_wake_up_at_the_end_of_the_group_arrives() {
     repeatedly(|workers| async move {
-        for end in ENDS {
-            let (scheduler, group) = scheduler(workers);
+        for (end, always) in ENDS.map(|end| [(end, false), (end, true)]).concat() {
+            let (scheduler, group) = with_gates(workers, always);
             let tasks: Vec<_> = (0..8)
                 .map(|_| {
                     let future = async {
@@ -97,8 +106,9 @@ fn a_wake_up_at_the_end_of_the_group_arrives() {
 #[test]
 fn a_turn_that_is_outstanding_when_the_group_ends_is_not_lost() {
     repeatedly(|workers| async move {
-        for end in [End::Kill, End::RemoveAndKill, End::Shutdown] {
-            let (scheduler, group) = scheduler(workers);
+        let ends = [End::Kill, End::RemoveAndKill, End::Shutdown];
+        for (end, always) in ends.map(|end| [(end, false), (end, true)]).concat() {
+            let (scheduler, group) = with_gates(workers, always);
             let (woken, begun, sender) = waiting(&group);
             begun.await.unwrap();
             group.freeze().unwrap();
@@ -138,7 +148,7 @@ fn a_shutdown_that_is_awaited_inside_does_not_wait_for_itself() {
 #[test]
 fn a_group_that_is_killed_again_and_again_lets_its_futures_end() {
     repeatedly(|workers| async move {
-        let (scheduler, group) = scheduler(workers);
+        let (scheduler, group) = with_gates(workers, true);
         let future = async {
             for _ in 0..200 {
                 tokio::task::yield_now().await;
@@ -281,7 +291,7 @@ fn futures_of_several_polls_do_not_pass_by_the_limit() {
     repeatedly(|workers| stays_within_its_limit(workers, several_polls));
 }
 
-/// A wrap that ends leaves its debt with its member, which pays it and goes.
+/// What wraps have used is paid when they end, and they leave no member behind.
 #[test]
 fn debts_of_ended_futures_are_paid_and_their_members_go() {
     repeatedly(|workers| async move {
@@ -468,6 +478,64 @@ fn readings_of_a_dead_scheduler_bill_nobody() {
             task.await.unwrap();
             let billed = outer.cpu_time();
             assert!(billed >= 2 * MS, "outer billed {billed:?} in round {round}");
+            scheduler.shutdown().await;
+        }
+    });
+}
+
+/// Does in its destructor what a user's thread-local may: polls a future in a group to its end.
+struct InGroupAtLast {
+    group: Group,
+    ended: std::sync::mpsc::Sender<bool>,
+}
+
+impl Drop for InGroupAtLast {
+    fn drop(&mut self) {
+        let mut future = std::pin::pin!(
+            async {
+                tokio::task::yield_now().await;
+                burn(MS);
+                7
+            }
+            .in_group(&self.group)
+        );
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut polled = std::task::Poll::Pending;
+        while polled.is_pending() && Instant::now() < end {
+            polled = future.as_mut().poll(&mut context);
+            std::thread::sleep(MS / 10);
+        }
+        let _ = self.ended.send(polled == std::task::Poll::Ready(7));
+    }
+}
+
+/// A thread's locals go in some order, and what of ours goes first must not be missed. (It was: a panic in a destructor of a
+/// thread-local aborts the process.)
+#[test]
+fn a_future_is_polled_while_the_locals_of_its_thread_are_destroyed() {
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<InGroupAtLast>> = const { std::cell::RefCell::new(None) };
+    }
+    repeatedly(|workers| async move {
+        for always in [false, true] {
+            let (scheduler, group) = with_gates(workers, always);
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let own = group.clone();
+            let thread = std::thread::spawn(move || {
+                let ended = sender;
+                let group = own.clone();
+                // Registered before ours, which is destroyed first, then.
+                LAST.set(Some(InGroupAtLast { group, ended }));
+                drop(async {}.in_group(&own));
+                assert!(Group::current().is_none());
+            });
+            // The runtime's workers are needed meanwhile.
+            tokio::task::spawn_blocking(move || thread.join().unwrap())
+                .await
+                .unwrap();
+            assert!(receiver.recv().unwrap(), "it did not end");
+            assert!(group.cpu_time() >= MS / 2, "billed {:?}", group.cpu_time());
             scheduler.shutdown().await;
         }
     });

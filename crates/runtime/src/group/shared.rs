@@ -37,6 +37,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Nanos};
 use quotient_keys::EnableGuard;
 
+use crate::in_group::Allowance;
 use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
@@ -81,6 +82,8 @@ pub(crate) struct GroupShared {
     wait_bounded: AtomicBool,
     /// The last poll of an `in_group` of this group was long: the next one is likely to be. A hint.
     pub(crate) long_wraps: AtomicBool,
+    /// What may be computed in foreign tasks without a turn.
+    pub(crate) allowance: Allowance,
     /// Keeps bandwidth control switched on while the group has a limit.
     gate: Mutex<Option<EnableGuard>>,
 }
@@ -108,6 +111,7 @@ impl GroupShared {
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
             wait_bounded: AtomicBool::new(parent.is_some_and(|parent| parent.is_wait_bounded())),
             long_wraps: AtomicBool::new(false),
+            allowance: Allowance::default(),
             gate: Mutex::new(None),
         }
     }

@@ -10,6 +10,7 @@ use quotient_core::Nanos;
 
 use super::gate::Admission;
 use super::member::GateHandle;
+use crate::clock::thread_cpu_time;
 #[cfg(feature = "tower")]
 use crate::error::SpawnError;
 use crate::group::Group;
@@ -75,27 +76,23 @@ impl<F: Future> Future for InGroup<F> {
             // The inner future learns of another waker than the gate's, which from now on is not told of its wake-ups: should it be
             // polled in a foreign task again, that begins with a new gate, and so with a poll.
             *this.gate = None;
-            let (output, used) = metered(group, || inner.poll(context));
-            add_foreign_time(group, used);
+            let (output, time) = metered(group, |_| inner.poll(context));
+            add_foreign_time(group, &time);
             return output;
         }
-        let gate = this
-            .gate
-            .get_or_insert_with(|| GateHandle::new(group, location));
+        let gate = this.gate.get_or_insert_with(|| GateHandle::new(group));
         let admission = gate.admit(context.waker(), group, location);
         if admission == Admission::Wait {
             return Poll::Pending;
         }
         let mut inner_context = Context::from_waker(&gate.waker);
-        let (output, used) = metered(group, || inner.poll(&mut inner_context));
-        if admission == Admission::Pass {
-            let core = &group.inner.core;
-            core.show_foreign_cpu_time(0, used);
-            core.charge_foreign_budget(used, group.shared.now());
-            gate.owe(used);
-        } else {
-            add_foreign_time(group, used);
-        }
+        let (output, time) = metered(group, |started| {
+            local::begin_gated(&group.shared, started);
+            inner.poll(&mut inner_context)
+        });
+        add_foreign_time(group, &time);
+        gate.owe(time.used, admission);
+        local::end_gated(&group.shared, time.wall, time.ended);
         if output.is_ready() {
             *this.gate = None;
         }
@@ -103,41 +100,66 @@ impl<F: Future> Future for InGroup<F> {
     }
 }
 
-/// The group is charged at once.
-fn add_foreign_time(group: &Group, time: Nanos) {
-    let now = group.shared.now();
-    group.inner.core.add_foreign_cpu_time(time, now);
+/// The group pays at once: on its clocks, from its budgets, and in virtual time among its siblings.
+fn add_foreign_time(group: &Group, time: &Time) {
+    group.inner.core.add_foreign_cpu_time(time.used, time.ended);
 }
 
-/// Runs `poll` with `group` as the charged one; returns its output and the CPU time that neither was shown nor belongs to
-/// anybody nested inside.
-fn metered<R>(group: &Group, poll: impl FnOnce() -> R) -> (R, Nanos) {
+/// What a poll took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Time {
+    /// CPU time that neither was shown nor belongs to anybody nested inside.
+    used: Nanos,
+    wall: Nanos,
+    ended: Nanos,
+}
+
+/// Runs `poll` with `group` as the charged one; returns its output and what it took.
+fn metered<R>(group: &Group, poll: impl FnOnce(Nanos) -> R) -> (R, Time) {
     struct Restore<'a> {
         group: &'a Group,
-        saved: Option<local::Saved>,
+        started: Nanos,
+        /// What to restore, or, where the thread's locals are gone, its CPU clock at the start.
+        saved: Option<Result<local::Saved, Option<Nanos>>>,
     }
     impl Restore<'_> {
-        fn end(&mut self) -> Nanos {
-            self.saved.take().map_or(Nanos::ZERO, |saved| {
-                local::restore_group(saved, &self.group.inner, self.group.shared.now())
-            })
+        fn end(&mut self) -> Time {
+            let now = self.group.shared.now();
+            let wall = now.saturating_sub(self.started);
+            let used = match self.saved.take() {
+                Some(Ok(saved)) => local::restore_group(saved, &self.group.inner, now),
+                Some(Err(Some(before))) => {
+                    let cpu = thread_cpu_time().map(|cpu| cpu.saturating_sub(before));
+                    cpu.map_or(wall, |cpu| cpu.min(wall))
+                }
+                Some(Err(None)) => wall,
+                None => Nanos::ZERO,
+            };
+            Time {
+                used,
+                wall,
+                ended: now,
+            }
         }
     }
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
             // Only a panic leaves this to do: the time is charged all the same.
             if self.saved.is_some() {
-                let used = self.end();
-                add_foreign_time(self.group, used);
+                let time = self.end();
+                add_foreign_time(self.group, &time);
             }
         }
     }
     let started = group.shared.now();
     let mut restore = Restore {
         group,
-        saved: Some(local::replace_group(&group.shared, &group.inner, started)),
+        started,
+        saved: Some(
+            local::replace_group(&group.shared, &group.inner, started).ok_or_else(thread_cpu_time),
+        ),
     };
-    let output = poll();
-    let used = restore.end();
-    (output, used)
+    let output = poll(started);
+    let time = restore.end();
+    (output, time)
 }

@@ -11,13 +11,15 @@
 //! |---|---|---|---|
 //! | `READY` | the inner future was woken since its last poll began, or was never polled | inner, outer (reopen) | outer, before it polls |
 //! | `PASSED` | the member's turn came: the next outer poll may poll the inner future | member | outer, with `READY`, in one step |
-//! | `ENDED` | there is no member: nothing orders the polls | member's destructor | outer, before it spawns a new one |
-//! | `CLOSED` | the wrap is gone: the member pays and ends | outer, at last | nobody |
+//! | `ENDED` | there is no member, not yet or not any more: nothing orders the polls | at first; member's destructor | outer, before it spawns one |
+//! | `CLOSED` | the wrap is gone: the member is to end, and nobody is woken any more | outer, at last | nobody |
 //!
 //! # Steps
 //! - wake: (W1) `or READY`; it was set: done. (W2) `ENDED`: wake outer, else wake member.
 //! - member: (M1) leave the waker in `member`; (M2) load; `READY` and not `PASSED`: `or PASSED`, wake outer.
 //! - end: (E1) `or ENDED`; (E2) wake outer.
+//! - outer, at last: (C1) `or CLOSED`; (C2) drop the waker in `outer`; (C3) cancel the member: if it waits for a wake-up, it ends
+//!   here and now, else as soon as it is chosen or its poll is over.
 //! - outer: (O1) leave the waker in `outer`; (O2) load; `ENDED` and `READY`: poll, or reopen; `PASSED`: poll; else pending.
 //!   Poll means: (O3) `and-not READY, PASSED`, then the inner future.
 //!
@@ -37,8 +39,14 @@
 //! whose member is gone is polled only when it was woken, as before. O3 clears both bits before the inner future is polled: a
 //! wake-up during that poll counts for the next.
 //!
+//! *After C1* no poll comes, whatever is written, and nothing is waited for: a pass that meets C1 makes a virtual CPU return to its
+//! host once for nothing.
+//!
 //! *Reopen:* with `ENDED` seen there is no member, and none comes but by the outer itself: it clears `ENDED`, leaves `READY` set and
 //! spawns a member, whose first poll passes. If that is refused, the member's destructor sets `ENDED` again.
+//!
+//! *Going ahead:* with `ENDED` seen the outer may poll the inner future at once, if its group may (`allowance`). That is the poll
+//! of a gate whose member is gone: case 2 brings the next one.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -56,7 +64,7 @@ const CLOSED: u8 = 8;
 #[derive(Debug)]
 pub(super) struct Gate {
     state: AtomicU8,
-    /// What inner polls took that the member has not paid for by its turn yet. Unit: nanoseconds.
+    /// What inner polls took that the member has not paid for inside its group yet. Unit: nanoseconds.
     debt: AtomicU64,
     outer: Mutex<Option<Waker>>,
     member: Mutex<Option<Waker>>,
@@ -69,7 +77,7 @@ pub(super) enum Admission {
     Wait,
     /// Poll the inner future.
     Pass,
-    /// The inner future was woken, and there is no member to wait for.
+    /// The inner future was woken, or was never polled, and there is no member to wait for.
     Ended,
 }
 
@@ -85,10 +93,10 @@ pub(super) enum Turn {
 }
 
 impl Gate {
-    /// A gate before a future that was never polled. A member must be made for it, or [`Gate::end`] called.
+    /// A gate before a future that was never polled, without a member.
     pub(super) fn new() -> Self {
         Self {
-            state: AtomicU8::new(READY),
+            state: AtomicU8::new(READY | ENDED),
             debt: AtomicU64::new(0),
             outer: Mutex::new(None),
             member: Mutex::new(None),
@@ -127,15 +135,15 @@ impl Gate {
         self.state.fetch_and(!(READY | PASSED), Ordering::AcqRel);
     }
 
-    /// After [`Admission::Ended`]: a new member is about to be made.
+    /// After [`Admission::Ended`], or at first: a member is about to be made, whose destructor will call [`Gate::end`].
     pub(super) fn reopen(&self) {
         self.state.fetch_and(!ENDED, Ordering::AcqRel);
     }
 
-    /// The wrap is gone; the member learns of it.
+    /// The wrap is gone: from here on nobody is woken. The member is to be ended.
     pub(super) fn close(&self) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        self.wake_member();
+        drop(lock(&self.outer).take());
     }
 
     /// M1 and M2, by the member's poll. A member with debts pays them first.
@@ -166,11 +174,6 @@ impl Gate {
         self.debt.fetch_add(time.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Whether there is anything to pay.
-    pub(super) fn debt(&self) -> Nanos {
-        Nanos(self.debt.load(Ordering::Acquire))
-    }
-
     /// The caller pays everything.
     pub(super) fn take_debt(&self) -> Nanos {
         if self.debt.load(Ordering::Acquire) == 0 {
@@ -179,7 +182,7 @@ impl Gate {
         Nanos(self.debt.swap(0, Ordering::AcqRel))
     }
 
-    pub(super) fn wake_member(&self) {
+    fn wake_member(&self) {
         let member = lock(&self.member).clone();
         if let Some(member) = member {
             member.wake();
@@ -246,6 +249,13 @@ mod loom_tests {
         fn woken(&self) -> usize {
             self.0.load(SeqCst)
         }
+    }
+
+    /// A gate with a member.
+    fn opened() -> Arc<Gate> {
+        let gate = Gate::new();
+        gate.reopen();
+        Arc::new(gate)
     }
 
     /// What the outer task of a model has seen.
@@ -339,7 +349,7 @@ mod loom_tests {
     fn loom_first_poll_against_the_gates_end() {
         for turns in [0, 1] {
             loom::model(move || {
-                let gate = Arc::new(Gate::new());
+                let gate = opened();
                 let other = gate.clone();
                 let thread = loom::thread::spawn(move || member(&other, turns));
                 let mut outer = Outer::new();
@@ -356,7 +366,7 @@ mod loom_tests {
     #[test]
     fn loom_wake_up_against_the_gates_end() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
+            let gate = opened();
             // Polled once, and pending.
             gate.begin_poll();
             let (waking, ending) = (gate.clone(), gate.clone());
@@ -375,7 +385,7 @@ mod loom_tests {
     #[test]
     fn loom_wake_up_against_turn_and_outer_poll() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
+            let gate = opened();
             gate.begin_poll();
             let (waking, passing) = (gate.clone(), gate.clone());
             let waker = loom::thread::spawn(move || waking.wake_inner());
@@ -398,7 +408,7 @@ mod loom_tests {
     #[test]
     fn loom_wake_up_against_the_poll_before() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
+            let gate = opened();
             let mut member = Member::new();
             member.poll(&gate);
             let waking = gate.clone();
@@ -418,7 +428,7 @@ mod loom_tests {
     #[test]
     fn loom_wake_up_against_a_new_member() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
+            let gate = opened();
             gate.end();
             let mut outer = Outer::new();
             assert_eq!(gate.admit(&outer.waker), Admission::Ended);
@@ -434,11 +444,14 @@ mod loom_tests {
         });
     }
 
-    /// A wrap that is dropped while its member takes a turn: what it owes is paid exactly once, by a turn or at the end.
+    /// A wrap that is dropped while its member takes a turn: what it owes is paid exactly once, by a turn or at the end, and once
+    /// it is gone nothing of the outer task is kept.
     #[test]
     fn loom_debt_is_paid_once_when_the_wrap_goes() {
         loom::model(|| {
-            let gate = Arc::new(Gate::new());
+            let gate = opened();
+            let mut outer = Outer::new();
+            outer.poll(&gate);
             let paying = gate.clone();
             let member = loom::thread::spawn(move || {
                 let turn = paying.take_debt();
@@ -449,8 +462,44 @@ mod loom_tests {
             });
             gate.owe(Nanos(7));
             gate.close();
+            assert!(lock(&gate.outer).is_none(), "the outer task is kept");
             let paid = member.join().unwrap();
             assert_eq!(paid + gate.take_debt().as_nanos(), 7);
+        });
+    }
+
+    /// A wake-up while a poll goes ahead without a member, and while the outer task makes one for the next: it counts for the
+    /// next poll, which comes.
+    #[test]
+    fn loom_wake_up_against_a_poll_that_goes_ahead() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new());
+            let mut outer = Outer::new();
+            assert_eq!(gate.admit(&outer.waker), Admission::Ended);
+            let waking = gate.clone();
+            let waker = loom::thread::spawn(move || waking.wake_inner());
+            // It goes ahead.
+            gate.begin_poll();
+            // And is polled again, as soon as the host is asked, with a member of its own from now on.
+            let mut members = Vec::new();
+            for _ in 0..2 {
+                if outer.count.woken() > outer.seen && members.is_empty() {
+                    outer.seen = outer.count.woken();
+                    if gate.admit(&outer.waker) == Admission::Ended {
+                        gate.reopen();
+                        let passing = gate.clone();
+                        members.push(loom::thread::spawn(move || member(&passing, 1)));
+                    }
+                }
+                loom::thread::yield_now();
+            }
+            waker.join().unwrap();
+            for member in members {
+                member.join().unwrap();
+            }
+            let owed = gate.state.load(Ordering::Acquire) & READY != 0;
+            outer.run(&gate);
+            assert_eq!(outer.polls, usize::from(owed), "one wake-up, one poll");
         });
     }
 }

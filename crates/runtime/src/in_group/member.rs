@@ -1,9 +1,10 @@
-//! The member: the gate's task in the group, which pays for the outer polls and lets the next one through.
+//! The member: the gate's task in the group, which lets the outer polls through, and pays for them inside the group.
 
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use quotient_core::Nanos;
@@ -17,9 +18,10 @@ use crate::group::{Seat, spawn_uncounted};
 use crate::local;
 use crate::task::AbortHandle;
 
-/// A debt from which on the member pays without waiting for the inner future's next wake-up. Unit: nanoseconds. Default 500 us:
-/// what the rest of the group is to learn of soon; the turn costs 1 %.
-const PAY_SOON: Nanos = Nanos(500_000);
+/// A debt from which on the member pays first and queues again, and less than which it lets the next poll through in the
+/// same turn. Unit: nanoseconds. Default 200 us, the length of a virtual CPU's turn: so much later the rest of the group learns
+/// of it.
+const PAY_FIRST: Nanos = Nanos(200_000);
 
 /// Future of the gate's task.
 struct Member {
@@ -33,15 +35,18 @@ impl Future for Member {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let debt = self.gate.take_debt();
         if debt > Nanos::ZERO {
-            // Pay now and come again: the place in the queue after the payment is the fair one.
-            local::charge_extra(debt, false);
+            local::pay(debt);
+        }
+        if debt >= PAY_FIRST {
+            // Come again: the place in the queue after the payment is the fair one.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         match self.gate.take_turn(context.waker()) {
             Turn::Idle => Poll::Pending,
             Turn::Passed => {
-                local::charge_extra(Nanos::ZERO, true);
+                local::pass();
+                self.group.allowance.renew();
                 Poll::Pending
             }
             Turn::Closed => Poll::Ready(()),
@@ -51,16 +56,20 @@ impl Future for Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Killed with a debt: what the member cannot pay any more, its group pays wherever it is queued.
-        let debt = self.gate.take_debt();
-        if debt > Nanos::ZERO {
-            self.group.core.charge_foreign_service(debt);
-        }
+        write_off(&self.gate, &self.group);
         self.gate.end();
     }
 }
 
-/// The outer side's hold on its gate. Dropping it lets the member pay and end.
+/// There is no member to pay any more. The group has paid: only its child groups have not heard of it.
+fn write_off(gate: &Gate, group: &GroupShared) {
+    let debt = gate.take_debt();
+    if debt > Nanos::ZERO {
+        group.core.charge_gone_tasks(debt);
+    }
+}
+
+/// The outer side's hold on its gate. Dropping it ends the member.
 #[derive(Debug)]
 pub(super) struct GateHandle {
     gate: Arc<Gate>,
@@ -68,6 +77,8 @@ pub(super) struct GateHandle {
     pub(super) waker: Waker,
     group: Arc<GroupShared>,
     member: Option<AbortHandle>,
+    /// The group takes no member any more.
+    refused: bool,
 }
 
 impl GateHandle {
@@ -77,27 +88,23 @@ impl GateHandle {
         group: &Group,
         location: &'static Location<'static>,
     ) -> Result<Self, SpawnError> {
-        let mut handle = Self::without_member(group);
+        let mut handle = Self::new(group);
+        handle.gate.reopen();
         let member = handle.new_member();
         let task = spawn_uncounted(group, member, location, Seat::Gate)?;
         handle.member = Some(task.abort_handle());
         Ok(handle)
     }
 
-    /// A gate with a member, or one that has ended if the group takes none any more.
-    pub(super) fn new(group: &Group, location: &'static Location<'static>) -> Self {
-        let mut handle = Self::without_member(group);
-        handle.make_member(group, location);
-        handle
-    }
-
-    fn without_member(group: &Group) -> Self {
+    /// A gate that has no member yet.
+    pub(super) fn new(group: &Group) -> Self {
         let gate = Arc::new(Gate::new());
         Self {
             waker: Waker::from(gate.clone()),
             gate,
             group: group.inner.clone(),
             member: None,
+            refused: false,
         }
     }
 
@@ -113,7 +120,18 @@ impl GateHandle {
         let member = self.new_member();
         let task = spawn_beyond(&group.shared, &self.group, member, location);
         self.member = task.ok().map(|task| task.abort_handle());
-        self.member.is_some()
+        self.refused = self.member.is_none();
+        !self.refused
+    }
+
+    /// Whether a poll needs no turn now. A few relaxed loads.
+    #[inline]
+    fn may_go_ahead(&self) -> bool {
+        let group = &self.group;
+        group.allowance.is_left()
+            && !group.long_wraps.load(Ordering::Relaxed)
+            && !group.is_limited()
+            && !group.is_held()
     }
 
     /// Whether the inner future may be polled now, and if so, whether the member has let it.
@@ -127,7 +145,7 @@ impl GateHandle {
         if admission != Admission::Ended {
             return admission;
         }
-        if self.member.is_some() {
+        if !self.refused && !self.may_go_ahead() {
             self.gate.reopen();
             if self.make_member(group, location) {
                 return Admission::Wait;
@@ -137,23 +155,27 @@ impl GateHandle {
         Admission::Ended
     }
 
-    /// An inner poll took `time`, which clocks and budgets know already: the member will pay by its turn.
-    pub(super) fn owe(&self, time: Nanos) {
-        self.gate.owe(time);
-        if time >= PAY_SOON {
-            self.gate.wake_member();
+    /// An inner poll took `time`, which the group has paid for. Inside the group the member pays, by its turn, for what it has let
+    /// through.
+    pub(super) fn owe(&self, time: Nanos, admission: Admission) {
+        if admission == Admission::Pass {
+            self.gate.owe(time);
+        } else {
+            self.group.allowance.spend(time);
+            self.group.core.charge_gone_tasks(time);
         }
     }
 }
 
 impl Drop for GateHandle {
     fn drop(&mut self) {
-        let Some(member) = &self.member else { return };
-        if self.gate.debt() > Nanos::ZERO && !self.group.is_held() {
-            self.gate.close();
-        } else {
-            // A frozen group's turn may never come.
-            member.abort();
-        }
+        self.gate.close();
+        let Some(member) = &self.member else {
+            write_off(&self.gate, &self.group);
+            return;
+        };
+        // Nearly always it waits for a wake-up, and ends here: a turn to end by it would have to wait for, among others that
+        // come all the time.
+        member.abort_here();
     }
 }

@@ -65,10 +65,15 @@ pub(crate) struct Saved {
     meter: Option<Box<Meter>>,
 }
 
-/// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`].
-pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now: Nanos) -> Saved {
+/// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`]. `None` when the thread's
+/// locals are gone (in the destructor of another local): nobody is the charged group there.
+pub(crate) fn replace_group(
+    shared: &Arc<Shared>,
+    group: &Arc<GroupShared>,
+    now: Nanos,
+) -> Option<Saved> {
     let expects_long = group.long_wraps.load(Ordering::Relaxed);
-    LOCAL.with(|local| {
+    let replace = |local: &Local| {
         let reading = local.reading_for(shared, now, expects_long);
         Saved {
             member: local.keep_member(),
@@ -83,7 +88,8 @@ pub(crate) fn replace_group(shared: &Arc<Shared>, group: &Arc<GroupShared>, now:
             })),
             meter: local.pause_meter(),
         }
-    })
+    };
+    LOCAL.try_with(replace).ok()
 }
 
 /// Ends [`replace_group`] at `now`; returns the group's CPU time that is not charged yet, neither to somebody nested inside nor

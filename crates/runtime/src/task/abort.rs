@@ -33,6 +33,12 @@ impl AbortHandle {
         self.task.abort();
     }
 
+    /// Cancels the task; if it waits for a wake-up, here and now: its future's destructor runs on this thread, and it waits for
+    /// no turn to end.
+    pub(crate) fn abort_here(&self) {
+        self.task.abort_here();
+    }
+
     /// Whether the task is complete, be it with an output, a panic or a cancellation.
     ///
     /// May be false for a moment after [`abort`](Self::abort).

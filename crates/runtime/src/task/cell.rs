@@ -68,6 +68,8 @@ pub(super) struct Vtable {
     pub(super) aborted: unsafe fn(NonNull<Header>),
     /// Hands the run token, which the caller gives up, to the scheduler.
     pub(super) schedule: unsafe fn(NonNull<Header>),
+    /// Cancels the task on this thread: drops its future, completes it and ends the run token, which the caller gives up.
+    pub(super) discard: unsafe fn(NonNull<Header>),
     /// Frees the memory. The caller is the last to know it.
     pub(super) free: unsafe fn(NonNull<Header>),
     /// The type of the cell's context.
@@ -174,6 +176,7 @@ impl<C: Context, F: Future> Cell<C, F> {
         drop_output: Self::drop_output,
         aborted: Self::aborted,
         schedule: Self::schedule,
+        discard: Self::discard,
         free: Self::free,
         context: TypeId::of::<C>,
     };
@@ -314,6 +317,13 @@ impl<C: Context, F: Future> Cell<C, F> {
     unsafe fn schedule(task: NonNull<Header>) {
         // SAFETY: the caller gives up the token of a task of this context.
         C::schedule(unsafe { Task::from_raw(task) });
+    }
+
+    /// # Safety
+    /// As [`Vtable::discard`].
+    unsafe fn discard(task: NonNull<Header>) {
+        // SAFETY: the caller gives up the token of a task of this context.
+        unsafe { Task::<C>::from_raw(task) }.cancel();
     }
 
     /// # Safety

@@ -94,6 +94,19 @@ impl Reference {
             unsafe { (self.header().vtable.aborted)(self.0) };
         }
     }
+
+    /// As [`Reference::abort`], but the future of an idle task is dropped by the caller, now. Not under a lock that the future's
+    /// destructor or the scheduler's books of its tasks want.
+    pub(super) fn abort_here(&self) {
+        if self.state().request_abort() {
+            if self.state().wake_by_ref() {
+                // SAFETY: the transition made the token ours.
+                unsafe { (self.header().vtable.discard)(self.0) };
+            }
+            // SAFETY: this reference keeps the memory.
+            unsafe { (self.header().vtable.aborted)(self.0) };
+        }
+    }
 }
 
 impl Clone for Reference {

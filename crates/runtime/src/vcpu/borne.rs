@@ -202,6 +202,8 @@ impl Vcpu {
             excluded: wall,
             extra: charge,
             absent: Nanos::ZERO,
+            debt: Nanos::ZERO,
+            passed: false,
             leave: false,
             noted: true,
         };

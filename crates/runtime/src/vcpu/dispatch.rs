@@ -226,7 +226,7 @@ impl Vcpu {
             let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
             self.notes.excluded = notes.excluded.saturating_add(steal);
             if steal != Nanos::ZERO {
-                self.notes.extra = notes.extra.saturating_add(self.slept(steal));
+                self.notes.extra = self.slept(steal);
             }
             self.notes.noted = true;
             me.resched.store(false, Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl Vcpu {
         let excluded = self.notes.excluded;
         let billed = wall.saturating_sub(excluded);
         if RuntimeGates::events() {
-            let paid = billed.saturating_add(notes.extra);
+            let paid = billed.saturating_add(notes.debt);
             shared.log.polled(self.index, paid, now);
         }
         if let Some(payer) = payer {
@@ -283,10 +283,10 @@ impl Vcpu {
         }
         if RuntimeGates::events() {
             let log = &shared.log;
-            log.polled_beyond(self.index, excluded, notes.extra, now);
+            log.polled_beyond(self.index, excluded, notes.debt, now);
         }
         self.notes.excluded = self.notes.excluded.saturating_add(excluded);
-        self.notes.extra = self.notes.extra.saturating_add(notes.extra);
+        self.notes.debt = self.notes.debt.saturating_add(notes.debt);
         self.notes.leave |= notes.leave;
         self.notes.noted = true;
         now
@@ -344,6 +344,9 @@ impl Vcpu {
             queue.charge_except(now, notes.excluded);
             if notes.extra != Nanos::ZERO {
                 queue.charge_turn(notes.extra);
+            }
+            if notes.debt != Nanos::ZERO {
+                queue.charge_within(notes.debt);
             }
         };
         match held {
@@ -405,6 +408,17 @@ impl Vcpu {
         steal
     }
 
+    /// For how long the thread has not run since the point of reference, if this is the same thread still.
+    #[cold]
+    pub(super) fn stolen(&self, now: Nanos) -> Nanos {
+        match (&self.reference, thread_cpu_time()) {
+            (Some(before), Some(cpu)) if before.thread == thread_mark() => now
+                .saturating_sub(before.wall)
+                .saturating_sub(cpu.saturating_sub(before.cpu)),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// What of `steal` the poll slept in the kernel: nobody used a processor, so no clock and no limit is charged, but it held the
     /// virtual CPU, so it is paid in virtual time, as part of the turn; otherwise a task that only sleeps would always be chosen
     /// next. What the thread waited for a processor since the last look is not the poll's doing. (Where a hypervisor steals time
@@ -452,7 +466,7 @@ impl Vcpu {
 }
 
 /// Identifies the calling thread for as long as it lives.
-fn thread_mark() -> usize {
+pub(super) fn thread_mark() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
     }

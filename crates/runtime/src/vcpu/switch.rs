@@ -64,6 +64,7 @@ impl Vcpu {
             && self.deferring.is_none()
             && self.notes.excluded == Nanos::ZERO
             && self.notes.extra == Nanos::ZERO
+            && self.notes.debt == Nanos::ZERO
     }
 
     /// Admits arrivals, puts the previous task back and picks the next one (unless `returning`); one lock.
@@ -174,6 +175,13 @@ impl Vcpu {
             }
             if self.notes.extra != Nanos::ZERO {
                 queue.charge_turn(self.notes.extra);
+            }
+            if self.notes.debt != Nanos::ZERO {
+                queue.charge_within(self.notes.debt);
+            }
+            if self.notes.passed {
+                // What comes of this poll, elsewhere, its groups will have been charged with by the next choice.
+                queue.end_groups_turn();
             }
         }
     }

@@ -49,6 +49,37 @@ fn idle_is_queued_and_dropped() {
     mock.assert_all_gone(1);
 }
 
+/// Whoever aborts here does not wait for a scheduler: the future is gone when the call returns.
+#[test]
+fn idle_is_dropped_by_who_aborts_here() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(pending::<()>());
+    mock.drain();
+    let abort = handle.abort_handle();
+    abort.abort_here();
+    assert_eq!((mock.scheduled(), mock.queued()), (0, 0));
+    assert!(abort.is_finished());
+    assert!(output(&mut handle).unwrap_err().is_cancelled());
+    abort.abort_here();
+    abort.abort();
+    drop((task_ref, handle, abort));
+    mock.assert_all_gone(1);
+}
+
+/// A queue keeps its tokens: what is in one is dropped from there.
+#[test]
+fn queued_is_left_to_its_queue_by_who_aborts_here() {
+    let mock = Mock::default();
+    let (task_ref, mut handle) = mock.spawn(async { 1 });
+    handle.abort_handle().abort_here();
+    assert!(!handle.is_finished());
+    mock.drain();
+    assert!(output(&mut handle).unwrap_err().is_cancelled());
+    assert_eq!(mock.polls(), 0);
+    drop((task_ref, handle));
+    mock.assert_all_gone(1);
+}
+
 /// Spawns a task that aborts itself in its first poll, which then gives `result`.
 fn abort_in_poll(mock: &Mock, result: Poll<u8>) -> Result<u8, crate::task::JoinError> {
     let own: Arc<Mutex<Option<crate::task::AbortHandle>>> = Arc::default();

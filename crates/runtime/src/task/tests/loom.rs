@@ -226,6 +226,38 @@ fn loom_abort_ends_an_idle_or_running_task() {
 }
 
 #[test]
+fn loom_abort_here_against_run_and_wake() {
+    loom::model(|| {
+        let mock = Mock::default();
+        let (flag, waker, handle) = waiting(&mock);
+        let abort = handle.abort_handle();
+        drop(handle);
+        waker.wake_by_ref();
+        let runner = thread::spawn(drains(&mock));
+        let aborter = thread::spawn(move || abort.abort_here());
+        flag.store(true, Relaxed);
+        waker.wake();
+        runner.join().unwrap();
+        aborter.join().unwrap();
+        mock.drain();
+        mock.assert_all_gone(1);
+    });
+}
+
+#[test]
+fn loom_two_aborts_one_of_them_here() {
+    model(|main| {
+        let mock = Mock::default();
+        let (_, waker, handle) = waiting(&mock);
+        drop(waker);
+        let abort = handle.abort_handle();
+        race(main, move || abort.abort_here(), move || handle.abort());
+        mock.drain();
+        mock.assert_all_gone(1);
+    });
+}
+
+#[test]
 fn loom_two_aborts() {
     model(|main| {
         let mock = Mock::default();
