@@ -9,20 +9,28 @@
 mod common;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quotient::{Preempt, Scheduler};
 
 /// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
-const HANG: Duration = Duration::from_secs(40);
+const HANG: Duration = Duration::from_secs(120);
+
+/// Rounds in which polls must have been detached, or refused to be. A host that keeps the watch from its processor for longer than a
+/// poll computes makes it miss some.
+const ROUNDS_MAX: u64 = 40;
+
+/// One test at a time: each keeps the whole machine busy, and would be the others' noise.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 /// Runs `body` on a tokio runtime of two workers with a preempting scheduler of `vcpus`; panics at a hang.
 fn run<F>(vcpus: usize, body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
     let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
@@ -49,9 +57,10 @@ fn compute(until: impl Fn() -> bool) -> u64 {
     steps
 }
 
+/// Of the thread's processor time: how long the poll takes on a clock on the wall is for the rest of the machine to say.
 fn compute_for(time: Duration) -> u64 {
-    let started = Instant::now();
-    compute(|| started.elapsed() >= time)
+    let end = common::time_here() + time;
+    compute(|| common::time_here() >= end)
 }
 
 #[test]
@@ -85,8 +94,31 @@ fn a_poll_that_never_returns_does_not_keep_others_from_running() {
     }
 }
 
-/// What the groups' hogs have computed, one endless poll or many long ones each; the second has `weight` times the first's weight.
-async fn shares(scheduler: &Scheduler, poll: Duration, weights: &[u32]) -> Vec<f64> {
+/// Length of a measurement of shares.
+const WINDOW: Duration = Duration::from_millis(1_500);
+
+/// What a measurement of shares saw.
+#[derive(Debug)]
+struct Shares {
+    /// What the groups' hogs have computed. Unit: seconds of processor time.
+    used: Vec<f64>,
+    /// How long threads of this process were ready and waited for a processor, all together.
+    waited: Duration,
+}
+
+/// How long the threads that this process has now waited for a processor, ready to run. Zero where the kernel does not count that.
+fn waited_for_processors() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let waits = threads.filter_map(|thread| {
+        let path = thread.ok()?.path().join("schedstat");
+        let fields = std::fs::read_to_string(path).ok()?;
+        fields.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(waits.sum())
+}
+
+/// What the groups' hogs compute, one endless poll or many long ones each.
+async fn shares(scheduler: &Scheduler, poll: Duration, weights: &[u32]) -> Shares {
     let stop = Arc::new(AtomicBool::new(false));
     let groups: Vec<_> = weights
         .iter()
@@ -113,38 +145,46 @@ async fn shares(scheduler: &Scheduler, poll: Duration, weights: &[u32]) -> Vec<f
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
+    let waited = waited_for_processors();
     let before: Vec<_> = groups.iter().map(|group| group.cpu_time()).collect();
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(WINDOW).await;
     let used = groups.iter().zip(&before);
     let used: Vec<f64> = used
         .map(|(group, before)| (group.cpu_time() - *before).as_secs_f64())
         .collect();
+    let waited = waited_for_processors().saturating_sub(waited);
     stop.store(true, Ordering::Relaxed);
     for handle in handles {
         handle.await.unwrap();
     }
-    used
+    Shares { used, waited }
 }
 
+/// Bearers are of low priority: beside other busy processes they get what is left, in lumps, and what one of them did not get says
+/// nothing of the weights. So a measurement counts if the hogs got half of two processors at least; with less, it counts against
+/// the runtime if its threads did not even ask for processors. One that counts must be good, or else the next one that does. (On
+/// an idle machine 12 of 12 had between 2.98 and 3.01; beside four busy processes one that does not count had 8.)
 #[test]
 fn weights_hold_inside_polls() {
     for poll in [Duration::from_millis(20), HANG * 2] {
         run(2, |scheduler| async move {
-            // A busy machine gives bearers, which are of low priority, their time in lumps: one try of some must be good.
-            let mut used = Vec::new();
-            let mut ratio = 0.0;
-            for _try in 0..6 {
-                used = shares(&scheduler, poll, &[100, 300]).await;
-                ratio = used[1] / used[0];
-                if (2.2..4.2).contains(&ratio) {
-                    break;
+            let mut bad = Vec::new();
+            for _try in 0..8 {
+                let shares = shares(&scheduler, poll, &[100, 300]).await;
+                let served = shares.used.iter().sum::<f64>() >= WINDOW.as_secs_f64();
+                if served && (2.5..3.6).contains(&(shares.used[1] / shares.used[0])) {
+                    return;
                 }
+                if served || shares.waited < WINDOW / 2 {
+                    bad.push(shares);
+                }
+                assert!(
+                    bad.len() < 2,
+                    "not 1:3 with polls of {poll:?}: {bad:?}, {:?}",
+                    scheduler.preempt_stats()
+                );
             }
-            assert!(
-                (2.2..4.2).contains(&ratio),
-                "1:3 came out as 1:{ratio:.2} with polls of {poll:?}, {used:?}, {:?}",
-                scheduler.preempt_stats()
-            );
+            eprintln!("not judged: the machine had no time for polls of {poll:?}, {bad:?}");
         });
     }
 }
@@ -162,21 +202,25 @@ fn a_limit_holds_inside_a_poll_that_never_returns() {
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let mut used = 0.0;
-        for _try in 0..6 {
+        // Never more than the limit and the debt of a turn; but what a bearer of low priority had is seen in lumps on a machine that
+        // is busy elsewhere, and it may get nothing at all for a while.
+        let (mut most, mut over, mut windows) = (0.0_f64, 0, 0);
+        loop {
             let before = (group.cpu_time(), Instant::now());
             tokio::time::sleep(Duration::from_millis(1_000)).await;
-            used = (group.cpu_time() - before.0).as_secs_f64() / before.1.elapsed().as_secs_f64();
+            let passed = before.1.elapsed().as_secs_f64();
+            let used = (group.cpu_time() - before.0).as_secs_f64() / passed;
             if (0.02..0.13).contains(&used) {
                 break;
             }
+            (most, windows) = (most.max(used), windows + 1);
+            over += u32::from(used >= 0.13);
+            assert!(
+                over < 3 && windows < 40,
+                "{most:.3} CPUs of 0.1 at most, {over} of {windows} windows above, {:?}",
+                scheduler.preempt_stats()
+            );
         }
-        // Never more than the limit and the debt of a turn; a machine that is busy elsewhere may give less.
-        assert!(
-            (0.02..0.13).contains(&used),
-            "{used:.3} CPUs of 0.1, {:?}",
-            scheduler.preempt_stats()
-        );
         stop.store(true, Ordering::Relaxed);
         for hog in hogs {
             hog.await.unwrap();
@@ -189,7 +233,11 @@ fn what_a_long_poll_ends_with_reaches_its_task() {
     run(2, |scheduler| async move {
         let group = scheduler.group("group").unwrap().create().unwrap();
         let long = Duration::from_millis(15);
-        for round in 0..6_u64 {
+        let detached = || scheduler.preempt_stats().unwrap().detached;
+        for round in 0..ROUNDS_MAX {
+            if round >= 6 && detached() > 0 {
+                break;
+            }
             // Company, so that polls are detached soon.
             let company: Vec<_> = (0..3)
                 .map(|_| group.spawn(async move { compute_for(long) }))
@@ -383,6 +431,7 @@ fn settings_out_of_their_range_are_refused() {
 
 #[test]
 fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
     let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
@@ -391,12 +440,17 @@ fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
             .build()
             .unwrap();
         let group = scheduler.group("group").unwrap().create().unwrap();
-        let handles: Vec<_> = (0..6)
-            .map(|_| group.spawn(async { compute_for(Duration::from_millis(40)) }))
-            .collect();
-        for handle in handles {
-            let ended = tokio::time::timeout(HANG, handle).await;
-            assert!(ended.expect("hangs").unwrap() > 0);
+        for _round in 0..ROUNDS_MAX {
+            let handles: Vec<_> = (0..6)
+                .map(|_| group.spawn(async { compute_for(Duration::from_millis(40)) }))
+                .collect();
+            for handle in handles {
+                let ended = tokio::time::timeout(HANG, handle).await;
+                assert!(ended.expect("hangs").unwrap() > 0);
+            }
+            if scheduler.preempt_stats().unwrap().refused > 0 {
+                break;
+            }
         }
         let stats = scheduler.preempt_stats().unwrap();
         assert!(stats.refused > 0, "{stats:?}");
@@ -407,6 +461,7 @@ fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
 
 #[test]
 fn a_runtime_can_end_beside_an_endless_poll() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = common::runtime(2);
     let started = Instant::now();
