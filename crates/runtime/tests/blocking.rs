@@ -3,12 +3,16 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use common::{burn, guarded, on_every_host, repeatedly, runtime, scheduler};
+use common::{burn, eventually, guarded, on_every_host, repeatedly, runtime, scheduler};
 use quotient::{Group, InGroupExt, SpawnError};
 
 const MS: Duration = Duration::from_millis(1);
+/// Longer than anything takes on any host.
+const HANG: Duration = Duration::from_secs(60);
 
 #[test]
 fn blocking_functions_are_charged_for_their_cpu_time_only() {
@@ -33,23 +37,35 @@ fn blocking_functions_are_charged_for_their_cpu_time_only() {
     });
 }
 
-/// Every virtual CPU blocks; another task must still run, with the wrapper and with tokio's own function.
-fn others_run_while_all_block(block: fn(Duration)) {
+/// Every virtual CPU blocks; another task must still run, with the wrapper and with tokio's own function. They block until it has.
+fn others_run_while_all_block(block: fn(Box<dyn FnOnce() -> bool + Send>) -> bool) {
     for workers in [1, 2] {
         runtime(workers).block_on(guarded(async move {
             let (scheduler, group) = scheduler(workers);
             // The tick thread and the virtual CPUs are up.
             group.spawn(async {}).await.unwrap();
-            let blockers: Vec<_> = (0..workers)
-                .map(|_| group.spawn(async move { block(300 * MS) }))
-                .collect();
-            tokio::time::sleep(20 * MS).await;
-            let start = Instant::now();
+            let blocking = Arc::new(AtomicUsize::new(0));
+            let (ends, blockers): (Vec<_>, Vec<_>) = (0..workers)
+                .map(|_| {
+                    let (end, ended) = std::sync::mpsc::channel::<()>();
+                    let blocking = blocking.clone();
+                    let wait = move || {
+                        blocking.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(300 * MS);
+                        ended.recv_timeout(HANG).is_ok()
+                    };
+                    (end, group.spawn(async move { block(Box::new(wait)) }))
+                })
+                .unzip();
+            // The last one may need a stand-in already.
+            eventually("all block", || blocking.load(Ordering::SeqCst) == workers).await;
             group.spawn(async {}).await.unwrap();
-            let stall = start.elapsed();
-            assert!(stall < 200 * MS, "stalled for {stall:?}");
+            for end in ends {
+                // Refused if who blocks has given up.
+                let _ = end.send(());
+            }
             for blocker in blockers {
-                blocker.await.unwrap();
+                assert!(blocker.await.unwrap(), "a task waited for all who block");
             }
             assert!(
                 group.cpu_time() < 200 * MS,
@@ -63,12 +79,12 @@ fn others_run_while_all_block(block: fn(Duration)) {
 
 #[test]
 fn block_in_place_brings_a_stand_in() {
-    others_run_while_all_block(|time| quotient::block_in_place(|| std::thread::sleep(time)));
+    others_run_while_all_block(quotient::block_in_place);
 }
 
 #[test]
 fn block_in_place_of_tokio_brings_a_stand_in() {
-    others_run_while_all_block(|time| tokio::task::block_in_place(|| std::thread::sleep(time)));
+    others_run_while_all_block(tokio::task::block_in_place);
 }
 
 #[test]
