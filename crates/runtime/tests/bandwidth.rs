@@ -8,25 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{eventually, on_every_host, runtime, scheduler};
+use common::{burn, eventually, on_every_host, runtime, scheduler};
 use quotient::{Cpus, Error, Group, Limit, LimitError, Scheduler, Share, WithThrottledExt};
 
-/// Computes for that long.
-fn spin(time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
-}
-
-/// Tasks that compute in polls of 100 us until told to stop.
+/// Tasks that compute in polls of 100 us of processor time until told to stop.
 fn hogs(group: &Group, count: usize) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     for _ in 0..count {
         let stop = stop.clone();
         group.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                spin(Duration::from_micros(100));
+                burn(Duration::from_micros(100));
                 tokio::task::yield_now().await;
             }
         });
@@ -42,7 +34,8 @@ const fn ms(millis: u64) -> Duration {
 fn a_limit_holds_and_is_lifted() {
     on_every_host(|vcpus| async move {
         let (scheduler, group) = scheduler(vcpus);
-        group.set_max("10ms/50ms").unwrap();
+        // Little, so that a host that is busy with other things gives as much in any period.
+        group.set_max("1ms/50ms").unwrap();
         let started = Instant::now();
         let stop = hogs(&group, 3);
         eventually("throttled", || {
@@ -55,12 +48,12 @@ fn a_limit_holds_and_is_lifted() {
         let (used, passed) = (group.cpu_time(), started.elapsed());
         // Begun periods count whole; the debt of one poll on each virtual CPU may be outstanding.
         let periods = passed.as_millis() / 50 + 1;
-        let most = ms(10 * u64::try_from(periods).unwrap() + 5);
+        let most = ms(u64::try_from(periods).unwrap() + 5);
         assert!(
             used <= most,
             "{used:?} used in {passed:?}, at most {most:?}"
         );
-        assert!(used >= ms(20), "{used:?} used: the hogs did not run");
+        assert!(used >= ms(3), "{used:?} used: the hogs did not run");
         group.set_max("max").unwrap();
         let at = group.cpu_time();
         eventually("unlimited again", || group.cpu_time() > at + ms(60)).await;
@@ -73,7 +66,7 @@ fn a_limit_holds_and_is_lifted() {
 fn a_parents_limit_holds_all_children_and_no_sibling() {
     runtime(2).block_on(common::guarded(async {
         let (scheduler, parent) = scheduler(2);
-        parent.set_max("5ms/50ms").unwrap();
+        parent.set_max("1ms/50ms").unwrap();
         let (one, two) = (
             parent.child("one").create().unwrap(),
             parent.child("two").create().unwrap(),
@@ -87,7 +80,7 @@ fn a_parents_limit_holds_all_children_and_no_sibling() {
         .await;
         let (used, passed) = (parent.cpu_time(), started.elapsed());
         let periods = u64::try_from(passed.as_millis() / 50).unwrap() + 2;
-        assert!(used <= ms(5 * periods + 5), "{used:?} in {passed:?}");
+        assert!(used <= ms(periods + 5), "{used:?} in {passed:?}");
         assert_eq!(free.stats().bandwidth.nr_throttled, 0);
         for stop in stops {
             stop.store(true, Ordering::Relaxed);
@@ -138,7 +131,7 @@ fn a_throttled_group_can_be_killed_frozen_and_removed() {
         group.remove(quotient::Leftover::Kill).unwrap();
         eventually("all ended", || scheduler.tasks() == 0).await;
         // An abort ends a throttled task at its next dispatch, which the limit delays by a period at most.
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(20));
         scheduler.shutdown().await;
     });
 }
@@ -153,7 +146,7 @@ fn shutdown_does_not_wait_for_refills() {
         let started = Instant::now();
         scheduler.shutdown().await;
         assert_eq!(scheduler.tasks(), 0);
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(20));
     });
 }
 
@@ -161,11 +154,11 @@ fn shutdown_does_not_wait_for_refills() {
 fn a_task_is_told_how_long_it_was_throttled() {
     runtime(1).block_on(common::guarded(async {
         let (scheduler, group) = scheduler(1);
-        group.set_max("5ms/100ms").unwrap();
+        group.set_max("1ms/100ms").unwrap();
         let task = group.spawn(async {
             let work = async {
-                for _ in 0..20 {
-                    spin(ms(1));
+                for _ in 0..4 {
+                    burn(ms(1));
                     tokio::task::yield_now().await;
                 }
             };
@@ -174,7 +167,7 @@ fn a_task_is_told_how_long_it_was_throttled() {
             (started.elapsed(), throttled, quotient::throttled_time())
         });
         let (elapsed, throttled, in_all) = task.await.unwrap();
-        // 20 ms of work at 5 ms a period are three waits of some 90 ms.
+        // 4 ms of work at 1 ms a period are three waits of some 90 ms; a busy host makes the work longer, and them shorter.
         assert!(throttled > ms(150), "{throttled:?} of {elapsed:?}");
         assert!(throttled < elapsed, "{throttled:?} of {elapsed:?}");
         assert!(in_all >= throttled);
@@ -188,15 +181,15 @@ fn a_task_is_told_how_long_it_was_throttled() {
 fn a_conversation_is_told_how_long_it_was_throttled() {
     runtime(1).block_on(common::guarded(async {
         let (scheduler, group) = scheduler(1);
-        group.set_max("5ms/100ms").unwrap();
+        group.set_max("1ms/100ms").unwrap();
         let sides = [(); 2].map(|()| Arc::new(tokio::sync::Notify::new()));
         let started = Instant::now();
         let talk = |own: usize| {
             let (own, other) = (sides[own].clone(), sides[1 - own].clone());
             group.spawn(async move {
-                for _ in 0..100 {
+                for _ in 0..20 {
                     own.notified().await;
-                    spin(Duration::from_micros(100));
+                    burn(Duration::from_micros(100));
                     other.notify_one();
                 }
                 quotient::throttled_time()
@@ -206,7 +199,7 @@ fn a_conversation_is_told_how_long_it_was_throttled() {
         sides[0].notify_one();
         let (first, second) = (first.await.unwrap(), second.await.unwrap());
         let elapsed = started.elapsed();
-        // 20 ms of work at 5 ms a period are three waits of some 90 ms, each of the one whose turn it was.
+        // 4 ms of work at 1 ms a period are three waits of some 90 ms, each of the one whose turn it was.
         let throttled = first + second;
         assert!(throttled > ms(150), "{first:?} + {second:?} of {elapsed:?}");
         assert!(throttled < elapsed, "{first:?} + {second:?} of {elapsed:?}");
@@ -219,7 +212,8 @@ fn a_lock_holder_is_not_left_throttled() {
     runtime(2).block_on(common::guarded(async {
         let (scheduler, capped) = scheduler(2);
         let free = scheduler.group("free").unwrap().create().unwrap();
-        capped.set_max("5ms/200ms").unwrap();
+        // A second, so that no host is as slow as a holder that is left throttled.
+        capped.set_max("5ms/1000ms").unwrap();
         let lock = Arc::new(quotient::sync::Mutex::new(0_u32));
         let stop = hogs(&capped, 4);
         // Holds the lock over several polls, more than the quota in all.
@@ -229,7 +223,7 @@ fn a_lock_holder_is_not_left_throttled() {
                 while !stop.load(Ordering::Relaxed) {
                     let mut value = lock.lock().await;
                     for _ in 0..4 {
-                        spin(Duration::from_micros(200));
+                        burn(Duration::from_micros(200));
                         tokio::task::yield_now().await;
                     }
                     *value += 1;
@@ -241,7 +235,7 @@ fn a_lock_holder_is_not_left_throttled() {
         let waits = free
             .spawn(async move {
                 let mut waits = Vec::new();
-                for _ in 0..100 {
+                for _ in 0..50 {
                     let started = Instant::now();
                     drop(lock.lock().await);
                     waits.push(started.elapsed());
@@ -251,10 +245,10 @@ fn a_lock_holder_is_not_left_throttled() {
             })
             .await
             .unwrap();
-        let slow = waits.iter().filter(|wait| **wait > ms(100)).count();
+        let slow = waits.iter().filter(|wait| **wait > ms(500)).count();
         assert!(
             slow <= 2,
-            "{slow} of 100 waits were longer than half a period: {waits:?}"
+            "{slow} of 50 waits were longer than half a period: {waits:?}"
         );
         stop.store(true, Ordering::Relaxed);
         capped.set_max("max").unwrap();
@@ -277,7 +271,7 @@ fn a_lock_holder_deep_in_debt_runs_on_the_budget_of_who_waits() {
             let guard = inside.lock().await;
             let _ = held.send(());
             for _ in 0..300 {
-                spin(Duration::from_micros(200));
+                burn(Duration::from_micros(200));
                 tokio::task::yield_now().await;
             }
             drop(guard);
@@ -299,7 +293,7 @@ fn a_lock_holder_deep_in_debt_runs_on_the_budget_of_who_waits() {
             .unwrap();
         // Sixty quotas of a millisecond would take a minute; a busy host may preempt the workers for a while.
         assert!(
-            waited < ms(5_000),
+            waited < ms(20_000),
             "{waited:?}: the holder was left throttled"
         );
         let (lent, own) = (free.cpu_time(), capped.cpu_time());

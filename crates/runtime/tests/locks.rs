@@ -9,20 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{eventually, guarded, runtime, scheduler};
+use common::{burn, eventually, guarded, runtime, scheduler};
 use quotient::sync::{Mutex, RwLock, Semaphore};
 
 /// Something that is held until it is dropped.
 type Held = Box<dyn Any + Send>;
 /// Waits for it.
 type Taking = Pin<Box<dyn Future<Output = Held> + Send>>;
-
-fn spin(time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
-}
 
 /// A holder deep in debt, sixty quotas from the end of its critical section, beside somebody of a free group who waits.
 fn holder_runs_on(name: &str, hold: Taking, wait: Taking) {
@@ -36,7 +29,7 @@ fn holder_runs_on(name: &str, hold: Taking, wait: Taking) {
             let guard = hold.await;
             let _ = held.send(());
             for _ in 0..300 {
-                spin(Duration::from_micros(200));
+                burn(Duration::from_micros(200));
                 tokio::task::yield_now().await;
             }
             drop(guard);
@@ -55,7 +48,7 @@ fn holder_runs_on(name: &str, hold: Taking, wait: Taking) {
             .await
             .unwrap();
         // Sixty quotas of a millisecond would take a minute.
-        assert!(waited < Duration::from_secs(5), "{name}: {waited:?}");
+        assert!(waited < Duration::from_secs(20), "{name}: {waited:?}");
         let (lent, own) = (free.cpu_time(), capped.cpu_time());
         assert!(
             lent > own,
@@ -234,7 +227,7 @@ fn a_loop_over_free_locks_gives_way_to_the_host() {
             let stop = Arc::new(AtomicBool::new(false));
             let seen = stop.clone();
             // A bound on the hang that this is about: a billion turns would be far longer than the timer.
-            let end = Instant::now() + Duration::from_secs(10);
+            let end = Instant::now() + Duration::from_secs(60);
             let looping = group.spawn(async move {
                 while !seen.load(Ordering::SeqCst) && Instant::now() < end {
                     lock().await;

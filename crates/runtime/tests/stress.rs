@@ -153,7 +153,7 @@ fn stress(workers: usize, seconds: f64) {
             stats.iter().map(|stats| stats.polls).sum::<u64>() > 0,
             "nothing was polled"
         );
-        tokio::time::timeout(Duration::from_secs(30), scheduler.shutdown())
+        tokio::time::timeout(Duration::from_secs(120), scheduler.shutdown())
             .await
             .expect("shutdown waits for a lost task");
         assert_eq!(scheduler.tasks(), 0);
