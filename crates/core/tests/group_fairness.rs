@@ -216,3 +216,49 @@ fn a_group_that_sleeps_and_hops_between_cpus_sheds_no_debt() {
     );
     assert_ratio(&machine, "first", "second", 1.0, 0.05);
 }
+
+/// The most and the least that a thousand equal groups of one hog get in so many seconds, ns, and how long a turn is.
+fn thousand_equal_groups(cpus: u32, seconds: u64) -> (u64, u64, u64) {
+    let mut machine = Machine::new(Config::new(cpus));
+    machine.check_every = 100_003;
+    let groups: Vec<_> = (0..1_000)
+        .map(|number| machine.group(&format!("g{number}"), 100))
+        .collect();
+    for (number, group) in groups.iter().enumerate() {
+        machine.spawn(number % cpus as usize, group, Work::Hog { chunk: 700_000 });
+    }
+    machine.run_until(SECOND);
+    let before: Vec<u64> = groups.iter().map(usage).collect();
+    machine.run_until(SECOND + seconds * SECOND);
+    let got = groups.iter().zip(before);
+    let got: Vec<u64> = got.map(|(group, before)| usage(group) - before).collect();
+    let (most, least) = (*got.iter().max().unwrap(), *got.iter().min().unwrap());
+    println!(
+        "{cpus} CPUs, {seconds} s: {:.3}",
+        most as f64 / least as f64
+    );
+    (most, least, machine.tree.config().base_slice.0)
+}
+
+#[test]
+fn a_thousand_equal_groups_differ_by_two_turns_at_most() {
+    for (cpus, seconds) in [(2, 10), (8, 3)] {
+        let (most, least, turn) = thousand_equal_groups(cpus, seconds);
+        assert!(
+            most - least <= 2 * turn,
+            "{cpus} CPUs: {least} to {most} ns"
+        );
+    }
+}
+
+#[test]
+#[ignore = "a minute where nothing is optimized"]
+fn a_thousand_equal_groups_are_equal_in_the_long_run() {
+    for cpus in [2, 8] {
+        let (most, least, _) = thousand_equal_groups(cpus, 40 / u64::from(cpus));
+        assert!(
+            100 * most <= 115 * least,
+            "{cpus} CPUs: {least} to {most} ns"
+        );
+    }
+}

@@ -338,8 +338,10 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Whom to pull from rather than run what was picked last: set where that is of a group that is owed nothing and a
-    /// sibling that is owed something waits on another CPU. The host may pull, put the picked task back and pick again, or
-    /// leave it to the next balancing.
+    /// sibling that is owed something waits on another CPU. The host asks after each [`RunQueue::pick`] and
+    /// [`RunQueue::switch`], pulls, puts the picked task back and picks again. Left to the next balancing, the sibling comes
+    /// where its parent has just had its turn, and that may repeat itself for as long as the machine runs: spinners beside
+    /// siblings with long polls had 0.003 of their share.
     #[inline]
     pub fn take_pull(&mut self) -> Option<Pull> {
         let pull = self.suggested.take()?;
