@@ -8,6 +8,10 @@
 //! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
 //! CPUs; inside a group, its children.
 //!
+//! **Ahead.** A CPU whose running child has run far ahead of its siblings, and has less to choose from than another CPU, takes half of
+//! the difference. One that is left with a single child of many (because others took what waited there while it was stuck) would
+//! otherwise serve it until somebody else is owed enough, which among 1,000 equals takes 250 ms on each of two CPUs.
+//!
 //! **Virtual time.** The tasks of one group are compared by how fast they get on. Let V_g,c be the virtual time of group g's
 //! timeline on CPU c and W_g,c the shares competing there. What V gains over a window is the service that one unit of weight
 //! in g got, so within g the machine is fair iff all V_g,c gain equally. If mine gained more than yours, what is in g on
@@ -114,7 +118,8 @@ pub fn plan(
                     return Some(plan_by_load(topology, me, loads, &group.cells, now));
                 }
                 let owed = plan_owed(me, group, running);
-                owed.or_else(|| plan_level(topology, me, loads, group))
+                owed.or_else(|| plan_ahead(topology, me, loads, group, running))
+                    .or_else(|| plan_level(topology, me, loads, group))
                     .map(Some)
             })
             .flatten(),
@@ -199,6 +204,47 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
         from: note.cpu,
         max: 1,
         group: note.group,
+    })
+}
+
+/// Takes half of what waits in `group` elsewhere beyond what is in it here, if `running`, the child that runs here, has run far ahead
+/// of its siblings: for want of others here, since a choice would have passed it over.
+fn plan_ahead(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    group: &Group,
+    running: Option<&Group>,
+) -> Option<Pull> {
+    let time = &running?.time;
+    let ahead = time.lag(&group.time).min(0).unsigned_abs();
+    if ahead <= PULL_THRESHOLD.0 {
+        return None;
+    }
+    // A turn that it was chosen for, and a poll beyond, on every CPU that it is on, is what anybody may be ahead by.
+    let turn = group.config().base_slice.0 + loads.get(me.index())?.grain().0;
+    if ahead <= PULL_THRESHOLD.0 + turn.saturating_mul(u64::from(time.cpus())) {
+        return None;
+    }
+    let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let mut best: Option<(Merit, CpuId)> = None;
+    for (from, theirs) in group.cells.iter() {
+        let waits = loads
+            .get(from.index())
+            .is_some_and(|load| load.nr_queued() > 0);
+        let surplus = theirs.entities().saturating_sub(mine.entities()) / 2;
+        if from == me || !waits || surplus == 0 {
+            continue;
+        }
+        let merit = (Reverse(topology.distance(me, from)), u64::from(surplus));
+        if best.as_ref().is_none_or(|(found, _)| *found < merit) {
+            best = Some((merit, from));
+        }
+    }
+    best.map(|((_, surplus), from)| Pull {
+        from,
+        max: usize::try_from(surplus).unwrap_or(PULL_MAX).min(PULL_MAX),
+        group: group.id(),
     })
 }
 
