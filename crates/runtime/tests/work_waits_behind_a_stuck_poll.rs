@@ -110,7 +110,9 @@ fn budget_that_comes_for_a_stuck_virtual_cpu() {
                 ran.fetch_add(1, Ordering::Relaxed);
             }));
         }
+        let end = Instant::now() + Duration::from_secs(60);
         while limited.cpu_time() < Duration::from_millis(5) {
+            assert!(Instant::now() < end, "{:?} used", limited.cpu_time());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let hogs: Vec<_> = (0..workers)

@@ -48,10 +48,28 @@ where
     }
 }
 
-/// Keeps the processor for `time`.
+/// Computes for `time` of the calling thread's processor time (of wall time where there is no such clock): beside busy threads, wall
+/// time passes without any work.
 pub fn compute(time: Duration) {
-    let end = std::time::Instant::now() + time;
-    while std::time::Instant::now() < end {
-        std::hint::spin_loop();
+    let end = time_here() + time;
+    while time_here() < end {
+        for _ in 0..200 {
+            std::hint::spin_loop();
+        }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn time_here() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap(),
+        time.tv_nsec.try_into().unwrap(),
+    )
+}
+
+#[cfg(not(target_os = "linux"))]
+fn time_here() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
 }
