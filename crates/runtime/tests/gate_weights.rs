@@ -4,9 +4,9 @@
 mod common;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{burn, eventually, guarded, runtime};
 use quotient::{Group, InGroupExt, Scheduler};
@@ -17,8 +17,13 @@ use tokio::task::JoinHandle;
 const POLL: Duration = Duration::from_micros(100);
 /// Futures of a group at a time: more than there are workers, so that some of it always wait.
 const DRIVERS: usize = 4;
-/// CPU time of both groups in one run.
+/// CPU time of both groups in one measurement.
 const TOTAL: Duration = Duration::from_millis(300);
+/// Measurements until one counts, at most.
+const TRIES: usize = 4;
+
+/// One test at a time: each keeps a processor busy, and would be the others' noise.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 /// A future that yields between its polls.
 async fn work(polls: u32) {
@@ -45,6 +50,7 @@ fn drivers(group: &Group, polls: u32, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<
 
 /// On one worker, which is where all that others do comes in between; once or as often as `QUOTIENT_REPEAT` says.
 fn repeatedly<Fut: Future<Output = ()>>(test: impl Fn(usize) -> Fut) {
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
     let wanted = std::env::var("QUOTIENT_REPEAT").ok();
     let repetitions = wanted.and_then(|text| text.parse().ok()).unwrap_or(1);
     for _ in 0..repetitions {
@@ -61,17 +67,37 @@ async fn get_what_their_weights_say(workers: usize, polls: u32) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = drivers(&light, polls, &stop);
     tasks.extend(drivers(&heavy, polls, &stop));
-    eventually("enough was computed", || {
-        light.cpu_time() + heavy.cpu_time() >= TOTAL
-    })
-    .await;
-    let ratio = heavy.cpu_time().as_secs_f64() / light.cpu_time().as_secs_f64();
-    // Three on a quiet machine. Where others keep the processors busy, a host that gets none for 20 ms looks stuck, and what waits
-    // goes in the order of its coming: more than 2 beside four busy processes. Without weights it is 1.
-    assert!(
-        (1.6..5.0).contains(&ratio),
-        "{workers} workers, {polls} polls: {ratio}"
-    );
+    let used = || (light.cpu_time(), heavy.cpu_time());
+    // Three on a quiet machine, one without weights. Where others keep the processors busy, a host that gets none for 20 ms looks
+    // stuck, and what waits goes in the order of its coming. So a measurement counts if the groups got three quarters of the
+    // worker's processor; one that counts must be good, or else the next one that does.
+    let (mut good, mut bad) = (false, Vec::new());
+    for _try in 0..TRIES {
+        let (before, start) = (used(), Instant::now());
+        eventually("enough was computed", || {
+            let now = used();
+            now.0 + now.1 >= before.0 + before.1 + TOTAL
+        })
+        .await;
+        let (now, passed) = (used(), start.elapsed());
+        let (light, heavy) = (now.0 - before.0, now.1 - before.1);
+        if light + heavy < passed * 3 / 4 {
+            continue;
+        }
+        let ratio = heavy.as_secs_f64() / light.as_secs_f64();
+        good = (2.4..3.7).contains(&ratio);
+        if good {
+            break;
+        }
+        bad.push(ratio);
+        assert!(
+            bad.len() < 2,
+            "not 1:3, {workers} workers, {polls} polls: {bad:?}"
+        );
+    }
+    if !good {
+        eprintln!("not judged: the machine had no time for {polls} polls, {bad:?}");
+    }
     let members = scheduler.tasks();
     assert!(members <= 2 * 2 * DRIVERS, "members pile up: {members}");
     stop.store(true, Ordering::Relaxed);
