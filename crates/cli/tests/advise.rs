@@ -216,12 +216,18 @@ fn interrupted_in_the_second_batch() {
     let trace = folder.recorded();
     // 2,400 runs of three seconds: minutes, even where nothing else runs.
     let mut child = spawn(&["advise", &trace, "--seeds", "100"]);
-    std::thread::sleep(Duration::from_secs(2));
     let pid = child.id().to_string();
+    // Not before it listens: on a busy machine that takes seconds.
+    let end = Instant::now() + Duration::from_secs(60);
+    while cfg!(target_os = "linux") && !catches_interrupts(&pid) {
+        assert!(Instant::now() < end, "it never listened for Ctrl-C");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(2));
     let sent = Command::new("kill").args(["-INT", &pid]).status();
     assert!(sent.expect("kill runs").success());
     // Generous: the whole takes far longer.
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     let status = loop {
         if let Some(status) = child.try_wait().expect("our own child") {
             break status;
@@ -233,6 +239,17 @@ fn interrupted_in_the_second_batch() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(status.code(), Some(130));
+}
+
+/// Whether the process has a handler for SIGINT, which is signal 2.
+#[cfg(unix)]
+fn catches_interrupts(pid: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & (1 << (2 - 1)) != 0)
 }
 
 fn spawn(arguments: &[&str]) -> Child {
