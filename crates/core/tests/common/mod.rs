@@ -4,6 +4,9 @@
 //! checker. Nothing is random, so every number in the tests is exact and repeatable.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod channels;
+
+use channels::Channels;
 use quotient_core::balance::{self, Pull};
 use quotient_core::{
     Config, CpuId, CpuLoad, Enqueue, Group, GroupTree, Limit, Nanos, Reason, RunQueue, TaskEntity,
@@ -26,6 +29,13 @@ pub enum Work {
     Spawner { run: u64, child: u64 },
     /// Computes for `run` ns and exits.
     Once { run: u64 },
+    /// A stage of a pipeline: see [`channels`]. Computes for `least` to `most` ns on each item.
+    Stage {
+        from: Option<usize>,
+        to: Option<usize>,
+        least: u64,
+        most: u64,
+    },
 }
 
 pub struct Task {
@@ -59,6 +69,9 @@ pub struct Machine {
     pub now: u64,
     pub pulls: u64,
     pub check_every: u64,
+    pub channels: Channels,
+    /// Whether a stage is woken on its waker's CPU, and not on the least loaded.
+    pub wakes_here: bool,
     topology: Topology,
     loads: Vec<Arc<CpuLoad>>,
     running: Vec<Option<(usize, u64)>>,
@@ -93,6 +106,8 @@ impl Machine {
             now: 0,
             pulls: 0,
             check_every: 13,
+            channels: Channels::default(),
+            wakes_here: false,
             topology: Topology::flat(config.cpus),
             loads,
             running: vec![None; cpus],
@@ -313,14 +328,42 @@ impl Machine {
                 self.tasks[task].exited = true;
                 self.dispatch(cpu);
             }
+            Work::Stage { from, to, .. } => self.end_item(cpu, task, from, to),
         }
     }
 
+    /// A stage of a pipeline passes its item on and takes the next one.
+    fn end_item(&mut self, cpu: usize, task: usize, from: Option<usize>, to: Option<usize>) {
+        let now = Nanos(self.now);
+        let mut woken = Vec::new();
+        let goes_on = self.channels.pass_on(task, from, to, &mut woken);
+        if goes_on {
+            self.tasks[task].ready_at = self.now;
+            self.queues[cpu].put_prev_yield(task, now);
+        } else {
+            self.tasks[task].entity = self.queues[cpu].put_prev_sleep(now);
+        }
+        for other in woken {
+            let on = self.wakes_here.then_some(cpu);
+            self.wake_on(on.unwrap_or_else(|| self.least_loaded()), other);
+        }
+        if self.running[cpu].is_none() {
+            self.dispatch(cpu);
+        }
+    }
+
+    /// The least loaded CPU, lowest number first, as a host with idle stacks chooses.
+    fn least_loaded(&self) -> usize {
+        let cpus = 0..self.queues.len();
+        cpus.min_by_key(|&cpu| self.queues[cpu].nr_running())
+            .unwrap_or(0)
+    }
+
     fn wake(&mut self, task: usize) {
-        // Wakes on the least loaded CPU, lowest number first, as a host with idle stacks does.
-        let cpu = (0..self.queues.len())
-            .min_by_key(|&cpu| self.queues[cpu].nr_running())
-            .unwrap_or(0);
+        self.wake_on(self.least_loaded(), task);
+    }
+
+    fn wake_on(&mut self, cpu: usize, task: usize) {
         let entity = self.tasks[task]
             .entity
             .take()
@@ -441,6 +484,7 @@ impl Machine {
         let length = match entry.work {
             Work::Hog { chunk } | Work::Spin { chunk } => chunk,
             Work::Periodic { run, .. } | Work::Spawner { run, .. } | Work::Once { run } => run,
+            Work::Stage { least, most, .. } => self.channels.between(least, most),
         };
         self.running[cpu] = Some((task, self.now));
         self.generations[cpu] += 1;

@@ -119,3 +119,28 @@ fn a_group_that_is_owed_is_pulled_where_its_parent_is_chosen() {
         ),
     );
 }
+
+/// Seed 3, set-up 9677, made smaller. Not mended: the lone spinner of the last group is owed 0.0227 of a CPU and gets none in
+/// ten seconds. With three or six sleepers, or two such spinners, or one in the last leaf, all have their shares.
+#[test]
+#[ignore = "is starved: 0.000 of its share"]
+fn a_light_spinner_among_four_sleepers_on_two_cpus_is_starved() {
+    holds(
+        0.9,
+        &Setup::of(
+            2,
+            &[
+                (100, &[(100, 1, hog(250_000))]),
+                (50, &[(100, 2, hog(250_000))]),
+                (
+                    50,
+                    &[
+                        (100, 1, hog(250_000)),
+                        (2_000, 4, periodic(50_000, 100_000)),
+                        (100, 2, hog(250_000)),
+                    ],
+                ),
+            ],
+        ),
+    );
+}

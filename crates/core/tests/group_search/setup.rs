@@ -150,6 +150,8 @@ pub fn worst(setup: &Setup, seconds: u64) -> (f64, String) {
     for (top, (weight, leaves)) in setup.tops.iter().enumerate() {
         machine.group(&format!("{top}"), *weight);
         for leaf in leaves {
+            let parent = leaf.name.split('/').next();
+            assert_eq!(parent, Some(&*format!("{top}")), "a leaf elsewhere");
             let group = machine.group(&leaf.name, leaf.weight);
             for number in 0..leaf.tasks {
                 machine.spawn(number % all, &group, leaf.work);

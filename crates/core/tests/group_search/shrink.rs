@@ -42,7 +42,17 @@ fn smaller(setup: &Setup) -> Vec<Setup> {
         }
     }
     steps.retain(|setup| !setup.tops.is_empty());
+    steps.iter_mut().for_each(rename);
     steps
+}
+
+/// Names leaves by where they are now: one with the name of a place that is gone would be below a group of another weight.
+fn rename(setup: &mut Setup) {
+    for (top, (_, leaves)) in setup.tops.iter_mut().enumerate() {
+        for (number, leaf) in leaves.iter_mut().enumerate() {
+            leaf.name = format!("{top}/{number}");
+        }
+    }
 }
 
 /// The smallest set-up that can be reached by steps each of which is still `found`. At most `tries` are looked at.
