@@ -153,6 +153,38 @@ fn who_is_not_in_the_trace_is_refused_with_those_who_are() {
 }
 
 #[test]
+fn no_option_is_ignored_and_what_is_missing_is_named() {
+    let folder = Folder::new("advise-options");
+    let trace = folder.file("moved.txt", &moved(5, 2));
+    let groupless = CLIENTS.replace("[[group]]\npath = \"web\"\n", "");
+    let groupless = groupless.replace("group = \"web\"\n", "");
+    let groupless = folder.file("groupless.toml", &groupless);
+    let clients = folder.file("clients.toml", CLIENTS);
+    for (arguments, words) in [
+        (
+            ["advise", &trace, "--meter", "client"],
+            "--meter is about scenarios",
+        ),
+        (["advise", &trace, "--period", "0ms"], "1ms..=1s"),
+        (["advise", &trace, "--period", "2s"], "1ms..=1s"),
+        (["advise", &groupless, "--seeds", "1"], "has no group"),
+        (
+            ["advise", &clients, "--group", "wbe"],
+            "there are [\"web\"]",
+        ),
+        (
+            ["bench", "switch", "--only", "no such row"],
+            "no row was selected",
+        ),
+    ] {
+        let output = output(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = said(&output);
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn clients_that_think_are_played_as_such() {
     let folder = Folder::new("advise-loop");
     let trace = folder.recorded();

@@ -141,20 +141,26 @@ fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
 }
 
 fn find(what: &str, names: &[&str], wanted: Option<&str>) -> Result<usize, Failure> {
-    let found = match wanted {
-        None => (!names.is_empty()).then_some(0),
-        Some(wanted) => names.iter().position(|name| *name == wanted),
+    if names.is_empty() {
+        return Err(Failure::Usage(format!(
+            "this scenario has no {what}, and a limit is judged by one"
+        )));
+    }
+    let Some(wanted) = wanted else {
+        return Ok(0);
     };
-    found.ok_or_else(|| {
-        let wanted = wanted.unwrap_or("any");
-        Failure::Usage(format!(
-            "there is no {what} {wanted:?}; there are: {}",
-            names.join(", ")
-        ))
-    })
+    names
+        .iter()
+        .position(|name| *name == wanted)
+        .ok_or_else(|| Failure::Usage(format!("no {what} {wanted:?}; there are {names:?}")))
 }
 
 fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
+    if arguments.meter.is_some() {
+        return Err(Failure::Usage(
+            "--meter is about scenarios; a trace is judged by its bursts".into(),
+        ));
+    }
     let whole = read(&arguments.input)?;
     let selection = Selection {
         groups: arguments.group.iter().cloned().collect(),

@@ -7,7 +7,7 @@ mod show;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use quotient_core::{BandwidthRules, Nanos};
+use quotient_core::{BandwidthRules, Limit, Nanos};
 use quotient_sim::Machine;
 use quotient_sim::advise::{Advice, Subject, Sweep, Target, advise};
 use quotient_sim::batch::{BatchError, Control};
@@ -40,7 +40,7 @@ pub struct AdviseArguments {
     /// How a trace is played [default: guessed, and the evidence printed]
     #[arg(long, value_enum)]
     r#loop: Option<How>,
-    /// The meter by which harm is measured [default: the first one of the scenario]
+    /// Of a scenario: the meter by which harm is measured [default: the first one]
     #[arg(long, value_name = "NAME")]
     meter: Option<String>,
     /// The machine [default: the scenario's, or as many CPUs as the trace shows]
@@ -49,8 +49,8 @@ pub struct AdviseArguments {
     /// CPUs to try, such as 0.5,1,2 [default: six around the mean usage]
     #[arg(long, value_delimiter = ',', value_name = "CPUS", value_parser = cpus)]
     cpus: Vec<u64>,
-    /// Periods to try
-    #[arg(long, value_delimiter = ',', value_name = "TIME", default_value = "100ms,20ms", value_parser = time)]
+    /// Periods to try (1ms..=1s)
+    #[arg(long, value_delimiter = ',', value_name = "TIME", default_value = "100ms,20ms", value_parser = period)]
     period: Vec<Nanos>,
     /// Bursts to try, per cent of the quota (0..=100)
     #[arg(long, value_delimiter = ',', value_name = "PERCENT", default_value = "0,100", value_parser = value_parser!(u64).range(0..=100))]
@@ -124,6 +124,16 @@ fn cpus(text: &str) -> Result<u64, String> {
         Ok((value * 1000.0).round() as u64)
     } else {
         Err(range.to_owned())
+    }
+}
+
+/// Reads a period.
+fn period(text: &str) -> Result<Nanos, String> {
+    let period = time(text)?;
+    if (Limit::PERIOD_MIN..=Limit::PERIOD_MAX).contains(&period) {
+        Ok(period)
+    } else {
+        Err("expected a time in 1ms..=1s".to_owned())
     }
 }
 

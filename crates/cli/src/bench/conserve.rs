@@ -57,11 +57,9 @@ struct Outcome {
 /// When a runtime or scheduler cannot be built.
 pub fn run(arguments: &ConserveArguments) -> Result<(), Failure> {
     let workers = arena::worker_counts().into_iter().max().unwrap_or(1);
+    let rounds = if arguments.quick { 1 } else { arguments.rounds };
     if !arguments.json {
-        println!(
-            "busy processors: median (min max) over {} rounds in turn",
-            arguments.rounds
-        );
+        println!("busy processors: median (min max) over {rounds} rounds in turn");
         println!(
             "{:>8} {:>6} {:>22} {:>22} {:>7} {:>7}",
             "poll us", "tasks", "tokio", "quotient", "busy", "asked"
@@ -69,11 +67,11 @@ pub fn run(arguments: &ConserveArguments) -> Result<(), Failure> {
     }
     let mut outcomes = Vec::new();
     for poll_us in POLLS_US {
-        let rounds = hog::calibrate(Duration::from_micros(poll_us));
+        let work = hog::calibrate(Duration::from_micros(poll_us));
         for tasks_per_worker in TASKS_PER_WORKER {
             // One more than workers at least: somebody always waits.
             let tasks = workers * tasks_per_worker + 1;
-            let outcome = row(poll_us, tasks, workers, rounds, arguments.rounds)?;
+            let outcome = row(poll_us, tasks, workers, work, rounds)?;
             if !arguments.json {
                 print_row(&outcome);
             }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::rows::{Figure, GroupPlan, Row};
 use super::hog::{self, Polls};
-use super::{FairArguments, arena, print_json, stall};
+use super::{FairArguments, arena, print_json, selected, stall};
 use crate::failure::Failure;
 
 /// What a poll of a hog takes.
@@ -81,6 +81,9 @@ pub fn run(arguments: &FairArguments) -> Result<(), Failure> {
     } else {
         None
     };
+    if stalls.is_none() {
+        selected(&results)?;
+    }
     if arguments.json {
         return print_json(&summary(&results, stalls));
     }

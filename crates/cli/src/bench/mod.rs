@@ -148,6 +148,9 @@ pub struct ConserveArguments {
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// One round: a look, not a figure
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
     /// Rounds a row and side (1..=1000)
     #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -173,6 +176,20 @@ pub struct KeysArguments {
     /// A fraction of the work: a look, not a figure
     #[arg(long)]
     quick: bool,
+}
+
+/// Refuses a selection that nothing answers to: an empty table would pass for a measurement.
+///
+/// # Errors
+/// `Usage`, if there are no `rows`.
+fn selected<T>(rows: &[T]) -> Result<(), Failure> {
+    if rows.is_empty() {
+        return Err(Failure::Usage(
+            "no row was selected: without options to choose by, all are shown with their names"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Runs one of the benchmarks.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
-use super::{arena, print_json};
+use super::{arena, print_json, selected};
 use crate::failure::Failure;
 
 /// Lengths of polls. Unit: milliseconds; infinity for one that never returns.
@@ -38,6 +38,9 @@ pub struct PollsArguments {
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// One second a row: a look, not a figure
+    #[arg(long, conflicts_with = "seconds")]
+    quick: bool,
     /// Seconds a row (1..=600)
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=600))]
     seconds: u64,
@@ -146,6 +149,7 @@ pub fn run(arguments: &PollsArguments) -> Result<(), Failure> {
             }
         }
     }
+    selected(&rows)?;
     if arguments.json {
         print_json(&serde_json::json!({ "workers": workers, "rows": rows }))?;
     }
@@ -342,7 +346,12 @@ fn measure(
     let total = || used.iter().map(|used| used.load(Ordering::Relaxed)).sum();
     let (started, before, stolen_before): (_, u64, _) = (Instant::now(), total(), stolen());
     let between = BETWEEN_REQUESTS.as_secs_f64();
-    let requests = (arguments.seconds as f64 / between) as u32;
+    let seconds = if arguments.quick {
+        1
+    } else {
+        arguments.seconds
+    };
+    let requests = (seconds as f64 / between) as u32;
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|index| {
             let start = started + Duration::from_millis(index);

@@ -11,7 +11,7 @@ use super::arena::{Arena, Side, worker_counts};
 use super::scale;
 use super::statistics::Spread;
 use super::workload::{Measured, Shape, YieldKind};
-use super::{SwitchArguments, print_json};
+use super::{SwitchArguments, print_json, selected};
 use crate::failure::Failure;
 
 /// Rounds a row, without `--quick`. Odd, so that the median is a round.
@@ -165,6 +165,7 @@ pub fn run(arguments: &SwitchArguments) -> Result<(), Failure> {
             rows.push(row);
         }
     }
+    selected(&rows)?;
     let scale = match &arguments.only {
         Some(_) => scale::Results::default(),
         None => scale::measure(arguments.quick)?,

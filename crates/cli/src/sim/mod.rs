@@ -82,7 +82,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
         match &arguments.run {
             None => None,
             Some(wanted) => Some(names.iter().position(|name| name == wanted).ok_or_else(
-                || Failure::Usage(format!("no run {wanted:?}; there are {}", names.join(", "))),
+                || Failure::Usage(format!("no run {wanted:?}; there are {names:?}")),
             )?),
         };
     let mut files = Folder::of(&arguments.scenario);

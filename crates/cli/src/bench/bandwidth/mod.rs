@@ -18,7 +18,7 @@ use quotient_validation::{Interrupt, Problem, kernel};
 use serde_json::json;
 
 use self::rows::{Plan, Row};
-use super::print_json;
+use super::{print_json, selected};
 use crate::failure::Failure;
 
 /// What `bench bandwidth` takes.
@@ -79,6 +79,7 @@ pub fn run(arguments: &BandwidthArguments) -> Result<(), Failure> {
         }
         rows.extend(found);
     }
+    selected(&rows)?;
     if arguments.json {
         return print_json(&json!({
             "cpus": quotient_validation::outcome::cpus(),

@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::bandwidth::{failure, on_interrupt};
-use super::print_json;
+use super::{print_json, selected};
 use crate::failure::Failure;
 
 /// What `bench pains` takes.
@@ -213,6 +213,7 @@ pub fn run(arguments: &PainsArguments) -> Result<(), Failure> {
         }
         rows.extend(found);
     }
+    selected(&rows)?;
     if arguments.json {
         return print_json(&json!({ "kernel_skipped": kernel_skipped, "rows": rows }));
     }
