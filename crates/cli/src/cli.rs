@@ -16,7 +16,7 @@ use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
 use crate::sim::{self, SimArguments};
 
-/// Groups with weights for the tasks of a tokio program.
+/// Groups with weights and CPU limits for the tasks of a tokio program: demo, benchmarks, traces, simulator.
 #[derive(Debug, Parser)]
 #[command(name = "quotient", version, about, arg_required_else_help = true)]
 struct Arguments {

@@ -38,6 +38,8 @@ pub struct Row {
     pub victim_group_cpu: Option<f64>,
     /// Closed loop: requests per second, the median of the rounds.
     pub capacity_rps: f64,
+    /// Closed loop: the slowest and the fastest round.
+    pub capacity_range_rps: (f64, f64),
     /// Closed loop: CPUs that the hogs used.
     pub capacity_hog_cpu: f64,
 }
@@ -140,6 +142,7 @@ fn row(mode: Mode, slots: &[(&Slot, &Open)]) -> Row {
             })
         })
     };
+    let capacities: Vec<f64> = slots.iter().map(|(slot, _)| capacity_rps(slot)).collect();
     Row {
         mode,
         victim_rps: mean(&|_, open| per_second(open.completed as f64, open.started, open.ended)),
@@ -153,7 +156,12 @@ fn row(mode: Mode, slots: &[(&Slot, &Open)]) -> Row {
         hog_documents_per_second: open_rate(|sample| sample.hog_documents as f64),
         hog_group_cpu: group_rate(|groups| groups.hogs_ns),
         victim_group_cpu: group_rate(|groups| groups.victim_ns),
-        capacity_rps: median(slots.iter().map(|(slot, _)| capacity_rps(slot)).collect()),
+        capacity_rps: median(capacities.clone()),
+        capacity_range_rps: capacities
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(least, most), capacity| {
+                (capacity.min(least), capacity.max(most))
+            }),
         capacity_hog_cpu: mean(&|slot, _| {
             rate_between(
                 &slot.samples,
@@ -309,6 +317,7 @@ mod tests {
             "median of 100, 200 and 500: {}",
             row.capacity_rps
         );
+        assert_eq!(row.capacity_range_rps, (100.0, 500.0));
         assert!((row.victim_rps - 50.0).abs() < 1e-9 && (row.offered_rps - 100.0).abs() < 1e-9);
         assert!((row.hog_cpu - 0.6).abs() < 1e-6 && (row.victim_cpu - 0.3).abs() < 1e-6);
         assert!((row.hog_documents_per_second - 10.0).abs() < 1e-6);

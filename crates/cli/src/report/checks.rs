@@ -55,17 +55,26 @@ pub fn of(rows: &[Row]) -> Vec<Check> {
 pub fn lines(checks: &[Check]) -> String {
     let line = |check: &Check| {
         let verdict = if check.ok { "ok" } else { "missed" };
+        let unit = check.unit;
         format!(
-            "{}: {} {:.2} {}: {:.2}, {verdict}\n",
-            check.mode, check.name, check.bar, check.unit, check.value
+            "{}: {} {:.2} {unit}: {:.2} {unit}, {verdict}\n",
+            check.mode, check.name, check.bar, check.value
         )
     };
     checks.iter().map(line).collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A row of the victim alone whose rounds differ.
+    pub(in crate::report) fn row_with_range(capacity_range_rps: (f64, f64)) -> Row {
+        Row {
+            capacity_range_rps,
+            ..row(Mode::Alone, capacity_range_rps.0, 500)
+        }
+    }
 
     fn row(mode: Mode, capacity_rps: f64, p99_us: u64) -> Row {
         Row {
@@ -82,6 +91,7 @@ mod tests {
             hog_group_cpu: None,
             victim_group_cpu: None,
             capacity_rps,
+            capacity_range_rps: (capacity_rps, capacity_rps),
             capacity_hog_cpu: 0.0,
         }
     }
@@ -95,7 +105,8 @@ mod tests {
         let checks = of(&rows);
         assert!(checks[0].ok && !checks[1].ok, "{checks:?}");
         let text = lines(&checks);
-        assert!(text.contains("ok") && text.contains("missed"), "{text}");
+        assert!(text.contains("at least 0.90 x: 0.91 x, ok"), "{text}");
+        assert!(text.contains("at most 2.50 ms: 2.60 ms, missed"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80));
         assert!(of(&rows[..1]).is_empty());
     }

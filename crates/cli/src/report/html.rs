@@ -132,6 +132,7 @@ mod tests {
             hog_group_cpu: Some(0.5),
             victim_group_cpu: None,
             capacity_rps: 5_000.0,
+            capacity_range_rps: (4_500.0, 5_200.0),
             capacity_hog_cpu: 0.5,
         };
         let series = |mode| Series {

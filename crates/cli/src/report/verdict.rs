@@ -6,11 +6,16 @@ use super::Facts;
 use crate::demo::mode::Mode;
 use crate::demo::results::Row;
 
+/// The victim alone does the same in each round. If its fastest round is so many times its slowest, then what it met on the
+/// machine differed more than what the set-ups are to show. Default 2: two quiet rounds differ by a fifth.
+const ROUNDS_DIFFER: f64 = 2.0;
+
 /// What happened, in a few sentences.
 pub fn sentence(facts: &Facts, rows: &[Row]) -> String {
     let find = |mode| rows.iter().find(|row| row.mode == mode);
     let (alone, tokio) = (find(Mode::Alone), find(Mode::Tokio));
     let mut sentences = Vec::new();
+    sentences.extend(alone.and_then(disturbed));
     if let (Some(alone), Some(tokio)) = (alone, tokio) {
         sentences.push(format!(
             "Beside {} hogs on one tokio runtime the victim's p99 went from {} to {}, with {} answered.",
@@ -59,6 +64,16 @@ pub fn sentence(facts: &Facts, rows: &[Row]) -> String {
     sentences.join(" ")
 }
 
+/// A warning, if the rounds do not compare.
+fn disturbed(alone: &Row) -> Option<String> {
+    let (least, most) = alone.capacity_range_rps;
+    (most > least * ROUNDS_DIFFER).then(|| {
+        format!(
+            "Something else used this machine: alone, the victim did {least:.0} req/s in one round and {most:.0} in another, so do not trust what follows, and run it again when the machine is idle."
+        )
+    })
+}
+
 fn answered(row: &Row) -> String {
     format!("{:.0} of {:.0} req/s", row.victim_rps, row.offered_rps)
 }
@@ -81,6 +96,17 @@ fn part(value: f64, whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_that_met_another_machine_are_not_compared_in_silence() {
+        let alone = |least, most| crate::report::checks::tests::row_with_range((least, most));
+        assert_eq!(disturbed(&alone(15_000.0, 18_800.0)), None);
+        let warning = disturbed(&alone(3_657.0, 18_801.0)).unwrap_or_default();
+        assert!(
+            warning.contains("3657 req/s") && warning.contains("18801"),
+            "{warning}"
+        );
+    }
 
     #[test]
     fn it_says_worse_when_it_is_worse() {
