@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quotient_pause::InstallError;
 
-use quotient_core::{ConfigError, GroupError, LimitError, WeightError};
+use quotient_core::{ConfigError, GroupError, LimitError, SliceError, WeightError};
 
 /// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: one 64-bit idle mask, half of it for stand-ins.
 pub const MAX_VCPUS: usize = 32;
@@ -21,6 +21,8 @@ pub enum BuildError {
         /// The value that was given.
         value: usize,
     },
+    /// `slice` is outside 0.1 to 100 ms.
+    Slice(SliceError),
     /// A scheduling parameter is out of its range.
     Config(ConfigError),
     /// The operating system refused the scheduler's tick thread.
@@ -42,6 +44,7 @@ impl fmt::Display for BuildError {
             Self::Vcpus { value } => {
                 write!(formatter, "vcpus is {value}, allowed are 1 to {MAX_VCPUS}")
             }
+            Self::Slice(error) => write!(formatter, "{error}"),
             Self::Config(error) => write!(formatter, "{error}"),
             Self::TickThread(reason) => write!(formatter, "the tick thread did not start: {reason}"),
             Self::Preempt(reason) => write!(formatter, "preempt: {reason}"),

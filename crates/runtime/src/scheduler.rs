@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy};
+use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy, Slice};
 use quotient_keys::FlipError;
 use quotient_pause::Pauser;
 
@@ -159,8 +159,12 @@ impl Builder {
         }
         let slots = regular * 2;
         let mut config = Config::new(u32::try_from(slots).unwrap_or(u32::MAX));
+        config.base_slice = BASE_SLICE;
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
-        config.base_slice = self.slice.map_or(BASE_SLICE, nanos);
+        if let Some(slice) = self.slice {
+            config.base_slice = nanos(slice);
+            Slice::new(config.base_slice).map_err(BuildError::Slice)?;
+        }
         config.quantum = QUANTUM;
         config.bandwidth = self.bandwidth;
         config.validate()?;

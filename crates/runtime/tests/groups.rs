@@ -188,10 +188,11 @@ fn a_scheduler_is_not_built_from_bad_settings() {
             assert!(error.to_string().contains("1 to 32"), "{error}");
         }
         for slice in [Duration::ZERO, Duration::from_secs(1)] {
-            assert!(matches!(
-                Scheduler::builder().slice(slice).build(),
-                Err(BuildError::Config(_))
-            ));
+            let error = Scheduler::builder().slice(slice).build().unwrap_err();
+            assert!(matches!(error, BuildError::Slice(_)), "{error}");
+            // In the words of the builder, and with a unit.
+            assert!(error.to_string().starts_with("slice of "), "{error}");
+            assert!(error.to_string().ends_with(" ns"), "{error}");
         }
     });
 }
