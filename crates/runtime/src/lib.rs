@@ -26,8 +26,8 @@
 //! I/O, timers and foreign tasks go on. `ARCHITECTURE.md` is the map, the module headers are the protocols.
 //!
 //! # What it does not cover
-//! Fairness cannot be finer than a poll: a poll that computes for 10 ms holds its processor for 10 ms (the statistics name the task;
-//! [`checkpoint`] splits such loops). Tasks spawned with `tokio::spawn` are outside the groups: use [`spawn`], [`JoinSet`],
+//! Without [`Builder::preempt`] fairness cannot be finer than a poll: one that computes for 10 ms holds its processor for 10 ms (the
+//! statistics name the task; [`checkpoint`] splits such loops). Tasks spawned with `tokio::spawn` are outside the groups: use [`spawn`], [`JoinSet`],
 //! [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor. `tokio::task::id` is the virtual CPU's in every
 //! task of a group: [`task::id`] is the task's own.
 //!
