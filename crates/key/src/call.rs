@@ -19,30 +19,38 @@
 //!
 //! # What it accepts
 //!
-//! Up to four arguments of types that fit a register, by a sealed trait. A call that is never executed stands beside the
-//! block, so that types and lifetimes are those of an ordinary call.
+//! Up to four arguments of types that fit a register, by a sealed trait. Only words go through the stub, so the types on its two
+//! sides must be the same without its help: they are those of a function's signature, where the compiler infers nothing and
+//! no lifetime may be chosen. A call of that function that is never executed stands beside the block, so that the arguments
+//! are checked against the signature, and their lifetimes too.
 
 /// The block of [`static_call_if!`](crate::static_call_if).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __call_site {
     ($key:path [$index:expr], [$($function:tt)+] [$($argument:ident : $type:ty, $place:tt, $word:ident;)*]) => {{
+        /// The call with the types as written; nothing is inferred, and it must be right for all lifetimes.
+        fn __quotient_key_typed($($word: $type),*) {
+            $($function)+($($word),*)
+        }
         /// What the stub calls.
         #[cold]
         extern "C" fn __quotient_key_called($($word: u64),*) {
-            // SAFETY: each word was made from a value of that type, which lives until the call returns; that the function
-            // may be called with it is checked below.
-            $($function)+($(unsafe { <$type as $crate::__private::Word>::from_word($word) }),*)
+            // SAFETY: each word was made from a value of that very type, which lives until the call returns; that this
+            // function may be called with it is checked below.
+            __quotient_key_typed($(unsafe { <$type as $crate::__private::Word>::from_word($word) }),*)
         }
         if false {
-            $($function)+($($argument),*);
+            __quotient_key_typed($($argument),*);
+            // Outside of the unsafe block, which would let an index do what only unsafe code may.
+            let _ = const { $crate::__private::offset_of(&$key, $index) };
         }
         // SAFETY: the block falls through to its end in every form of the site. What the stub and the callee change is saved or
         // declared, the stack below the red zone is free, and memory is not said to be untouched. The entry in the other section
         // holds distances and executes never. `offset_of` vouches that the path names a key, or an array of keys that has this
         // element.
         unsafe {
-            ::core::arch::asm!(
+            $crate::__private::core::arch::asm!(
                 "2: jmp 3f",
                 "4:",
                 ".subsection 1",
@@ -78,7 +86,7 @@ macro_rules! __call_site {
                 "jmp 4b",
                 ".subsection 0",
                 $crate::__entry_macro!(),
-                concat!($crate::__layout!(), "_entry 3b, {key}, {offset}"),
+                $crate::__private::core::concat!($crate::__layout!(), "_entry 3b, {key}, {offset}"),
                 key = sym $key,
                 offset = const $crate::__private::offset_of(&$key, $index),
                 state = const $crate::__private::STATE_OFFSET,

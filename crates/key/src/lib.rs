@@ -103,9 +103,12 @@ pub use mode::{Mode, SoftReason, Writer};
 pub use registry::{Keys, find, keys};
 pub use status::KeyStatus;
 
-/// For the macros only.
+/// For the macros only. They take every name from here: what is called `concat!` or `core` where they are used may be anything, and
+/// would stand in an unsafe block.
 #[doc(hidden)]
 pub mod __private {
+    pub use ::core;
+
     pub use crate::array::{ElementNames, array, room_of};
     pub use crate::branched::{WHOLE, default_of, offset_of, value_of};
     pub use crate::key::STATE_OFFSET;

@@ -12,6 +12,6 @@ macro_rules! __site {
     };
     ($key:path [$index:expr], $bias:expr, [$($jump:literal),+]) => {{
         const _: usize = $crate::__private::offset_of(&$key, $index);
-        $crate::__private::value_of(&$key, $index)
+        $crate::__private::value_of(&$key, const { $index })
     }};
 }

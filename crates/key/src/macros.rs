@@ -60,7 +60,7 @@ macro_rules! __one_key {
         $crate::__one_key! { $doc $conditions [$($others)* #[$($other)*]] $($rest)* }
     };
     ([] $($rest:tt)*) => {
-        ::core::compile_error!("a static key needs a documentation comment");
+        $crate::__private::core::compile_error!("a static key needs a documentation comment");
     };
     ([$(($doc:expr))+] [$($conditions:tt)*] [$($others:tt)*]
         $visibility:vis static $name:ident = [$default:literal; $length:expr], $given:expr;
@@ -71,7 +71,7 @@ macro_rules! __one_key {
             const {
                 &$crate::__private::ElementNames::<{ $length }, { $crate::__private::room_of($given) }>::new($given)
             },
-            concat!($($doc, "\n"),+),
+            $crate::__private::core::concat!($($doc, "\n"),+),
         );
 
         $crate::__register_keys! { [$($conditions)*] &$name }
@@ -82,9 +82,9 @@ macro_rules! __one_key {
         $(#[doc = $doc])+
         $($conditions)* $($others)*
         $visibility static $name: $crate::StaticKey<$default> =
-            $crate::StaticKey::__new($given, concat!($($doc, "\n"),+));
+            $crate::StaticKey::__new($given, $crate::__private::core::concat!($($doc, "\n"),+));
 
-        $crate::__register_keys! { [$($conditions)*] ::core::slice::from_ref(&$name) }
+        $crate::__register_keys! { [$($conditions)*] $crate::__private::core::slice::from_ref(&$name) }
     };
 }
 
@@ -131,7 +131,11 @@ macro_rules! __before_main {
 #[macro_export]
 macro_rules! __key_name {
     ($name:ident) => {
-        concat!(module_path!(), "::", stringify!($name))
+        $crate::__private::core::concat!(
+            $crate::__private::core::module_path!(),
+            "::",
+            $crate::__private::core::stringify!($name)
+        )
     };
     ($name:ident $given:expr) => {
         $given
@@ -267,7 +271,8 @@ macro_rules! static_branch {
 /// # Ok::<(), quotient_key::FlipError>(())
 /// ```
 ///
-/// Types and lifetimes are checked as those of an ordinary call:
+/// Types and lifetimes are checked as those of an ordinary call, of a function with just the types that are written: nothing in
+/// them is inferred, and lifetimes that are not written are any, each for itself.
 ///
 /// ```compile_fail,E0597
 /// # use quotient_key::{static_call_if, static_key};
@@ -278,7 +283,59 @@ macro_rules! static_branch {
 /// fn keep(_: &'static u64) {}
 /// let local = 1_u64;
 /// let short = &local;
+/// static_call_if!(KEY, keep(short: &'static u64));
+/// ```
+/// ```compile_fail,E0521
+/// # use quotient_key::{static_call_if, static_key};
+/// # static_key! {
+/// #     /// A key.
+/// #     static KEY = false;
+/// # }
+/// fn keep(_: &'static u64) {}
+/// let local = 1_u64;
+/// let short = &local;
 /// static_call_if!(KEY, keep(short: &u64));
+/// ```
+/// ```compile_fail,E0121
+/// # use quotient_key::{static_call_if, static_key};
+/// # static_key! {
+/// #     /// A key.
+/// #     static KEY = false;
+/// # }
+/// fn print(_: &String) {}
+/// let boxed = &Box::new(String::new()); // not what `print` would be handed
+/// static_call_if!(KEY, print(boxed: &_));
+/// ```
+/// ```compile_fail,E0521
+/// # use quotient_key::{static_call_if, static_key};
+/// # static_key! {
+/// #     /// A key.
+/// #     static KEY = false;
+/// # }
+/// struct Part<'a>(&'a u64);
+/// struct Whole<'a>(Part<'a>);
+/// impl<'a> std::ops::Deref for Whole<'a> {
+///     type Target = Part<'a>;
+///     fn deref(&self) -> &Part<'a> {
+///         &self.0
+///     }
+/// }
+/// trait Keep {}
+/// impl Keep for Whole<'_> {}
+/// impl Keep for Part<'static> {} // which is what it would be called with
+/// fn keep<T: Keep>(_: &T) {}
+/// let local = 1_u64;
+/// let whole = &Whole(Part(&local));
+/// static_call_if!(KEY, keep(whole: &Part));
+/// ```
+/// ```compile_fail,E0133
+/// # use quotient_key::{static_call_if, static_key};
+/// # static_key! {
+/// #     /// Keys.
+/// #     static KEYS = [false; 2];
+/// # }
+/// fn nothing() {}
+/// static_call_if!(KEYS[1_usize.unchecked_sub(1)], nothing());
 /// ```
 /// ```compile_fail,E0277
 /// # use quotient_key::{static_call_if, static_key};

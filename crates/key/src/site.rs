@@ -69,7 +69,8 @@ macro_rules! __jump {
     };
 }
 
-/// [`__site!`] with its jump decided.
+/// [`__site!`] with its jump decided. The index is a constant wherever it stands: evaluated by the program it might be another
+/// number (the sign of a NaN), and the load that of another key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __placed_site {
@@ -80,13 +81,13 @@ macro_rules! __placed_site {
             // other section holds distances and executes never. `offset_of` vouches that the path names a key, or an
             // array of keys that has this element.
             unsafe {
-                ::core::arch::asm!(
+                $crate::__private::core::arch::asm!(
                     $($jump,)+
                     $crate::__entry_macro!(),
-                    concat!($crate::__layout!(), "_entry {slow}, {key}, {offset}"),
+                    $crate::__private::core::concat!($crate::__layout!(), "_entry {slow}, {key}, {offset}"),
                     key = sym $key,
                     offset = const $crate::__private::offset_of(&$key, $index) + $bias as usize,
-                    slow = label { break 'decided $crate::__private::value_of(&$key, $index) },
+                    slow = label { break 'decided $crate::__private::value_of(&$key, const { $index }) },
                     options(nomem, nostack),
                 );
             }
@@ -100,7 +101,7 @@ macro_rules! __placed_site {
 #[macro_export]
 macro_rules! __entry_macro {
     () => {
-        concat!(
+        $crate::__private::core::concat!(
             ".ifndef .L",
             $crate::__layout!(),
             "\n",
