@@ -1,6 +1,7 @@
 //! Who flips keys: the engine, if the program has one, or this module, which only stores.
 //!
-//! **For engines.** A library has no business here; what is here follows the needs of `quotient-keys`, which asks for this
+//! **For engines.** A library has no business here: who calls [`store_state`] or moves [`counts`] beside the engine makes patched
+//! branches disagree with their keys (which corrupts no memory). What is here follows the needs of `quotient-keys`, which asks for this
 //! very version of the crate.
 //!
 //! # Protocol

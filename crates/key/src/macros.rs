@@ -95,12 +95,12 @@ macro_rules! __register_keys {
     ([$($conditions:tt)*] $keys:expr) => {
         $($conditions)*
         const _: () = {
-            extern "C" fn register() {
+            extern "C" fn __quotient_key_register() {
                 for key in $keys {
                     $crate::__private::register(key);
                 }
             }
-            $crate::__before_main!(register);
+            $crate::__before_main!(__quotient_key_register);
         };
     };
 }
@@ -122,7 +122,7 @@ macro_rules! __before_main {
         )]
         #[cfg_attr(target_os = "windows", used, unsafe(link_section = ".CRT$XCU"))]
         #[allow(dead_code)]
-        static BEFORE_MAIN: extern "C" fn() = $function;
+        static __QUOTIENT_KEY_BEFORE_MAIN: extern "C" fn() = $function;
     };
 }
 

@@ -33,6 +33,11 @@ static_key! {
     static KEY = false;
     /// Two keys.
     static KEYS = [false; 2];
+    /// Named as its registration was.
+    #[allow(non_upper_case_globals)]
+    static register = false;
+    /// And this.
+    static BEFORE_MAIN = false;
     /// Two others.
     static CHOSEN = [false; 2];
 }
@@ -54,6 +59,7 @@ fn names_of_the_program_do_not_get_into_the_macros() {
         static_call_if!(KEY, nothing(value: &u64));
         assert!(static_branch_unlikely!(KEY) == on && static_branch!(KEYS[1]) == on);
     }
+    assert!(!static_branch_unlikely!(register) && !static_branch_unlikely!(BEFORE_MAIN));
     assert_eq!(KEY.name(), "hostile_callers::KEY");
 }
 
