@@ -1,6 +1,6 @@
 //! Who flips keys: the engine, if the program has one, or this module, which only stores.
 //!
-//! **For engines.** A library has no business here: who calls [`store_state`] or moves [`counts`] beside the engine makes patched
+//! **For engines.** A library has no business here: who moves [`counts`] beside the engine makes patched
 //! branches disagree with their keys (which corrupts no memory). What is here follows the needs of `quotient-keys`, which asks for this
 //! very version of the crate.
 //!
@@ -181,8 +181,12 @@ pub fn state(key: &Key) -> bool {
     key.state()
 }
 
-/// The single point of effect of a flip; the caller holds the engine's lock. Release.
-pub fn store_state(key: &Key, value: bool) {
+/// The single point of effect of a flip. Release.
+///
+/// # Safety
+/// The caller is the engine in the middle of a flip of `key`, holds its lock, and brings the branches to `value` as well: a program
+/// may rest the soundness of other unsafe code on branches that follow their key.
+pub unsafe fn store_state(key: &Key, value: bool) {
     key.store_state(value);
 }
 
