@@ -1,10 +1,12 @@
 //! `quotient advise` as a person calls it.
 
+mod common;
+
 use std::io::Read;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{Folder, command, quotient, stderr};
 use serde_json::Value;
 
 /// Four clients that think for 7 ms after each answer.
@@ -26,56 +28,26 @@ work = "200us..1ms"
 think = "7ms"
 "#;
 
-fn quotient(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quotient"));
-    command.args(arguments);
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    quotient(arguments).output().expect("the binary runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 fn answer(arguments: &[&str]) -> Value {
-    let output = output(arguments);
-    assert!(output.status.success(), "{}", said(&output));
+    let output = quotient(arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("one object")
 }
 
-/// A folder that is gone afterwards.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("quotient-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder in the temporary directory");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).expect("our own folder");
-        path.display().to_string()
-    }
-
-    /// A recorded trace of [`CLIENTS`].
-    fn recorded(&self) -> String {
-        let scenario = self.file("clients.toml", CLIENTS);
-        let trace = self.file("clients.jsonl", "");
-        let output = output(&["sim", &scenario, "--trace", &trace]);
-        assert!(output.status.success(), "{}", said(&output));
-        trace
-    }
+/// A file of the folder with that text.
+fn written(folder: &Folder, name: &str, text: &str) -> String {
+    let path = folder.file(name);
+    std::fs::write(&path, text).expect("our own folder");
+    path
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A recorded trace of [`CLIENTS`].
+fn recorded(folder: &Folder) -> String {
+    let scenario = written(folder, "clients.toml", CLIENTS);
+    let trace = folder.file("clients.jsonl");
+    let output = quotient(&["sim", &scenario, "--trace", &trace]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    trace
 }
 
 /// ftrace lines of one CPU on which task 50 runs for 30 ms in every 100, and is moved into `/web` at `attach`.
@@ -104,13 +76,13 @@ fn moved(bursts: usize, attach: usize) -> String {
 #[test]
 fn nothing_is_recommended_from_nothing() {
     let folder = Folder::new("advise-tiny");
-    let tiny = folder.file("tiny.txt", &moved(1, usize::MAX));
+    let tiny = written(&folder, "tiny.txt", &moved(1, usize::MAX));
     let answer = answer(&["advise", &tiny, "--json", "--seeds", "1"]);
     assert_eq!(answer["recommended"], Value::Null);
     let doubts = answer["doubts"].as_array().expect("doubts");
     assert!(doubts.iter().any(|doubt| doubt["decisive"] == true));
     // And in words.
-    let words = output(&["advise", &tiny, "--seeds", "1"]);
+    let words = quotient(&["advise", &tiny, "--seeds", "1"]);
     let words = String::from_utf8_lossy(&words.stdout).into_owned();
     assert!(
         words.contains("recommended: nothing") && words.contains("1 bursts"),
@@ -121,7 +93,7 @@ fn nothing_is_recommended_from_nothing() {
 #[test]
 fn a_task_that_was_moved_late_belongs_to_its_group_from_then_on() {
     let folder = Folder::new("advise-moved");
-    let trace = folder.file("moved.txt", &moved(40, 10));
+    let trace = written(&folder, "moved.txt", &moved(40, 10));
     let answer = answer(&["advise", &trace, "--group", "web", "--json", "--seeds", "1"]);
     let notes = answer["notes"].to_string();
     assert!(
@@ -137,29 +109,29 @@ fn a_task_that_was_moved_late_belongs_to_its_group_from_then_on() {
 #[test]
 fn who_is_not_in_the_trace_is_refused_with_those_who_are() {
     let folder = Folder::new("advise-nobody");
-    let trace = folder.file("moved.txt", &moved(5, 2));
+    let trace = written(&folder, "moved.txt", &moved(5, 2));
     for wrong in [["--comm", "wbe"], ["--pid", "51"], ["--group", "wb"]] {
-        let output = output(&["advise", &trace, wrong[0], wrong[1]]);
+        let output = quotient(&["advise", &trace, wrong[0], wrong[1]]);
         assert_eq!(output.status.code(), Some(2));
-        let said = said(&output);
+        let said = stderr(&output);
         assert!(
             said.contains("\"web\"") && said.contains(wrong[1]),
             "{said}"
         );
     }
-    let scenario = folder.file("clients.toml", CLIENTS);
-    let refused = output(&["advise", &scenario, "--comm", "client"]);
+    let scenario = written(&folder, "clients.toml", CLIENTS);
+    let refused = quotient(&["advise", &scenario, "--comm", "client"]);
     assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
 fn no_option_is_ignored_and_what_is_missing_is_named() {
     let folder = Folder::new("advise-options");
-    let trace = folder.file("moved.txt", &moved(5, 2));
+    let trace = written(&folder, "moved.txt", &moved(5, 2));
     let groupless = CLIENTS.replace("[[group]]\npath = \"web\"\n", "");
     let groupless = groupless.replace("group = \"web\"\n", "");
-    let groupless = folder.file("groupless.toml", &groupless);
-    let clients = folder.file("clients.toml", CLIENTS);
+    let groupless = written(&folder, "groupless.toml", &groupless);
+    let clients = written(&folder, "clients.toml", CLIENTS);
     for (arguments, words) in [
         (
             ["advise", &trace, "--meter", "client"],
@@ -177,9 +149,9 @@ fn no_option_is_ignored_and_what_is_missing_is_named() {
             "no row was selected",
         ),
     ] {
-        let output = output(&arguments);
+        let output = quotient(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let said = said(&output);
+        let said = stderr(&output);
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
 }
@@ -187,7 +159,7 @@ fn no_option_is_ignored_and_what_is_missing_is_named() {
 #[test]
 fn clients_that_think_are_played_as_such() {
     let folder = Folder::new("advise-loop");
-    let trace = folder.recorded();
+    let trace = recorded(&folder);
     let small = [
         "--cpus", "0.2", "--period", "100ms", "--burst", "0", "--seeds", "1",
     ];
@@ -211,10 +183,10 @@ fn clients_that_think_are_played_as_such() {
 #[test]
 fn broken_and_unreadable_have_codes_of_their_own() {
     let folder = Folder::new("advise-codes");
-    let nonsense = folder.file("nonsense.txt", "hello\nworld\n");
+    let nonsense = written(&folder, "nonsense.txt", "hello\nworld\n");
     for command in [["check"], ["advise"]] {
-        let output = output(&[command[0], &nonsense]);
-        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let output = quotient(&[command[0], &nonsense]);
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     }
 }
 
@@ -222,8 +194,8 @@ fn broken_and_unreadable_have_codes_of_their_own() {
 #[cfg(unix)]
 fn a_reader_that_goes_away_is_no_accident() {
     let folder = Folder::new("advise-pipe");
-    let scenario = folder.file("clients.toml", CLIENTS);
-    let trace = folder.recorded();
+    let scenario = written(&folder, "clients.toml", CLIENTS);
+    let trace = recorded(&folder);
     for arguments in [
         vec!["sim", &scenario, "--json"],
         vec!["sim", &scenario],
@@ -245,7 +217,7 @@ fn a_reader_that_goes_away_is_no_accident() {
 #[cfg(unix)]
 fn interrupted_in_the_second_batch() {
     let folder = Folder::new("advise-interrupt");
-    let trace = folder.recorded();
+    let trace = recorded(&folder);
     // 2,400 runs of three seconds: minutes, even where nothing else runs.
     let mut child = spawn(&["advise", &trace, "--seeds", "100"]);
     let pid = child.id().to_string();
@@ -285,7 +257,7 @@ fn catches_interrupts(pid: &str) -> bool {
 }
 
 fn spawn(arguments: &[&str]) -> Child {
-    let mut command = quotient(arguments);
+    let mut command = command(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the binary runs")
 }

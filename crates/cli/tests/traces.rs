@@ -1,42 +1,14 @@
 //! `convert`, `check` and `diff` as a person calls them.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
-fn quotient(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quotient"))
-        .args(arguments)
-        .output()
-        .expect("the binary runs")
-}
+use std::path::Path;
+
+use common::{Folder, quotient, stderr};
 
 fn recorded() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data");
     folder.join("tracefs.txt").display().to_string()
-}
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("quotient-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder in the temporary directory");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
