@@ -8,7 +8,7 @@
 //! load. Hence [`race`] is modelled twice, with the sides swapped.
 
 use super::mock::{CountingWaker, Mock, WakerSlot, poll_with};
-use crate::task::JoinHandle;
+use crate::task::{AbortHandle, JoinHandle};
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
 use std::future::{pending, poll_fn};
@@ -189,16 +189,16 @@ fn loom_wake_counts_that_are_cut() {
     });
 }
 
-#[test]
-fn loom_abort_against_run_and_wake() {
-    loom::model(|| {
+/// One way to abort beside a run and a wake-up.
+fn abort_against_run_and_wake(abort: fn(&AbortHandle)) {
+    loom::model(move || {
         let mock = Mock::default();
         let (flag, waker, handle) = waiting(&mock);
-        let abort = handle.abort_handle();
+        let aborted = handle.abort_handle();
         drop(handle);
         waker.wake_by_ref();
         let runner = thread::spawn(drains(&mock));
-        let aborter = thread::spawn(move || abort.abort());
+        let aborter = thread::spawn(move || abort(&aborted));
         flag.store(true, Relaxed);
         waker.wake();
         runner.join().unwrap();
@@ -206,6 +206,11 @@ fn loom_abort_against_run_and_wake() {
         mock.drain();
         mock.assert_all_gone(1);
     });
+}
+
+#[test]
+fn loom_abort_against_run_and_wake() {
+    abort_against_run_and_wake(AbortHandle::abort);
 }
 
 #[test]
@@ -227,21 +232,7 @@ fn loom_abort_ends_an_idle_or_running_task() {
 
 #[test]
 fn loom_abort_here_against_run_and_wake() {
-    loom::model(|| {
-        let mock = Mock::default();
-        let (flag, waker, handle) = waiting(&mock);
-        let abort = handle.abort_handle();
-        drop(handle);
-        waker.wake_by_ref();
-        let runner = thread::spawn(drains(&mock));
-        let aborter = thread::spawn(move || abort.abort_here());
-        flag.store(true, Relaxed);
-        waker.wake();
-        runner.join().unwrap();
-        aborter.join().unwrap();
-        mock.drain();
-        mock.assert_all_gone(1);
-    });
+    abort_against_run_and_wake(AbortHandle::abort_here);
 }
 
 #[test]
