@@ -20,8 +20,13 @@ impl Origin<'_> {
     /// A task without a name, spawned by the caller.
     #[track_caller]
     pub(crate) fn caller() -> Self {
+        Self::unnamed(Location::caller())
+    }
+
+    /// A task without a name, spawned at a place.
+    pub(crate) fn unnamed(location: &'static Location<'static>) -> Self {
         Self {
-            location: Location::caller(),
+            location,
             name: None,
         }
     }

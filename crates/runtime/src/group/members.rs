@@ -198,11 +198,13 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let origin = Origin {
-        location,
-        name: None,
-    };
-    spawn_as(&group.shared, &group.inner, future, origin, seat)
+    spawn_as(
+        &group.shared,
+        &group.inner,
+        future,
+        Origin::unnamed(location),
+        seat,
+    )
 }
 
 /// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
@@ -216,11 +218,13 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let origin = Origin {
-        location,
-        name: None,
-    };
-    spawn_as(shared, group, future, origin, Seat::Beyond)
+    spawn_as(
+        shared,
+        group,
+        future,
+        Origin::unnamed(location),
+        Seat::Beyond,
+    )
 }
 
 fn spawn_as<F>(
