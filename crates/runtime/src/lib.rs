@@ -35,7 +35,7 @@
 //! `tower` and `hyper` (both on by default): layer and executor. `tracing`: a span for each task, as tokio has them, so that
 //! tokio-console shows tasks and their groups. Limits, recording and the like are behind branches that become one instruction if the
 //! application calls [`keys::patch`] in its `main`; no code is rewritten unless it does.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 mod in_group;
@@ -43,7 +43,6 @@ mod kills;
 mod park;
 mod population;
 mod primitives;
-#[allow(unsafe_code)] // the one room of this crate that touches raw wakers and cells
 pub mod task;
 
 #[cfg(not(loom))]
@@ -134,7 +133,7 @@ pub use self::{
         throttled_time,
     },
     blocking::{block_in_place, spawn_blocking, try_spawn_blocking},
-    cpu_clock::{ClockError, TaskClock},
+    cpu_clock::{ClockError, TaskClock, TaskClockExt},
     cpu_timer::{CpuTimer, CpuTimerError},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},
     event_log::{Drained, RecordError, Recording},

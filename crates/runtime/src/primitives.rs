@@ -1,45 +1,16 @@
-//! The one door to atomics, cells and thread-locals, so that loom can stand in for them.
+//! The one door to atomics and locks, so that loom can stand in for them.
 //!
 //! Protocol code takes these names from here and never from `std`; with `--cfg loom` every access becomes a step
-//! of the model checker. Outside loom everything is the plain `std` item, or a wrapper that costs nothing.
+//! of the model checker. Outside loom everything is the plain `std` item.
 
 #[cfg(loom)]
 pub(crate) use loom::{
-    cell::UnsafeCell,
     sync::Mutex,
-    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence},
-    thread_local,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::Mutex,
-    sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence},
-    thread_local,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
-
-/// `std`'s `UnsafeCell` behind loom's interface: access goes through closures that get a raw pointer.
-#[cfg(not(loom))]
-#[derive(Debug)]
-#[repr(transparent)]
-pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-#[cfg(not(loom))]
-impl<T> UnsafeCell<T> {
-    /// Wraps `value`.
-    pub(crate) const fn new(value: T) -> Self {
-        Self(std::cell::UnsafeCell::new(value))
-    }
-
-    /// Hands out a pointer for shared reading.
-    #[inline(always)]
-    pub(crate) fn with<R>(&self, access: impl FnOnce(*const T) -> R) -> R {
-        access(self.0.get())
-    }
-
-    /// Hands out a pointer for exclusive use.
-    #[inline(always)]
-    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
-        access(self.0.get())
-    }
-}

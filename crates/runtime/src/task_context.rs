@@ -269,3 +269,15 @@ impl task::Context for TaskContext {
         task.context().shared.task_ended();
     }
 }
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    /// With an allocator's head and the place in its group's list, that keeps a task below 256 bytes beside its future.
+    #[test]
+    fn the_scheduler_keeps_little_about_a_task() {
+        let size = quotient_task::bytes_beside_future::<TaskContext>();
+        assert!(size <= 208, "{size}");
+    }
+}

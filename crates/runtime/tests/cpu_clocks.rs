@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{burn, eventually, on_every_host, scheduler};
-use quotient::{ClockError, InGroupExt, TaskClock, ThreadMeter};
+use quotient::{ClockError, InGroupExt, TaskClock, TaskClockExt, ThreadMeter};
 
 const MS: Duration = Duration::from_millis(1);
 

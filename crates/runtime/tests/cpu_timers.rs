@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{burn, on_every_host, scheduler};
-use quotient::{CpuTimerError, TaskClock, ThreadMeter};
+use quotient::{CpuTimerError, TaskClock, TaskClockExt, ThreadMeter};
 
 const MS: Duration = Duration::from_millis(1);
 

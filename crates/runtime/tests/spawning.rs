@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use common::{CountDrop, eventually, guarded, on_every_host, runtime, scheduler};
 use quotient::task::{Builder, try_id};
-use quotient::{AbortOnDropHandle, ClockError, Group, JoinHandle, Leftover, SpawnError};
+use quotient::{
+    AbortOnDropHandle, ClockError, Group, JoinHandle, Leftover, SpawnError, TaskClockExt,
+};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -7,17 +7,23 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("quotient-key", &[]),
     ("quotient-keys", &["quotient-key"]),
     ("quotient-traced", &["quotient-keys"]),
     ("quotient-pause", &[]),
+    ("quotient-task", &[]),
     ("quotient-core", &[]),
     ("quotient-trace", &["quotient-core"]),
     ("quotient-sim", &["quotient-core", "quotient-trace"]),
     (
         "quotient",
-        &["quotient-keys", "quotient-pause", "quotient-core"],
+        &[
+            "quotient-keys",
+            "quotient-pause",
+            "quotient-task",
+            "quotient-core",
+        ],
     ),
     (
         "quotient-cli",

@@ -3,19 +3,8 @@
 use super::finding::Finding;
 use super::sources::{SourceFile, Token};
 
-/// The rooms: keys, code patching, stopping threads, and the task cell with its wakers.
-const ROOMS: [&str; 4] = [
-    "crates/key",
-    "crates/keys",
-    "crates/pause",
-    "crates/runtime/src/task",
-];
-
-/// Crates that are rooms as a whole: their roots switch nothing off.
-const CRATES: [&str; 3] = ["crates/key", "crates/keys", "crates/pause"];
-
-/// The root that must let its task module opt out, so `forbid` is too strong there.
-const ROOT_WITH_ROOM: &str = "crates/runtime/src/lib.rs";
+/// The rooms, crates as a whole: keys, code patching, stopping threads, and the task cell with its wakers.
+const ROOMS: [&str; 4] = ["crates/key", "crates/keys", "crates/pause", "crates/task"];
 
 /// How many lines of one statement may stand between a proof and the word `unsafe`.
 const STATEMENT_LINES_MAX: usize = 6;
@@ -24,18 +13,13 @@ const STATEMENT_LINES_MAX: usize = 6;
 pub fn crate_root(file: &SourceFile, syntax: &syn::File) -> Option<Finding> {
     let is_root =
         matches!(file.name(), "lib.rs" | "main.rs") && file.path.parent()?.ends_with("src");
-    if !is_root || CRATES.iter().any(|room| file.is_below(room)) {
+    if !is_root || ROOMS.iter().any(|room| file.is_below(room)) {
         return None;
     }
-    let level = if file.path.ends_with(ROOT_WITH_ROOM) {
-        "deny"
-    } else {
-        "forbid"
-    };
     let found = syntax.attrs.iter().any(|attribute| {
         let is_inner = matches!(attribute.style, syn::AttrStyle::Inner(_));
         is_inner
-            && attribute.path().is_ident(level)
+            && attribute.path().is_ident("forbid")
             && attribute
                 .parse_args::<syn::Path>()
                 .is_ok_and(|lint| lint.is_ident("unsafe_code"))
@@ -44,7 +28,7 @@ pub fn crate_root(file: &SourceFile, syntax: &syn::File) -> Option<Finding> {
         Finding::error(
             file,
             1,
-            format!("the root of this crate needs `#![{level}(unsafe_code)]`"),
+            "the root of this crate needs `#![forbid(unsafe_code)]`",
         )
     })
 }
@@ -55,10 +39,7 @@ pub fn uses(file: &SourceFile, tokens: &[Token]) -> Vec<Finding> {
     let lines: Vec<&str> = file.text.lines().collect();
     let mut findings = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
-        if token.text == "unsafe_code"
-            && !in_room
-            && file.path != std::path::Path::new(ROOT_WITH_ROOM)
-        {
+        if token.text == "unsafe_code" && !in_room {
             let opens = index >= 2
                 && matches!(tokens[index - 2].text.as_str(), "allow" | "expect" | "warn");
             if opens {
@@ -150,7 +131,7 @@ mod tests {
         for path in [
             "crates/keys/src/lib.rs",
             "crates/pause/src/table.rs",
-            "crates/runtime/src/task/cell.rs",
+            "crates/task/src/cell.rs",
         ] {
             assert_eq!(found(path, PROVEN), [], "{path}");
         }
@@ -170,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_block_or_impl_without_a_proof_is_found() {
-        let path = "crates/runtime/src/task/cell.rs";
+        let path = "crates/task/src/cell.rs";
         assert_eq!(found(path, "fn f() {\n    unsafe { g() }\n}\n")[0].0, 2);
         assert_eq!(found(path, "unsafe impl Send for X {}\n")[0].0, 1);
         assert_eq!(
@@ -200,7 +181,7 @@ mod tests {
     fn the_lint_may_not_be_switched_back_on_elsewhere() {
         let text = "#![allow(unsafe_code)]\n";
         assert_eq!(found("crates/cli/src/bench/mod.rs", text).len(), 1);
-        assert_eq!(found("crates/runtime/src/task/mod.rs", text), []);
+        assert_eq!(found("crates/task/src/lib.rs", text), []);
         assert_eq!(
             found("crates/core/src/lib.rs", "#![forbid(unsafe_code)]\n"),
             []
@@ -213,9 +194,11 @@ mod tests {
         let deny = "#![deny(unsafe_code)]\nfn f() {}\n";
         assert!(root_passes("crates/core/src/lib.rs", forbid));
         assert!(root_passes("xtask/src/main.rs", forbid));
-        assert!(root_passes("crates/runtime/src/lib.rs", deny));
+        assert!(root_passes("crates/runtime/src/lib.rs", forbid));
+        assert!(!root_passes("crates/runtime/src/lib.rs", deny));
         assert!(root_passes("crates/keys/src/lib.rs", "fn f() {}\n"));
         assert!(root_passes("crates/pause/src/lib.rs", "fn f() {}\n"));
+        assert!(root_passes("crates/task/src/lib.rs", "fn f() {}\n"));
         assert!(root_passes("crates/core/src/group.rs", "fn f() {}\n"));
         assert!(!root_passes("crates/core/src/lib.rs", deny));
         assert!(!root_passes("crates/cli/src/main.rs", "fn main() {}\n"));

@@ -20,5 +20,5 @@ mod current;
 mod reading;
 
 pub(crate) use self::current::{OwnTime, Stolen, poll_time, show_own_time};
-pub use self::reading::{ClockError, TaskClock};
+pub use self::reading::{ClockError, TaskClock, TaskClockExt};
 pub(crate) use self::reading::{duration, read};

@@ -104,33 +104,33 @@ fn no_clock(id: Id, is_promised: bool) -> ClockError {
     }
 }
 
-impl<T> JoinHandle<T> {
+/// The clocks of tasks by their handles.
+pub trait TaskClockExt {
     /// The task's CPU clock.
     ///
     /// # Errors
     /// [`ClockError::NotSpawned`] for the handle of a task that was refused, [`ClockError::NoClock`] for that of a blocking
     /// function or a local task.
-    pub fn clock(&self) -> Result<TaskClock, ClockError> {
-        let task = self
-            .task_ref()
-            .ok_or_else(|| no_clock(self.id(), self.is_promised()))?;
-        Ok(TaskClock { task })
-    }
+    fn clock(&self) -> Result<TaskClock, ClockError>;
 
     /// CPU time of the task so far; zero if it has no clock of its own. See [`TaskClock::cpu_time`].
-    pub fn cpu_time(&self) -> Duration {
+    fn cpu_time(&self) -> Duration {
         self.clock()
             .map_or(Duration::ZERO, |clock| clock.cpu_time())
     }
 }
 
-impl AbortHandle {
-    /// The task's CPU clock.
-    ///
-    /// # Errors
-    /// [`ClockError::NotSpawned`] for the handle of a task that was refused, [`ClockError::NoClock`] for that of a blocking
-    /// function or a local task.
-    pub fn clock(&self) -> Result<TaskClock, ClockError> {
+impl<T> TaskClockExt for JoinHandle<T> {
+    fn clock(&self) -> Result<TaskClock, ClockError> {
+        let task = self
+            .task_ref()
+            .ok_or_else(|| no_clock(self.id(), self.is_promised()))?;
+        Ok(TaskClock { task })
+    }
+}
+
+impl TaskClockExt for AbortHandle {
+    fn clock(&self) -> Result<TaskClock, ClockError> {
         let task = self
             .task_ref()
             .ok_or_else(|| no_clock(self.id(), self.is_promised()))?;

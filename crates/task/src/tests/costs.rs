@@ -1,7 +1,7 @@
 //! What the transitions cost: `cargo test -p quotient --release --lib costs -- --ignored --nocapture`.
 
 use super::mock::poll_with;
-use crate::task::{Context, Run, Task, TaskRef, spawn};
+use crate::{Context, Run, Task, TaskRef, spawn};
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::hint::black_box;

@@ -8,7 +8,7 @@
 //! load. Hence [`race`] is modelled twice, with the sides swapped.
 
 use super::mock::{CountingWaker, Mock, WakerSlot, poll_with};
-use crate::task::{AbortHandle, JoinHandle};
+use crate::{AbortHandle, JoinHandle};
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
 use std::future::{pending, poll_fn};
@@ -409,7 +409,7 @@ fn loom_the_end_comes_after_every_look() {
             mock.drain();
             let other_ref = task_ref.clone();
             drop(handle);
-            let look = |task_ref: crate::task::TaskRef<_>| {
+            let look = |task_ref: crate::TaskRef<_>| {
                 move || {
                     super::mock::MockContext::look(task_ref.context());
                     drop(task_ref);

@@ -56,7 +56,8 @@ impl<T> JoinHandle<T> {
     }
 
     /// A handle of a task that was never spawned: resolves at once to a [`JoinError`] that carries `reason`.
-    pub(crate) fn failed(reason: &str) -> Self
+    #[doc(hidden)]
+    pub fn failed(reason: &str) -> Self
     where
         T: 'static,
     {

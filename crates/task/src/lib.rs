@@ -1,11 +1,11 @@
-//! Tasks: their handles and names, and what runs now ([`id`], [`Builder`]).
+//! Task cells: a future, what its scheduler keeps about it, and the one word that says who may touch what.
 //!
-//! Names are not tokio's: `tokio::task::try_id()` in a task of a group is that of the virtual CPU which polls it, the same for
-//! every task there. Ask [`try_id`].
+//! Nothing of scheduling is in here: a scheduler gives each task a [`Context`], gets its *token* ([`Task`]) when the task is to be
+//! run, and polls it when it likes. Wakers, join handles, cancellation, panics and the memory are this crate's business, and
+//! safe to use: no misuse of a token, a reference or a [`Slot`] breaks the memory.
 //!
-//! # Inside: task cells
-//! A future, what its scheduler keeps about it, and the one word that says who may touch what.
-//! This is the only room of the runtime with unsafe code.
+//! The crate is made for `quotient`, whose users meet [`JoinHandle`], [`AbortHandle`], [`JoinError`] and [`Id`] there. What only a
+//! scheduler calls of those is hidden from their documentation.
 //!
 //! # Words
 //! - **cell**: the one allocation of a task: header (state word, table, identifier, join waker's slot), the scheduler's
@@ -86,6 +86,8 @@
 //! The caller then probes with the same waker; meanwhile clones of it are no-op wakers and are noted
 //! (`probe_cloned`). Waking it in the probe is a real wake-up: the task runs once more.
 
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
 mod abort;
 mod cell;
 mod checked;
@@ -93,25 +95,25 @@ mod error;
 mod id;
 mod join;
 mod polled;
+mod primitives;
 mod promise;
 mod reference;
 mod slot;
 mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod trace;
+pub mod trace;
 mod waker;
 
-#[cfg(not(loom))]
-pub use crate::task_builder::Builder;
 pub use abort::{AbortHandle, AbortOnDropHandle};
+pub use cell::bytes_beside_future;
 pub use error::JoinError;
 pub use id::{Id, id, try_id};
 pub use join::JoinHandle;
-pub(crate) use polled::{Finishing, Parked, Parking, Polled};
-pub(crate) use promise::{Promise, promise};
-pub(crate) use slot::{Put, Slot};
-pub(crate) use waker::probe_cloned;
+pub use polled::{Finishing, Parked, Parking, Polled};
+pub use promise::{Promise, promise};
+pub use slot::{Put, Slot};
+pub use waker::probe_cloned;
 
 use cell::{Core, Header};
 use reference::Reference;
@@ -125,7 +127,7 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 /// What a scheduler keeps with each task, and how its tasks reach it.
-pub(crate) trait Context: Sized + Send + Sync + 'static {
+pub trait Context: Sized + Send + Sync + 'static {
     /// Touched only by the token's holder.
     type Owned: Send;
 
@@ -163,7 +165,7 @@ where
 /// Makes a task, queued: the caller runs it by its token or schedules that.
 ///
 /// One allocation. The token may be dropped, which cancels the task.
-pub(crate) fn spawn_as<C, F>(
+pub fn spawn_as<C, F>(
     id: Id,
     span: trace::SpanId,
     future: F,
@@ -193,7 +195,7 @@ where
 ///
 /// Dropping it cancels the task: the future is dropped at once, on this thread, and its handle sees a cancellation.
 #[must_use = "a token that is dropped cancels its task"]
-pub(crate) struct Task<C: Context> {
+pub struct Task<C: Context> {
     task: NonNull<Header>,
     context: PhantomData<C>,
 }
@@ -235,14 +237,14 @@ impl<C: Context> Task<C> {
 
     /// What the scheduler keeps with the task, for everybody.
     #[inline]
-    pub(crate) fn context(&self) -> &C {
+    pub fn context(&self) -> &C {
         // SAFETY: the token keeps the memory; the cell begins with a `Core<C>`, whose context is never written.
         unsafe { &(*self.task.cast::<Core<C>>().as_ptr()).context }
     }
 
     /// What the scheduler keeps with the task, for the token's holder.
     #[inline]
-    pub(crate) fn owned_mut(&mut self) -> &mut C::Owned {
+    pub fn owned_mut(&mut self) -> &mut C::Owned {
         // SAFETY: the token keeps the memory and is unique; the result borrows it for as long.
         unsafe {
             (*self.task.cast::<Core<C>>().as_ptr())
@@ -252,7 +254,7 @@ impl<C: Context> Task<C> {
     }
 
     /// The name of the task.
-    pub(crate) fn id(&self) -> Id {
+    pub fn id(&self) -> Id {
         self.view().id()
     }
 
@@ -266,7 +268,7 @@ impl<C: Context> Task<C> {
     }
 
     /// Whether the task is to be dropped instead of polled.
-    pub(crate) fn is_aborted(&self) -> bool {
+    pub fn is_aborted(&self) -> bool {
         self.view().load().is_aborted()
     }
 
@@ -276,7 +278,7 @@ impl<C: Context> Task<C> {
     /// this thread during the poll; "true" keeps the token. Meanwhile clones of that waker are no-op wakers, see
     /// [`probe_cloned`]. A panic in `deferred` cancels the task.
     #[inline]
-    pub(crate) fn poll(self, deferred: impl FnOnce(&Waker) -> bool) -> Polled<C> {
+    pub fn poll(self, deferred: impl FnOnce(&Waker) -> bool) -> Polled<C> {
         let view = self.view();
         let start = view.state().begin();
         if start.is_aborted() {
@@ -332,7 +334,7 @@ impl<C: Context> Task<C> {
     }
 
     /// Drops the future now, on this thread; the handle sees a cancellation (or the panic of the future's destructor).
-    pub(crate) fn cancel(self) {
+    pub fn cancel(self) {
         drop(self);
     }
 
@@ -391,30 +393,30 @@ impl<C: Context> fmt::Debug for Task<C> {
 ///
 /// Dropping the last reference to an idle task schedules it, for its future to be dropped: not under a lock that
 /// [`Context::schedule`] takes.
-pub(crate) struct TaskRef<C: Context> {
+pub struct TaskRef<C: Context> {
     task: Reference,
     context: PhantomData<fn() -> C>,
 }
 
 impl<C: Context> TaskRef<C> {
     /// What the scheduler keeps with the task, for everybody.
-    pub(crate) fn context(&self) -> &C {
+    pub fn context(&self) -> &C {
         // SAFETY: the reference keeps the memory; the cell begins with a `Core<C>`, whose context is never written.
         unsafe { &(*self.task.as_ptr().cast::<Core<C>>().as_ptr()).context }
     }
 
     /// The name of the task.
-    pub(crate) fn id(&self) -> Id {
+    pub fn id(&self) -> Id {
         self.task.id()
     }
 
     /// Cancels the task; an idle one is scheduled, so that whoever gets its token drops the future.
-    pub(crate) fn abort(&self) {
+    pub fn abort(&self) {
         self.task.abort();
     }
 
     /// Whether nobody has asked for its end so far, and it has not come.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         let state = self.task.load();
         !state.is_aborted() && !state.is_complete()
     }
@@ -452,7 +454,7 @@ impl<C: Context> fmt::Debug for TaskRef<C> {
 }
 
 /// Drops what is foreign, and whose panic concerns nobody here.
-pub(crate) fn discard<T>(value: T) {
+pub fn discard<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         // A payload whose own destructor panics again is leaked: the only bounded way to end this.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

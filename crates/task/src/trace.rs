@@ -11,19 +11,21 @@ use super::Id;
 use std::panic::Location;
 
 /// What a span is made of.
-#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
-pub(crate) struct Labels<'a> {
+pub struct Labels<'a> {
     /// `task`, `local` or `blocking`, as tokio says.
-    pub(crate) kind: &'static str,
-    pub(crate) name: Option<&'a str>,
+    pub kind: &'static str,
+    /// What the user called it.
+    pub name: Option<&'a str>,
     /// The group's path.
-    pub(crate) group: &'a str,
+    pub group: &'a str,
     /// Size of the future or function. Unit: bytes.
-    pub(crate) size: usize,
-    pub(crate) location: &'static Location<'static>,
+    pub size: usize,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
 }
 
-pub(crate) use imp::{SpanId, TaskSpan, Traced, waker_op};
+pub(crate) use imp::waker_op;
+pub use imp::{SpanId, TaskSpan, Traced};
 
 #[cfg(feature = "tracing")]
 mod imp {
@@ -31,23 +33,23 @@ mod imp {
     use tracing::instrument::{Instrument, Instrumented};
 
     /// A future that is polled and dropped inside its span.
-    pub(crate) type Traced<F> = Instrumented<F>;
+    pub type Traced<F> = Instrumented<F>;
 
     /// The span of a task. It lives as long as the future: its end is the task's.
-    pub(crate) struct TaskSpan(tracing::Span);
+    pub struct TaskSpan(tracing::Span);
 
     /// How events of wakers name the span: its number, 0 if nobody wants it.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpanId(u64);
+    pub struct SpanId(u64);
 
     impl SpanId {
         /// No span.
-        pub(crate) const NONE: Self = Self(0);
+        pub const NONE: Self = Self(0);
     }
 
     impl TaskSpan {
         /// Opens the span of a task; a look at one static if no subscriber wants it.
-        pub(crate) fn open(id: Id, labels: &Labels<'_>) -> Self {
+        pub fn open(id: Id, labels: &Labels<'_>) -> Self {
             let name = labels.name.unwrap_or_default();
             let location = labels.location;
             Self(if labels.kind == "blocking" {
@@ -81,17 +83,18 @@ mod imp {
             })
         }
 
-        pub(crate) fn id(&self) -> SpanId {
+        /// What events of wakers are told.
+        pub fn id(&self) -> SpanId {
             SpanId(self.0.id().map_or(0, |id| id.into_u64()))
         }
 
         /// Puts the future into the span.
-        pub(crate) fn around<F>(self, future: F) -> Traced<F> {
+        pub fn around<F>(self, future: F) -> Traced<F> {
             future.instrument(self.0)
         }
 
         /// Runs `function` in the span.
-        pub(crate) fn run<R>(&self, function: impl FnOnce() -> R) -> R {
+        pub fn run<R>(&self, function: impl FnOnce() -> R) -> R {
             self.0.in_scope(function)
         }
     }
@@ -109,35 +112,43 @@ mod imp {
 mod imp {
     use super::{Id, Labels};
 
-    pub(crate) type Traced<F> = F;
+    /// A future that is polled and dropped inside its span: there is none.
+    pub type Traced<F> = F;
 
-    pub(crate) struct TaskSpan;
+    /// The span of a task: nothing.
+    pub struct TaskSpan;
 
+    /// How events of wakers name the span: not at all.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpanId;
+    pub struct SpanId;
 
     impl SpanId {
-        pub(crate) const NONE: Self = Self;
+        /// No span.
+        pub const NONE: Self = Self;
     }
 
     impl TaskSpan {
+        /// Opens the span of a task.
         #[inline(always)]
-        pub(crate) fn open(_: Id, _: &Labels<'_>) -> Self {
+        pub fn open(_: Id, _: &Labels<'_>) -> Self {
             Self
         }
 
+        /// What events of wakers are told.
         #[inline(always)]
-        pub(crate) fn id(&self) -> SpanId {
+        pub fn id(&self) -> SpanId {
             SpanId
         }
 
+        /// Puts the future into the span.
         #[inline(always)]
-        pub(crate) fn around<F>(self, future: F) -> Traced<F> {
+        pub fn around<F>(self, future: F) -> Traced<F> {
             future
         }
 
+        /// Runs `function` in the span.
         #[inline(always)]
-        pub(crate) fn run<R>(&self, function: impl FnOnce() -> R) -> R {
+        pub fn run<R>(&self, function: impl FnOnce() -> R) -> R {
             function()
         }
     }

@@ -43,31 +43,38 @@ pub(super) struct Snapshot(u64);
 pub(super) struct Wakes(u64);
 
 impl Snapshot {
+    #[inline]
     pub(super) fn is_complete(self) -> bool {
         self.0 & COMPLETE != 0
     }
 
+    #[inline]
     pub(super) fn is_aborted(self) -> bool {
         self.0 & ABORT != 0
     }
 
+    #[inline]
     pub(super) fn has_join_interest(self) -> bool {
         self.0 & JOIN_INTEREST != 0
     }
 
+    #[inline]
     pub(super) fn has_join_waker(self) -> bool {
         self.0 & JOIN_WAKER != 0
     }
 
+    #[inline]
     pub(super) fn wakes(self) -> Wakes {
         Wakes(self.0 >> WAKE_SHIFT)
     }
 
+    #[inline]
     fn references(self) -> u64 {
         (self.0 & REFERENCE_MASK) >> REFERENCE_SHIFT
     }
 
     /// Whether a run token exists.
+    #[inline]
     fn has_token(self) -> bool {
         !self.is_complete() && self.wakes().0 != 0
     }

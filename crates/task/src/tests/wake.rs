@@ -1,7 +1,7 @@
 //! Waking, running, going idle; the end of the memory.
 
 use super::mock::{Mock, WakerSlot, output};
-use crate::task::{Parked, Polled, Run};
+use crate::{Parked, Polled, Run};
 use std::future::{pending, poll_fn, ready};
 use std::task::Poll;
 

@@ -22,22 +22,29 @@ pub struct Id(NonZeroU64);
 
 impl Id {
     /// The number, for records of events.
-    pub(crate) fn number(self) -> u64 {
+    #[doc(hidden)]
+    #[inline]
+    pub fn number(self) -> u64 {
         self.0.get() & !NAMED
     }
 
     /// The identifier of a task that a user gives a name; before anybody has seen it.
-    pub(crate) fn with_name(self) -> Self {
+    #[doc(hidden)]
+    pub fn with_name(self) -> Self {
         Self(self.0 | NAMED)
     }
 
     /// Whether the task has a name.
-    pub(crate) fn is_named(self) -> bool {
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_named(self) -> bool {
         self.0.get() & NAMED != 0
     }
 
     /// A fresh identifier. O(1), no shared write except once in [`BLOCK`] calls.
-    pub(crate) fn next() -> Self {
+    #[doc(hidden)]
+    #[inline]
+    pub fn next() -> Self {
         // Plain `std` even under loom: a name takes part in no protocol.
         static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
         std::thread_local! {

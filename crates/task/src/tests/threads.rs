@@ -91,7 +91,7 @@ fn two_runners_hand_a_task_back_and_forth() {
                 while !task_ref.is_finished() {
                     if let Some(mut task) = mock.pop() {
                         *task.owned_mut() += 1;
-                        if let crate::task::Run::Again(task) = task.run(|_| false) {
+                        if let crate::Run::Again(task) = task.run(|_| false) {
                             mock.push(task);
                         }
                     } else {

@@ -59,7 +59,7 @@ impl Context for Promised {
 
 /// The duty to deliver the output of a [`JoinHandle`]; dropping it is a cancellation.
 #[must_use = "a promise that is dropped cancels its task"]
-pub(crate) struct Promise<T> {
+pub struct Promise<T> {
     token: Task<Promised>,
     /// Delivers a `T` on the thread that it is on: `Send` only if `T` is.
     output: PhantomData<T>,
@@ -67,7 +67,7 @@ pub(crate) struct Promise<T> {
 
 /// Makes a promise and the handle that waits for it. One allocation. Neither the output nor what makes it needs to be
 /// `Send`: then the promise and the handle are not, either.
-pub(crate) fn promise<T: 'static>(id: Id, span: SpanId) -> (Promise<T>, JoinHandle<T>) {
+pub fn promise<T: 'static>(id: Id, span: SpanId) -> (Promise<T>, JoinHandle<T>) {
     let task: NonNull<Header> =
         cell::allocate_promised::<Promised, T>(State::spawned(), id, span, Promised::default());
     // SAFETY: the state counts one token, two references and the interest of a handle; each is taken over once, and the
@@ -87,7 +87,7 @@ pub(crate) fn promise<T: 'static>(id: Id, span: SpanId) -> (Promise<T>, JoinHand
 
 impl<T: 'static> Promise<T> {
     /// Leaves the waker that an abort is to wake; look at [`Promise::is_aborted`] afterwards.
-    pub(crate) fn watch(&self, waker: &Waker) {
+    pub fn watch(&self, waker: &Waker) {
         let mut holder = self
             .token
             .context()
@@ -101,18 +101,18 @@ impl<T: 'static> Promise<T> {
     }
 
     /// Whether the handle wants no output any more.
-    pub(crate) fn is_aborted(&self) -> bool {
+    pub fn is_aborted(&self) -> bool {
         self.token.is_aborted()
     }
 
     /// Runs a part of what makes the output: there, the task is the current one.
-    pub(crate) fn run<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub fn run<R>(&self, act: impl FnOnce() -> R) -> R {
         let _scope = PollScope::enter(self.token.task);
         act()
     }
 
     /// Ends the task: the handle gets the output, or the payload of a panic.
-    pub(crate) fn deliver(self, output: Result<T, Box<dyn Any + Send>>) {
+    pub fn deliver(self, output: Result<T, Box<dyn Any + Send>>) {
         // SAFETY: the token is ours, and `promise` allocated the cell for this context and this type of output.
         unsafe { cell::store_promised::<Promised, T>(self.token.task, output) };
         self.token.complete();

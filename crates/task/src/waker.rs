@@ -133,11 +133,13 @@ fn note_clone(data: *const ()) -> bool {
 /// Whether the task's waker was cloned since the `deferred` now running on this thread was called.
 ///
 /// Such clones are no-op wakers: whoever made one has not kept the task's waker.
-pub(crate) fn probe_cloned() -> bool {
+#[inline]
+pub fn probe_cloned() -> bool {
     POLLING.with(|polling| polling.marks.get() & PROBE_CLONED != 0)
 }
 
 /// The data of the waker of the task that is polled on this thread; null outside polls.
+#[inline]
 pub(super) fn current_data() -> *const () {
     POLLING
         .try_with(|polling| polling.task.get())
@@ -145,6 +147,7 @@ pub(super) fn current_data() -> *const () {
 }
 
 /// The task that is polled on this thread.
+#[inline]
 pub(super) fn current() -> Option<Reference> {
     let data = current_data();
     if data.is_null() {
@@ -157,6 +160,7 @@ pub(super) fn current() -> Option<Reference> {
 }
 
 /// The name of the task that is polled on this thread.
+#[inline]
 pub(super) fn current_id() -> Option<super::Id> {
     let data = current_data();
     if data.is_null() {

@@ -18,13 +18,13 @@ impl<C: Context> TaskRef<C> {
     }
 
     /// The task that is polled on this thread, if it is of this scheduler's type. One read-modify-write.
-    pub(crate) fn current() -> Option<Self> {
+    pub fn current() -> Option<Self> {
         waker::current().and_then(Self::checked)
     }
 
     /// Whether this is the task that is polled on this thread.
     #[inline]
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         std::ptr::eq(
             waker::current_data(),
             self.task.as_ptr().as_ptr().cast_const().cast(),
@@ -39,24 +39,28 @@ fn is_promised(task: &Reference) -> bool {
 
 impl<T> JoinHandle<T> {
     /// Whether the handle is of a blocking function or a local task.
-    pub(crate) fn is_promised(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_promised(&self) -> bool {
         is_promised(self.reference())
     }
 
     /// The task behind the handle; `None` if it was never spawned, or is a blocking function or a local task.
-    pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
+    #[doc(hidden)]
+    pub fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
         TaskRef::checked(Reference::clone(self.reference()))
     }
 }
 
 impl AbortHandle {
     /// Whether the handle is of a blocking function or a local task.
-    pub(crate) fn is_promised(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_promised(&self) -> bool {
         is_promised(self.reference())
     }
 
     /// The task behind the handle; `None` if it was never spawned, or is a blocking function or a local task.
-    pub(crate) fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
+    #[doc(hidden)]
+    pub fn task_ref<C: Context>(&self) -> Option<TaskRef<C>> {
         TaskRef::checked(Reference::clone(self.reference()))
     }
 }

@@ -5,7 +5,7 @@ use super::{Context, Task};
 use std::mem::ManuallyDrop;
 
 /// What a poll left behind.
-pub(crate) enum Polled<C: Context> {
+pub enum Polled<C: Context> {
     /// Pending, and nobody had woken the task when we looked. The token is still ours, so `Owned` may be settled before
     /// [`Parking::park`] lets go of it.
     Pending(Parking<C>),
@@ -19,20 +19,20 @@ pub(crate) enum Polled<C: Context> {
 }
 
 /// A task with its output stored, about to be seen as complete; dropping it completes it.
-pub(crate) struct Finishing<C: Context> {
+pub struct Finishing<C: Context> {
     pub(super) task: ManuallyDrop<Task<C>>,
 }
 
 impl<C: Context> Finishing<C> {
     /// What the scheduler keeps with the task, for everybody.
     #[inline]
-    pub(crate) fn context(&self) -> &C {
+    pub fn context(&self) -> &C {
         self.task.context()
     }
 
     /// Lets the handle see the output.
     #[inline]
-    pub(crate) fn complete(self) {
+    pub fn complete(self) {
         drop(self);
     }
 }
@@ -47,14 +47,14 @@ impl<C: Context> Drop for Finishing<C> {
 }
 
 /// A polled task about to go idle; dropping it cancels the task, as dropping the token does.
-pub(crate) struct Parking<C: Context> {
+pub struct Parking<C: Context> {
     pub(super) task: Task<C>,
     /// The wake-ups that the poll had to its account when it began: any other count means a wake-up since.
     pub(super) seen: Wakes,
 }
 
 /// What became of a task that was to go idle.
-pub(crate) enum Parked<C: Context> {
+pub enum Parked<C: Context> {
     /// Waiting for a wake-up, which schedules it.
     Idle,
     /// Woken since the poll looked: to be queued again.
@@ -66,19 +66,19 @@ pub(crate) enum Parked<C: Context> {
 impl<C: Context> Parking<C> {
     /// What the scheduler keeps with the task, for everybody.
     #[inline]
-    pub(crate) fn context(&self) -> &C {
+    pub fn context(&self) -> &C {
         self.task.context()
     }
 
     /// What the scheduler keeps with the task, for the token's holder.
     #[inline]
-    pub(crate) fn owned_mut(&mut self) -> &mut C::Owned {
+    pub fn owned_mut(&mut self) -> &mut C::Owned {
         self.task.owned_mut()
     }
 
     /// Lets go of the token, unless a wake-up came since the poll: from *idle* on, any waker may take it.
     #[inline]
-    pub(crate) fn park(self) -> Parked<C> {
+    pub fn park(self) -> Parked<C> {
         let Self { task, seen } = self;
         match task.view().state().idle(seen) {
             AfterPoll::Idle => {

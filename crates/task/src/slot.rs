@@ -35,7 +35,7 @@ const _: () = assert!(std::mem::align_of::<Header>() > TAG_MASK);
 const CLOSED: usize = 1;
 
 /// What the owner's [`Slot::put`] met.
-pub(crate) enum Put<C: Context> {
+pub enum Put<C: Context> {
     /// The place was free.
     Stored,
     /// It was taken: this was there before.
@@ -45,13 +45,15 @@ pub(crate) enum Put<C: Context> {
 }
 
 /// A place for one token and a tag.
-pub(crate) struct Slot<C: Context> {
+pub struct Slot<C: Context> {
     word: AtomicPtr<Header>,
     context: PhantomData<fn() -> C>,
 }
 
 impl<C: Context> Slot<C> {
-    pub(crate) fn new() -> Self {
+    /// An empty place.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             word: AtomicPtr::new(ptr::null_mut()),
             context: PhantomData,
@@ -60,7 +62,7 @@ impl<C: Context> Slot<C> {
 
     /// Owner: fills the place. `tag` is below 8.
     #[inline]
-    pub(crate) fn put(&self, task: Task<C>, tag: u8) -> Put<C> {
+    pub fn put(&self, task: Task<C>, tag: u8) -> Put<C> {
         debug_assert!(usize::from(tag) <= TAG_MASK);
         let before = self.word.load(Ordering::Relaxed);
         if before.addr() == CLOSED {
@@ -82,7 +84,7 @@ impl<C: Context> Slot<C> {
 
     /// Owner: empties the place, and opens it.
     #[inline]
-    pub(crate) fn take(&self) -> Option<(Task<C>, u8)> {
+    pub fn take(&self) -> Option<(Task<C>, u8)> {
         if self.word.load(Ordering::Relaxed).is_null() {
             return None;
         }
@@ -90,7 +92,7 @@ impl<C: Context> Slot<C> {
     }
 
     /// Anybody: empties the place, and closes it until the owner takes.
-    pub(crate) fn seize(&self) -> Option<(Task<C>, u8)> {
+    pub fn seize(&self) -> Option<(Task<C>, u8)> {
         if self.word.load(Ordering::Relaxed).addr() == CLOSED {
             return None;
         }
@@ -99,7 +101,7 @@ impl<C: Context> Slot<C> {
     }
 
     /// Whether a token is in it; old news.
-    pub(crate) fn is_filled(&self) -> bool {
+    pub fn is_filled(&self) -> bool {
         self.word.load(Ordering::Relaxed).addr() > CLOSED
     }
 
@@ -114,6 +116,12 @@ impl<C: Context> Slot<C> {
         // SAFETY: every word above CLOSED was made by `put` from a token of context `C` that it forgot, so cell and context are
         // right; and the swap that the caller made took the word out of the place, so this is the only one to take that token over.
         Some((unsafe { Task::from_raw(cell) }, tag))
+    }
+}
+
+impl<C: Context> Default for Slot<C> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cancellation in every state.
 
 use super::mock::{Mock, WakerSlot, output};
-use crate::task::Run;
+use crate::Run;
 use std::future::{pending, poll_fn};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -81,8 +81,8 @@ fn queued_is_left_to_its_queue_by_who_aborts_here() {
 }
 
 /// Spawns a task that aborts itself in its first poll, which then gives `result`.
-fn abort_in_poll(mock: &Mock, result: Poll<u8>) -> Result<u8, crate::task::JoinError> {
-    let own: Arc<Mutex<Option<crate::task::AbortHandle>>> = Arc::default();
+fn abort_in_poll(mock: &Mock, result: Poll<u8>) -> Result<u8, crate::JoinError> {
+    let own: Arc<Mutex<Option<crate::AbortHandle>>> = Arc::default();
     let seen = Arc::clone(&own);
     let (task, task_ref, mut handle) = mock.spawn_held(poll_fn(move |_| {
         seen.lock().unwrap().take().expect("polled once").abort();

@@ -1,7 +1,7 @@
 //! The join handle: wakers, output, bounds, text.
 
 use super::mock::{CountingWaker, Mock, output, poll_with};
-use crate::task::{AbortHandle, Id, JoinError, JoinHandle};
+use crate::{AbortHandle, Id, JoinError, JoinHandle};
 use std::collections::HashSet;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;

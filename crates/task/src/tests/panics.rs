@@ -1,7 +1,7 @@
 //! Panics in foreign code: poll, destructors, join wakers.
 
 use super::mock::{Mock, output, poll_with};
-use crate::task::{JoinError, Run};
+use crate::{JoinError, Run};
 use std::future::{Future, poll_fn};
 use std::panic::panic_any;
 use std::pin::Pin;

@@ -3,7 +3,7 @@
 use super::super::trace::SpanId;
 use super::super::{Id, Promise, promise, try_id};
 use super::mock::poll_with;
-use crate::task::JoinHandle;
+use crate::JoinHandle;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

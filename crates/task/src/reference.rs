@@ -57,6 +57,7 @@ impl Reference {
         self.state().load()
     }
 
+    #[inline]
     pub(super) fn id(&self) -> Id {
         self.header().id
     }

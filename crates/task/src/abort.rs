@@ -35,7 +35,8 @@ impl AbortHandle {
 
     /// Cancels the task; if it waits for a wake-up, here and now: its future's destructor runs on this thread, and it waits for
     /// no turn to end.
-    pub(crate) fn abort_here(&self) {
+    #[doc(hidden)]
+    pub fn abort_here(&self) {
         self.task.abort_here();
     }
 

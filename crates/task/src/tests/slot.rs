@@ -4,7 +4,7 @@
 //! exchange being next to what it read in the order of modifications, which loom does not derive. It reports losses that way.
 
 use super::mock::{Mock, MockContext};
-use crate::task::{Put, Slot, Task};
+use crate::{Put, Slot, Task};
 
 /// A slot's token, and what came of putting another.
 fn put(slot: &Slot<MockContext>, task: Task<MockContext>, tag: u8) -> Option<Task<MockContext>> {

@@ -4,7 +4,7 @@
 //! finds a race wherever the word alone would not do.
 
 use crate::primitives::UnsafeCell;
-use crate::task::{Context, JoinHandle, Run, Task, TaskRef, spawn};
+use crate::{Context, JoinHandle, Run, Task, TaskRef, spawn};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;

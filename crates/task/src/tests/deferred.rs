@@ -1,7 +1,7 @@
 //! When the caller of `run` is asked about deferral, and what it sees.
 
 use super::mock::{Mock, WakerSlot};
-use crate::task::{Run, probe_cloned};
+use crate::{Run, probe_cloned};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::{cell::Cell, thread};
