@@ -81,6 +81,8 @@ pub(crate) struct Timeline {
     pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns.
     pub(crate) burst: u64,
+    /// The child group that was put back last, until the next choice, or `NONE`.
+    pub(crate) put_back: u32,
     /// Service received here and not published yet, ns, and when some was last.
     pub(crate) unpublished: u64,
     pub(crate) published_at: Nanos,
@@ -131,6 +133,7 @@ impl Timeline {
             missed: 0,
             promised: 0,
             burst: 0,
+            put_back: NONE,
             unpublished: 0,
             published_at: Nanos::ZERO,
             limited: NONE,

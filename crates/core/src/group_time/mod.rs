@@ -49,7 +49,11 @@
 //! A group that waits and is owed more than [`OWED_MIN`] is noted with its parent (`owed`). A CPU whose choice among the
 //! children of that parent is not owed anything pulls that group's task instead, at the choice
 //! ([`crate::RunQueue::take_pull`]) or at the latest in its periodic balancing. One load and, where there is a note, one
-//! compare: nobody searches.
+//! compare: nobody searches. A choice is due at once where what runs is a turn and more ahead.
+//!
+//! The puller takes the note, and with it one task. Whoever has more of that group notes it again as the task leaves. And a
+//! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
+//! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
 //!
 //! # One CPU
 //! There the local lag is the global one, and none of the above is done: the lag that a group leaves with waits in its

@@ -71,6 +71,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             let detached = self.give_away(index, now);
             out.push(detached);
             taken += 1;
+            if self.is_waiting_group(level) {
+                // The puller took the note away, and will ask again before the next look around.
+                self.note_waiting(level);
+            }
         }
         self.publish_counts();
         taken

@@ -124,6 +124,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if self.service_clock.is_global() && self.slab.get(best).owned != NONE {
             best = self.pass_over_promised(level, best);
             self.suggest_pull(level, best);
+            self.note_put_back(level, best);
         }
         let timeline = &mut self.timelines[level as usize];
         // Hints are about others, of which there may be none.

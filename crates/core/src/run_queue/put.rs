@@ -254,6 +254,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let nodes = &mut self.slab.nodes;
             let above = &mut self.timelines[parent as usize];
             above.current = NONE;
+            above.put_back = index;
             let node = &mut nodes[index as usize];
             node.place = Place::Off;
             self.renew_group(parent, index, slice);

@@ -54,6 +54,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.cell.publish_waits(true);
         timeline.missed = 0;
         self.join(parent, node, now);
+        self.note_waiting(level);
     }
 
     /// A group has left the timeline above: everything it got here is published.
@@ -108,8 +109,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         let target = self.target(level);
         let node = &mut self.slab.nodes[index as usize];
         let distance = target.since(node.v);
+        let slice = i64::from(node.slice);
         if distance > 0 {
             self.timelines[parent as usize].charge_elsewhere(node, distance.unsigned_abs());
+        }
+        let (timeline, above) = self.with_parent(level);
+        let siblings = &above.group.time;
+        if siblings.is_somebody_owed() && timeline.group.time.lag(siblings) < -(OWED_MIN + slice) {
+            // The rest of the turn of one that is so far ahead belongs to who waits elsewhere.
+            self.repick = true;
         }
     }
 
@@ -227,6 +235,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.publish_entities(parent);
     }
 
+    /// Whether it is a group that competes here and is not chosen.
+    pub(super) fn is_waiting_group(&self, level: u32) -> bool {
+        let node = self.timelines[level as usize].node;
+        node != NONE && self.slab.get(node).place.is_queued()
+    }
+
     /// A group of which something waits here: what it is owed is not to be cut, and worth a note if it is enough.
     pub(super) fn note_waiting(&mut self, level: u32) {
         if !self.service_clock.is_global() {
@@ -242,6 +256,26 @@ impl<T, G: Gates> RunQueue<T, G> {
         let turns = MISSED_TURNS * u64::from(time.cpus()) * u64::from(self.rules.base_slice);
         if timeline.tasks > 0 && timeline.missed > turns {
             time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
+        }
+    }
+
+    /// The turn of the group that was put back is over and another one is chosen: the first waits from now on. The next
+    /// look around may come after the other's poll, and see nobody waiting however often it happens.
+    pub(super) fn note_put_back(&mut self, level: u32, chosen: u32) {
+        let index = core::mem::replace(&mut self.timelines[level as usize].put_back, NONE);
+        if index == NONE || index == chosen {
+            return;
+        }
+        let owned = self
+            .slab
+            .nodes
+            .get(index as usize)
+            .map_or(NONE, |node| node.owned);
+        if owned != NONE
+            && self.is_waiting_group(owned)
+            && self.timelines[owned as usize].parent == level
+        {
+            self.note_waiting(owned);
         }
     }
 
