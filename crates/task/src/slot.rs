@@ -14,7 +14,7 @@
 //! *The store needs no read-modify-write*: only the owner fills the place, so what is empty stays without a token until it does;
 //! what may come in between is *closed*, and overwriting that opens the place again. *No token is lost or doubled*: what leaves the
 //! place leaves by a swap, so each token is seen by one of those who take, seize or displace. *Its contents are seen*: put releases,
-//! and every swap acquires.
+//! and every swap acquires. (`tests/loom_slot` models it, with the store as `fill` says.)
 //!
 //! *Closed* tells the owner, at no cost while it is not, that somebody else serves: what it wakes from then on is refused and goes
 //! to where it is served. It lasts until the owner takes.
@@ -73,13 +73,30 @@ impl<C: Context> Slot<C> {
             .as_ptr()
             .map_addr(|address| address | (usize::from(tag) & TAG_MASK));
         if before.is_null() {
-            self.word.store(word, Ordering::Release);
+            self.fill(word);
             return Put::Stored;
         }
         match Self::unpack(self.word.swap(word, Ordering::AcqRel)) {
             Some((task, tag)) => Put::Displaced(task, tag),
             None => Put::Stored,
         }
+    }
+
+    /// Owner, who saw no token: the store of a put.
+    #[cfg(not(loom))]
+    #[inline]
+    fn fill(&self, word: *mut Header) {
+        self.word.store(word, Ordering::Release);
+    }
+
+    /// The same for the model. An exchange is next to what it read in the order of modifications, so a store of the owner, who has
+    /// seen what the exchange took out or what was there before, comes after it. loom does not derive that, and would let others
+    /// miss the store. As an exchange the store stands where the argument puts it, and what it finds shows the other half
+    /// of the argument: no token is there to be overwritten.
+    #[cfg(loom)]
+    fn fill(&self, word: *mut Header) {
+        let before = self.word.swap(word, Ordering::Release);
+        assert!(before.addr() <= CLOSED, "a token was overwritten");
     }
 
     /// Owner: empties the place, and opens it.

@@ -17,13 +17,13 @@ use std::task::{Poll, Waker};
 
 /// Which side of a [`race`] runs on the model's main thread.
 #[derive(Clone, Copy)]
-enum Main {
+pub(super) enum Main {
     First,
     Second,
 }
 
 /// Explores `body` with either side of its races on the main thread.
-fn model(body: impl Fn(Main) + Send + Sync + 'static) {
+pub(super) fn model(body: impl Fn(Main) + Send + Sync + 'static) {
     let body = Arc::new(body);
     for main in [Main::First, Main::Second] {
         let body = Arc::clone(&body);
@@ -32,7 +32,7 @@ fn model(body: impl Fn(Main) + Send + Sync + 'static) {
 }
 
 /// Runs both concurrently; back when both are done.
-fn race<A: Send + 'static, B: Send + 'static>(
+pub(super) fn race<A: Send + 'static, B: Send + 'static>(
     main: Main,
     first: impl FnOnce() -> A + Send + 'static,
     second: impl FnOnce() -> B + Send + 'static,

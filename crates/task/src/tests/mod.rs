@@ -7,6 +7,8 @@ mod mock;
 
 #[cfg(loom)]
 mod loom;
+#[cfg(loom)]
+mod loom_slot;
 
 #[cfg(not(loom))]
 mod abort;

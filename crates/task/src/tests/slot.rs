@@ -1,7 +1,6 @@
 //! The slot: every token that goes in comes out once, whoever takes it.
 //!
-//! On real threads and under Miri, not under loom: that a plain store lands after the exchange which it did not see follows from an
-//! exchange being next to what it read in the order of modifications, which loom does not derive. It reports losses that way.
+//! On real threads and under Miri; `loom_slot` has the models.
 
 use super::mock::{Mock, MockContext};
 use crate::{Put, Slot, Task};
