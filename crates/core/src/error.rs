@@ -90,7 +90,8 @@ pub enum GroupError {
         /// The path as given.
         path: String,
     },
-    /// A segment is empty, `.` or `..`, or a name contains `/` or NUL.
+    /// A segment is empty, `.` or `..`, or a name contains `/`, a control character (newline, tab, escape and NUL among them) or one of
+    /// Unicode's line and paragraph separators.
     BadSegment {
         /// The path or name as given.
         path: String,
@@ -166,7 +167,7 @@ impl fmt::Display for GroupError {
             }
             GroupError::BadSegment { path, segment } => write!(
                 formatter,
-                "group path {path:?}: segment {segment:?} must not be empty, '.' or '..', nor contain '/' or NUL"
+                "group path {path:?}: segment {segment:?} must not be empty, '.' or '..', nor contain '/' or control characters"
             ),
             GroupError::NameTooLong { length, max } => {
                 write!(

@@ -351,8 +351,10 @@ fn check_segment(path: &str, segment: &str) -> Result<(), GroupError> {
     if path.is_empty() {
         return Err(GroupError::Empty);
     }
-    let bad =
-        segment.is_empty() || segment == "." || segment == ".." || segment.contains(['/', '\0']);
+    let bad = segment.is_empty()
+        || segment == "."
+        || segment == ".."
+        || segment.contains(|letter| letter == '/' || breaks_lines(letter));
     if bad {
         return Err(GroupError::BadSegment {
             path: path.into(),
@@ -364,6 +366,12 @@ fn check_segment(path: &str, segment: &str) -> Result<(), GroupError> {
         return Err(GroupError::NameTooLong { length, max });
     }
     Ok(())
+}
+
+/// Whether a name with this letter could forge lines of a log, a table or a trace, or steer a terminal. The kernel refuses names of
+/// cgroups for the first of them, the newline.
+fn breaks_lines(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }
 
 fn check_path(path: &str) -> Result<(), GroupError> {
@@ -433,6 +441,29 @@ mod tests {
             assert!(tree.group(path).is_err(), "{path:?}");
         }
         assert_eq!(tree.len(), 1);
+    }
+
+    /// Names go to logs, tables, traces and terminals as they are: what they may hold is decided here, once.
+    #[test]
+    fn a_name_forges_lines() {
+        let tree = GroupTree::new(Config::new(1));
+        for letter in [
+            '\n', '\r', '\t', '\u{b}', '\u{1b}', '\u{7f}', '\u{85}', '\u{2028}', '\u{2029}',
+        ] {
+            let name = format!("a{letter}b");
+            let path = format!("t/{name}");
+            let bad = |path: &str| GroupError::BadSegment {
+                path: path.into(),
+                segment: name.clone(),
+            };
+            let error = tree.group(&path).unwrap_err();
+            assert_eq!(error, bad(&path));
+            assert_eq!(tree.create(&tree.root(), &name).unwrap_err(), bad(&name));
+            let said = error.to_string();
+            assert!(!said.contains(letter), "{said:?} says it as it is");
+        }
+        assert_eq!(tree.len(), 1);
+        tree.group("Köln/東京/a b/naïve-🙂").unwrap();
     }
 
     #[test]
