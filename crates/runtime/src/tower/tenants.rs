@@ -154,7 +154,7 @@ impl ByHeader {
         if let Some(tenant) = table.find(value) {
             return Some(tenant);
         }
-        if !table.has_room() && !table.evict(&mut ring) {
+        if !table.has_room(value) && !table.evict(&mut ring) {
             return None;
         }
         let builder = match &self.on_tenant {
@@ -168,8 +168,9 @@ impl ByHeader {
             made,
             used: AtomicBool::new(false),
         });
-        ring.push_back(tenant.clone());
         table.insert(tenant.clone());
+        ring.push_back(tenant.clone());
+        table.sweep(&mut ring);
         Some(tenant)
     }
 }
@@ -191,12 +192,25 @@ impl Table {
         Some(tenant.clone())
     }
 
-    fn has_room(&self) -> bool {
+    /// Whether a tenant of that name fits in: one whose group was removed leaves its place to the next of its name.
+    fn has_room(&self, name: &[u8]) -> bool {
         let known = self
             .known
             .read()
             .unwrap_or_else(|poison| poison.into_inner());
-        known.len() < self.tenants_max
+        known.len() < self.tenants_max || known.contains_key(name)
+    }
+
+    /// Throws out entries of the ring that another of their name has replaced: they are none of the table's. A look at each entry after
+    /// as many admissions, so a few steps for each.
+    fn sweep(&self, ring: &mut VecDeque<Arc<Tenant>>) {
+        let known = self
+            .known
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
+        if ring.len() > 2 * known.len() + LOOKS {
+            ring.retain(|tenant| is_listed(&known, tenant));
+        }
     }
 
     fn insert(&self, tenant: Arc<Tenant>) {
@@ -211,8 +225,12 @@ impl Table {
     fn evict(&self, ring: &mut VecDeque<Arc<Tenant>>) -> bool {
         for _ in 0..LOOKS.min(2 * ring.len()) {
             let Some(tenant) = ring.pop_front() else {
-                return self.has_room();
+                return false;
             };
+            if !self.lists(&tenant) {
+                // Another of its name has its place, which is not free by that.
+                continue;
+            }
             let removed = tenant.group.inner.is_removed();
             let spared = !removed && tenant.used.swap(false, Ordering::Relaxed);
             if spared || !self.forget(&tenant) {
@@ -236,15 +254,22 @@ impl Table {
         false
     }
 
+    /// Whether the entry is the table's of that name.
+    fn lists(&self, tenant: &Arc<Tenant>) -> bool {
+        let known = self
+            .known
+            .read()
+            .unwrap_or_else(|poison| poison.into_inner());
+        is_listed(&known, tenant)
+    }
+
     /// Takes a tenant out of the table, unless a request has it. Those whose group was removed go in any case.
     fn forget(&self, tenant: &Arc<Tenant>) -> bool {
         let mut known = self
             .known
             .write()
             .unwrap_or_else(|poison| poison.into_inner());
-        let listed = known
-            .get(&tenant.name)
-            .is_some_and(|known| Arc::ptr_eq(known, tenant));
+        let listed = is_listed(&known, tenant);
         // The table's own copy and the caller's.
         if listed && Arc::strong_count(tenant) > 2 && !tenant.group.inner.is_removed() {
             return false;
@@ -253,5 +278,56 @@ impl Table {
             known.remove(&tenant.name);
         }
         true
+    }
+}
+
+fn is_listed(known: &HashMap<Box<[u8]>, Arc<Tenant>>, tenant: &Arc<Tenant>) -> bool {
+    let listed = known.get(&tenant.name);
+    listed.is_some_and(|listed| Arc::ptr_eq(listed, tenant))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A tenant whose group is removed again and again comes back each time: each time it was a new entry, and the old ones stayed,
+    /// each with its group, and each worth a place beyond the bound.
+    #[test]
+    fn a_tenant_that_is_removed_again_and_again_fills_the_ring() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().build().unwrap();
+        runtime.block_on(async {
+            let scheduler = Scheduler::builder().vcpus(1).build().unwrap();
+            let default = scheduler.group("default").unwrap().create().unwrap();
+            let header = HeaderName::from_static("x-tenant");
+            let layer = GroupLayer::by_header(&scheduler, header, "web", 2, default).unwrap();
+            let (by_header, table) = (&layer.select, &layer.select.shared);
+            let claim = |name: &str| {
+                let request = Request::builder().header("x-tenant", name).body(());
+                by_header.claim(&request.unwrap())
+            };
+            for _ in 0..LOOKS + 20 {
+                let tenant = loop {
+                    // The name is free once the removal is done, within a tick.
+                    match by_header.tenant(b"a") {
+                        Some(tenant) => break tenant,
+                        None => tokio::time::sleep(Duration::from_millis(1)).await,
+                    }
+                };
+                tenant.group.remove(Leftover::Kill).unwrap();
+            }
+            while scheduler.find("web/a").is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(table.ring.lock().unwrap().len() <= LOOKS + 2);
+            // All of these are in use at once: two fit in.
+            let claims: Vec<_> = ["a", "b", "c", "d"].map(claim).into();
+            assert_eq!(table.known.read().unwrap().len(), 2);
+            let paths = claims.iter().map(|claim| claim.group().path().to_owned());
+            let paths: Vec<_> = paths.collect();
+            assert_eq!(paths, ["web/a", "web/b", "default", "default"]);
+            scheduler.shutdown().await;
+        });
     }
 }
