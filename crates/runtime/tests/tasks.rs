@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountDrop, on_every_host, scheduler};
+use common::{CountDrop, on_every_host, repeatedly, scheduler};
 use quotient::{Group, JoinSet};
 
 #[test]
@@ -181,6 +181,26 @@ fn yielders_of_tokio_and_self_wakers_all_advance() {
         while let Some(result) = set.join_next().await {
             result.unwrap();
         }
+        scheduler.shutdown().await;
+    });
+}
+
+/// Whoever spawns moves the future into its cell, through each function that it is handed to.
+#[test]
+fn a_large_future_overflows_the_stack() {
+    repeatedly(|workers| async move {
+        let (scheduler, group) = scheduler(workers);
+        let large = || async {
+            let bytes = [7_u8; 200 * 1024];
+            tokio::task::yield_now().await;
+            std::hint::black_box(&bytes)[7]
+        };
+        // On a worker, whose stack has two megabytes, from one of our tasks.
+        let outer = group.spawn(async move {
+            let inner = Box::pin(async move { quotient::spawn(large()).await.unwrap() });
+            inner.await
+        });
+        assert_eq!(outer.await.unwrap(), 7);
         scheduler.shutdown().await;
     });
 }

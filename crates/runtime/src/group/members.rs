@@ -138,6 +138,11 @@ pub(crate) fn admits(shared: &Shared, group: &GroupShared) -> Result<(), SpawnEr
     Err(error)
 }
 
+/// Futures above this are moved to the heap before anything else, as tokio does: the way into a task's cell takes several moves, and
+/// each may cost stack (in a build without optimisation 200 KiB overflowed a worker's 2 MiB). Unit: bytes. Default 16 KiB, where one
+/// more allocation no longer counts beside the moves.
+const LARGE: usize = 16 * 1024;
+
 /// Makes a task, lists it and queues it. A refusal is counted for the group that was asked.
 pub(crate) fn spawn_at<F>(
     shared: &Arc<Shared>,
@@ -149,7 +154,13 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let spawned = spawn_as(shared, group, future, origin, Seat::Task);
+    let spawned = if const { size_of::<F>() > LARGE } {
+        // By now, and not in the functions below: each that it is handed through may keep a copy on the stack.
+        let future = Box::pin(future);
+        spawn_as(shared, group, future, origin, Seat::Task)
+    } else {
+        spawn_as(shared, group, future, origin, Seat::Task)
+    };
     if let Err(error) = &spawned {
         let reason = format_args!("{error}; spawned at {}", origin.location);
         note(shared, group, Loss::RefusedTask, 1, &reason);
