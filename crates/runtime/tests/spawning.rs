@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountDrop, eventually, guarded, on_every_host, runtime, scheduler};
+use common::{CountDrop, eventually, guarded, on_every_host, repeatedly, runtime, scheduler};
 use quotient::task::{Builder, try_id};
 use quotient::{
     AbortOnDropHandle, ClockError, Group, JoinHandle, Leftover, SpawnError, TaskClockExt,
@@ -120,41 +120,44 @@ fn a_removed_group_takes_tasks_of_another_kind() {
 
 #[test]
 fn tasks_of_one_virtual_cpu_share_a_name() {
-    on_every_host(|vcpus| async move {
-        assert_eq!(try_id(), None);
-        assert!(panics(|| {
-            let _ = quotient::task::id();
-        }));
-        let (scheduler, group) = scheduler(vcpus);
-        let own = || async {
-            let before = quotient::task::id();
-            tokio::task::yield_now().await;
-            assert_eq!(quotient::task::id(), before);
-            before
-        };
-        let tasks = [group.spawn(own()), group.spawn(own())];
-        let names = tasks.each_ref().map(JoinHandle::id);
-        assert_ne!(names[0], names[1]);
-        for (task, name) in tasks.into_iter().zip(names) {
+    on_every_host(has_a_name_of_its_own);
+    repeatedly(has_a_name_of_its_own);
+}
+
+async fn has_a_name_of_its_own(vcpus: usize) {
+    assert_eq!(try_id(), None);
+    assert!(panics(|| {
+        let _ = quotient::task::id();
+    }));
+    let (scheduler, group) = scheduler(vcpus);
+    let own = || async {
+        let before = quotient::task::id();
+        tokio::task::yield_now().await;
+        assert_eq!(quotient::task::id(), before);
+        before
+    };
+    let tasks = [group.spawn(own()), group.spawn(own())];
+    let names = tasks.each_ref().map(JoinHandle::id);
+    assert_ne!(names[0], names[1]);
+    for (task, name) in tasks.into_iter().zip(names) {
+        assert_eq!(task.await.expect("it does not panic"), name);
+    }
+    let blocking = group.spawn_blocking(quotient::task::id);
+    let name = blocking.id();
+    let clock = blocking.clock().map(|_| ());
+    assert_eq!(clock, Err(ClockError::NoClock { id: name }));
+    assert_eq!(blocking.await.expect("it does not panic"), name);
+    let local = tokio::task::LocalSet::new();
+    let member = group.clone();
+    local
+        .run_until(async move {
+            let task = member.spawn_local(async { quotient::task::id() });
+            let name = task.id();
             assert_eq!(task.await.expect("it does not panic"), name);
-        }
-        let blocking = group.spawn_blocking(quotient::task::id);
-        let name = blocking.id();
-        let clock = blocking.clock().map(|_| ());
-        assert_eq!(clock, Err(ClockError::NoClock { id: name }));
-        assert_eq!(blocking.await.expect("it does not panic"), name);
-        let local = tokio::task::LocalSet::new();
-        let member = group.clone();
-        local
-            .run_until(async move {
-                let task = member.spawn_local(async { quotient::task::id() });
-                let name = task.id();
-                assert_eq!(task.await.expect("it does not panic"), name);
-                assert_eq!(try_id(), None);
-            })
-            .await;
-        scheduler.shutdown().await;
-    });
+            assert_eq!(try_id(), None);
+        })
+        .await;
+    scheduler.shutdown().await;
 }
 
 #[test]

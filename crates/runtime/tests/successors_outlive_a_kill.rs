@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountDrop, burn, eventually, on_every_host, repetitions, scheduler};
+use common::{CountDrop, burn, eventually, on_every_host, repeatedly, repetitions, scheduler};
 use quotient::{Error, Group, InGroupExt, Leftover, SpawnError};
 
 /// Where a task puts its successor.
@@ -66,25 +66,26 @@ fn bomb(
 #[test]
 fn one_kill_ends_tasks_that_spawn_their_successors() {
     for into in [Into::Own, Into::NewChild, Into::Wrapped, Into::Destructor] {
-        for _ in 0..repetitions() {
-            on_every_host(|vcpus| async move {
-                let (scheduler, group) = scheduler(vcpus);
-                let count = Arc::new(AtomicUsize::new(0));
-                for _ in 0..8 {
-                    drop(group.spawn(bomb(group.clone(), into, count.clone())));
-                }
-                eventually("the bomb ticks", || count.load(Ordering::Relaxed) > 20).await;
-                group.kill().unwrap();
-                eventually(&format!("{into:?}: one kill ends all"), || {
-                    scheduler.tasks() == 0
-                })
-                .await;
-                // The group stays, and is open to others.
-                assert_eq!(group.spawn(async { 7 }).await.unwrap(), 7);
-                scheduler.shutdown().await;
-            });
-        }
+        on_every_host(|vcpus| one_kill_ends_all(into, vcpus));
+        repeatedly(|workers| one_kill_ends_all(into, workers));
     }
+}
+
+async fn one_kill_ends_all(into: Into, vcpus: usize) {
+    let (scheduler, group) = scheduler(vcpus);
+    let count = Arc::new(AtomicUsize::new(0));
+    for _ in 0..8 {
+        drop(group.spawn(bomb(group.clone(), into, count.clone())));
+    }
+    eventually("the bomb ticks", || count.load(Ordering::Relaxed) > 20).await;
+    group.kill().unwrap();
+    eventually(&format!("{into:?}: one kill ends all"), || {
+        scheduler.tasks() == 0
+    })
+    .await;
+    // The group stays, and is open to others.
+    assert_eq!(group.spawn(async { 7 }).await.unwrap(), 7);
+    scheduler.shutdown().await;
 }
 
 #[test]
@@ -130,40 +131,41 @@ fn a_task_that_was_moved_out_of_a_killed_group_can_spawn() {
 
 #[test]
 fn a_task_moved_out_of_a_frozen_group_runs() {
-    for _ in 0..repetitions() {
-        on_every_host(|vcpus| async move {
-            let (scheduler, group) = scheduler(vcpus);
-            let other = scheduler.group("other").unwrap().create().unwrap();
-            let count = Arc::new(AtomicUsize::new(0));
-            for _ in 0..4 {
-                let count = count.clone();
-                group.spawn(async move {
-                    loop {
-                        count.fetch_add(1, Ordering::Relaxed);
-                        tokio::task::yield_now().await;
-                    }
-                });
+    on_every_host(runs_where_it_was_moved);
+    repeatedly(runs_where_it_was_moved);
+}
+
+async fn runs_where_it_was_moved(vcpus: usize) {
+    let (scheduler, group) = scheduler(vcpus);
+    let other = scheduler.group("other").unwrap().create().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let count = count.clone();
+        group.spawn(async move {
+            loop {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
             }
-            eventually("running", || count.load(Ordering::Relaxed) > 10).await;
-            group.freeze().unwrap();
-            // Some are kept as frozen by now, some are on their way there.
-            group.move_tasks_to(&other).unwrap();
-            eventually("each goes on in the group it was moved to", || {
-                let stats = other.task_stats();
-                stats.len() == 4 && stats.iter().all(|task| task.polls > 10)
-            })
-            .await;
-            let before: Vec<_> = other.task_stats().iter().map(|task| task.polls).collect();
-            eventually("and does not stop", || {
-                let now = other.task_stats();
-                now.iter()
-                    .zip(&before)
-                    .all(|(task, before)| task.polls > before + 10)
-            })
-            .await;
-            scheduler.shutdown().await;
         });
     }
+    eventually("running", || count.load(Ordering::Relaxed) > 10).await;
+    group.freeze().unwrap();
+    // Some are kept as frozen by now, some are on their way there.
+    group.move_tasks_to(&other).unwrap();
+    eventually("each goes on in the group it was moved to", || {
+        let stats = other.task_stats();
+        stats.len() == 4 && stats.iter().all(|task| task.polls > 10)
+    })
+    .await;
+    let before: Vec<_> = other.task_stats().iter().map(|task| task.polls).collect();
+    eventually("and does not stop", || {
+        let now = other.task_stats();
+        now.iter()
+            .zip(&before)
+            .all(|(task, before)| task.polls > before + 10)
+    })
+    .await;
+    scheduler.shutdown().await;
 }
 
 #[test]
