@@ -217,7 +217,7 @@ impl Scheduler {
     /// A group by its path from the root, such as `tenants/acme`: looked up, or made by [`GroupBuilder::create`].
     ///
     /// # Errors
-    /// [`Error::Group`] for a malformed path (empty, absolute, empty or dot segments, too long).
+    /// [`Error::Group`] for a malformed path (empty, absolute, empty or dot segments, control characters, too long).
     pub fn group(&self, path: &str) -> Result<GroupBuilder, Error> {
         GroupTree::check_path(path)?;
         Ok(GroupBuilder::new(
