@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("quotient-key", &[]),
     ("quotient-keys", &["quotient-key"]),
     ("quotient-traced", &["quotient-keys"]),
@@ -25,9 +25,11 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "quotient-core",
         ],
     ),
+    ("quotient-fleet", &["quotient"]),
     (
         "quotient-cli",
         &[
+            "quotient-fleet",
             "quotient-keys",
             "quotient-core",
             "quotient-trace",

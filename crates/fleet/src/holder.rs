@@ -1,0 +1,428 @@
+//! A process's side of one tenant: what it holds, when it asks, what it may use.
+//!
+//! # States
+//!
+//! ```text
+//!              first answer "no limit"
+//!   Unknown ───────────────────────────► Free ◄──────────────┐ "no limit"
+//!      │ first lease                      │ a limit is set    │
+//!      ▼                                  ▼                   │
+//!    Leased ◄──────── a lease ──────── Floor ────────────────┘
+//!      └── its end, or all used: ────────►┘
+//! ```
+//!
+//! Unknown and Floor run on a floor only; Leased on what is held, evenly over the rest of the lease. A request that fails changes
+//! nothing but when the next one is sent.
+//!
+//! # Which answer counts
+//! Only the answer to the last request sent, once: a later request has said what the process keeps, and an amount of an earlier answer
+//! is not in it (the store took it back). The end of a lease is counted from before the request was sent, on a clock that goes
+//! on while the machine sleeps.
+
+use crate::demand::Demand;
+use crate::limit::FleetLimit;
+use crate::message::{Grant, ProcessId, Reply, Request};
+use crate::tenant::FLOOR_LIFE;
+use crate::units::{MicroCpus, Micros};
+
+/// What one process is, for all its tenants.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The process's name.
+    pub process: ProcessId,
+    /// How many CPUs it can use.
+    pub capacity: MicroCpus,
+    /// The floor of a tenant for which the store has reserved none, or has not been reached for an hour.
+    pub floor: MicroCpus,
+}
+
+/// What the process may use now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    /// The tenant has no limit in the fleet.
+    Unlimited,
+    /// So much a second, out of a lease.
+    Lease(MicroCpus),
+    /// So much a second, without a lease.
+    Floor(MicroCpus),
+}
+
+/// What happened to a tenant in this process, for statistics. Counters saturate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HolderFigures {
+    /// Requests made.
+    pub asked: u64,
+    /// Leases received.
+    pub granted: u64,
+    /// Requests that failed or timed out.
+    pub failed: u64,
+    /// Answers that came after the end of their own lease, or after a later request.
+    pub late: u64,
+    /// Answers that said to wait because leases of before may be forgotten.
+    pub quiet: u64,
+    /// Leases that ended while there was demand: each is a fall to the floor.
+    pub lapsed: u64,
+    /// CPU time used out of leases.
+    pub used: Micros,
+    /// CPU time used on floors.
+    pub floor_used: Micros,
+    /// CPU time used beyond both, such as by polls under way; paid back out of the next lease.
+    pub overrun: Micros,
+    /// What is owed of that.
+    pub debt: Micros,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    sequence: u64,
+    sent: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Unknown,
+    Free,
+    Limited,
+}
+
+/// One tenant in one process.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    settings: Settings,
+    standing: Standing,
+    limit: Option<FleetLimit>,
+    sequence: u64,
+    asked: Option<Asked>,
+    /// What is left of the lease, and when it ends.
+    held: Micros,
+    ends: Micros,
+    /// What the store said that the demand is worth.
+    share: MicroCpus,
+    /// The floor that the store reserves, and until when.
+    reserved: MicroCpus,
+    reserved_until: Micros,
+    /// What the floor has earned and is not used, at most one second's.
+    floor_credit: Micros,
+    demand: Demand,
+    /// The demand of the last request.
+    told: MicroCpus,
+    /// Last observation.
+    observed_at: Micros,
+    observed_cpu: Micros,
+    observed_throttled: Micros,
+    active: bool,
+    last_ask: Micros,
+    renew_at: Micros,
+    not_before: Micros,
+    failures: u32,
+    figures: HolderFigures,
+}
+
+/// The lease to reckon with as long as no limit is known, and how often a tenant without one is looked at.
+const LEASE_ASSUMED: Micros = Micros::SECOND;
+
+/// For how long a floor may be saved up: what a local limit of a period of one second grants at once.
+const FLOOR_SAVED: Micros = Micros::SECOND;
+
+impl Holder {
+    /// A tenant that begins at `now`, with the figures of its group so far.
+    pub fn new(settings: Settings, now: Micros, cpu: Micros, throttled: Micros) -> Holder {
+        Holder {
+            settings,
+            standing: Standing::Unknown,
+            limit: None,
+            sequence: 0,
+            asked: None,
+            held: Micros::ZERO,
+            ends: now,
+            share: MicroCpus::ZERO,
+            reserved: MicroCpus::ZERO,
+            reserved_until: now,
+            floor_credit: settings.floor.over(FLOOR_SAVED),
+            demand: Demand::new(settings.capacity),
+            told: MicroCpus::ZERO,
+            observed_at: now,
+            observed_cpu: cpu,
+            observed_throttled: throttled,
+            active: false,
+            last_ask: Micros::ZERO,
+            renew_at: now,
+            not_before: now,
+            failures: 0,
+            figures: HolderFigures::default(),
+        }
+    }
+
+    /// The newest limit that was seen.
+    pub fn limit(&self) -> Option<FleetLimit> {
+        self.limit
+    }
+
+    /// What happened so far.
+    pub fn figures(&self) -> HolderFigures {
+        self.figures
+    }
+
+    /// What is left of the lease.
+    pub fn held(&self) -> Micros {
+        self.held
+    }
+
+    /// What the process would use if nothing held it back.
+    pub fn demand(&self) -> MicroCpus {
+        self.demand.estimate()
+    }
+
+    /// When the lease ends; in the past if there is none.
+    pub fn ends(&self) -> Micros {
+        self.ends
+    }
+
+    /// Whether an answer is awaited.
+    pub fn is_waiting(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    fn lease(&self) -> Micros {
+        self.limit.map_or(LEASE_ASSUMED, |limit| limit.lease)
+    }
+
+    /// The floor in force: reserved, or the configured one; never more than the quota itself.
+    pub fn floor(&self, now: Micros) -> MicroCpus {
+        let quota = self.limit.and_then(|limit| limit.quota);
+        let configured = self
+            .settings
+            .floor
+            .min(quota.unwrap_or(self.settings.floor));
+        match self.standing {
+            Standing::Limited if now < self.reserved_until => self.reserved,
+            Standing::Limited => self.reserved.min(configured),
+            Standing::Unknown | Standing::Free => configured,
+        }
+    }
+
+    /// Takes in the group's CPU time and throttled time so far, as of `now`. To be called before every request, and when the lease
+    /// ends. O(1).
+    pub fn observe(&mut self, now: Micros, cpu: Micros, throttled: Micros) {
+        let passed = now.saturating_sub(self.observed_at);
+        let used = cpu.saturating_sub(self.observed_cpu);
+        let waited = throttled.saturating_sub(self.observed_throttled);
+        self.active = used > Micros::ZERO || waited > Micros::ZERO;
+        self.demand.observe(used + waited, passed, self.lease());
+        let floor = self.floor(now);
+        let room = floor.over(FLOOR_SAVED);
+        self.floor_credit = (self.floor_credit + floor.over(passed)).min(room);
+        if self.standing != Standing::Free {
+            self.charge(used);
+        }
+        let had = self.ends > self.observed_at;
+        if now >= self.ends {
+            self.held = Micros::ZERO;
+            if had && self.told > MicroCpus::ZERO {
+                self.figures.lapsed += 1;
+            }
+        }
+        self.observed_at = self.observed_at.max(now);
+        self.observed_cpu = self.observed_cpu.max(cpu);
+        self.observed_throttled = self.observed_throttled.max(throttled);
+    }
+
+    /// What was used comes out of the lease, then out of the floor; the rest is owed.
+    fn charge(&mut self, used: Micros) {
+        let from_lease = used.min(self.held);
+        self.held = self.held - from_lease;
+        self.figures.used += from_lease;
+        let rest = used - from_lease;
+        let from_floor = rest.min(self.floor_credit);
+        self.floor_credit = self.floor_credit - from_floor;
+        self.figures.floor_used += from_floor;
+        let beyond = rest - from_floor;
+        self.figures.overrun += beyond;
+        self.figures.debt += beyond;
+    }
+
+    /// What the process may use from now on, until the lease ends or the next observation.
+    pub fn allowance(&self, now: Micros) -> Allowance {
+        if self.standing == Standing::Free {
+            return Allowance::Unlimited;
+        }
+        let floor = self.floor(now);
+        if now >= self.ends {
+            return Allowance::Floor(floor);
+        }
+        let rate = self.held.per(self.ends - now);
+        if rate <= floor {
+            return Allowance::Floor(floor);
+        }
+        Allowance::Lease(rate)
+    }
+
+    /// When to look again whether to ask, at the latest; `now` or earlier: ask now. `None` while an answer is awaited.
+    pub fn next_ask(&self, now: Micros) -> Option<Micros> {
+        if self.asked.is_some() {
+            return None;
+        }
+        let lease = self.lease();
+        let early = Micros(lease.0 / 8);
+        let soon = (self.last_ask + early).max(self.not_before);
+        let wants = match self.standing {
+            Standing::Unknown => true,
+            Standing::Free => return self.active.then_some(soon.max(self.renew_at)),
+            // Once without demand, so that the store need not wait for the end.
+            Standing::Limited if now >= self.ends => {
+                self.demand.estimate().max(self.told) > MicroCpus::ZERO
+            }
+            Standing::Limited => self.wants_more(now, lease),
+        };
+        if wants {
+            return Some(soon);
+        }
+        (now < self.ends).then(|| self.renew_at.max(self.not_before))
+    }
+
+    /// Whether the demand has outgrown the lease.
+    fn wants_more(&self, now: Micros, lease: Micros) -> bool {
+        let demand = self.demand.estimate();
+        let grown = demand.0 > self.told.0 + self.told.0 / 4;
+        let rate = self
+            .held
+            .per(self.ends.saturating_sub(now).max(Micros(lease.0 / 8)));
+        grown && rate < demand
+    }
+
+    /// The next request, sent at `now`. The figures must have been observed at `now`.
+    ///
+    /// The process may use no more than [`Request::left`] until the answer is there.
+    pub fn request(&mut self, now: Micros) -> Request {
+        let demand = self.demand.estimate();
+        let keeps = demand.over(self.lease());
+        // What an idle process would keep goes back to those who need it.
+        self.held = self.held.min(keeps + keeps);
+        self.sequence += 1;
+        self.figures.asked += 1;
+        self.last_ask = now;
+        self.asked = Some(Asked {
+            sequence: self.sequence,
+            sent: now,
+        });
+        self.told = demand;
+        Request {
+            process: self.settings.process,
+            sequence: self.sequence,
+            used: self.figures.used,
+            left: self.held,
+            demand,
+            known: self.limit,
+        }
+    }
+
+    /// The request failed, or its answer is given up: everything stays as it is until the lease ends. Asks again later and later, up
+    /// to once a lease.
+    pub fn failed(&mut self, now: Micros) {
+        if self.asked.take().is_none() {
+            return;
+        }
+        self.figures.failed += 1;
+        self.failures = self.failures.saturating_add(1);
+        let lease = self.lease().0;
+        let wait = (lease / 8) << self.failures.min(3);
+        self.not_before = now + Micros(wait.min(lease));
+        self.renew_at = self.not_before;
+    }
+
+    /// Takes in the answer to request `sequence`. The figures should have been observed at `now`. Returns whether it counted.
+    pub fn answer(&mut self, now: Micros, sequence: u64, reply: &Reply) -> bool {
+        let Some(asked) = self.asked.filter(|asked| asked.sequence == sequence) else {
+            self.figures.late += 1;
+            return false;
+        };
+        let lease = self.lease();
+        self.failures = 0;
+        match reply {
+            Reply::Granted(grant) => return self.granted(now, asked, grant),
+            Reply::Quiet { limit, floor, wait } => {
+                self.figures.quiet += 1;
+                self.learn(*limit);
+                self.standing = Standing::Limited;
+                self.reserve(*limit, *floor, asked.sent);
+                self.not_before = now + (*wait).clamp(Micros(lease.0 / 8), lease);
+                self.renew_at = self.not_before;
+            }
+            Reply::Unlimited { limit } => {
+                let ours = self.limit.map_or(0, |limit| limit.version);
+                let theirs = limit.map_or(0, |limit| limit.version);
+                if theirs < ours {
+                    // A store that knows less than we told it: not to be trusted with "no limit".
+                    self.failed(now);
+                    return false;
+                }
+                self.limit = limit.or(self.limit);
+                self.standing = Standing::Free;
+                self.held = Micros::ZERO;
+                self.ends = now;
+                self.figures.debt = Micros::ZERO;
+                self.renew_at = now + lease;
+            }
+            Reply::Stale => {
+                self.renew_at = now;
+                self.figures.late += 1;
+            }
+        }
+        self.asked = None;
+        true
+    }
+
+    fn granted(&mut self, now: Micros, asked: Asked, grant: &Grant) -> bool {
+        if grant.sequence != asked.sequence || grant.limit.quota.is_none() {
+            self.failed(now);
+            return false;
+        }
+        self.asked = None;
+        self.standing = Standing::Limited;
+        self.learn(grant.limit);
+        self.reserve(grant.limit, grant.floor, asked.sent);
+        let lease = grant.limit.lease;
+        // The amount and duration of a sane answer are within the limit's own.
+        let duration = grant.duration.min(lease);
+        let amount = grant.amount.min(grant.limit.capacity());
+        let ends = asked.sent + duration;
+        if now >= ends {
+            self.figures.late += 1;
+            self.renew_at = now;
+            return false;
+        }
+        self.figures.granted += 1;
+        if self.told == MicroCpus::ZERO {
+            self.ends = now;
+            self.held = Micros::ZERO;
+            return true;
+        }
+        self.ends = ends;
+        self.held += amount;
+        self.share = grant.share;
+        let paid = self.figures.debt.min(self.held);
+        self.held = self.held - paid;
+        self.figures.debt = self.figures.debt - paid;
+        self.figures.used += paid;
+        let wanted = self.share.over(lease);
+        let short = self.held.0 < wanted.0 / 4 * 3;
+        self.renew_at = asked.sent + Micros(if short { lease.0 / 4 } else { lease.0 / 2 });
+        true
+    }
+
+    fn learn(&mut self, limit: FleetLimit) {
+        let newer = self.limit.is_none_or(|ours| limit.version >= ours.version);
+        if newer {
+            self.limit = Some(limit);
+        }
+    }
+
+    fn reserve(&mut self, limit: FleetLimit, floor: bool, sent: Micros) {
+        self.reserved = if floor {
+            limit.floor()
+        } else {
+            MicroCpus::ZERO
+        };
+        self.reserved_until = sent + FLOOR_LIFE;
+    }
+}

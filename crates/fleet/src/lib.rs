@@ -1,0 +1,91 @@
+//! One tenant, one CPU budget, many processes.
+//!
+//! A limit of `quotient` holds in one process. Here a tenant's limit holds for all processes of a fleet together: it lives in a
+//! store (Valkey or Redis), each process leases a part of it ahead of need and gives its own group an ordinary limit of that size. The
+//! store is never asked on the way to a poll.
+//!
+//! This part is policy: no clock, no I/O, no threads; time comes in, decisions go out, so that the simulation and the
+//! store's own function decide alike.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | quota Q, burst B | the limit: CPU time a second for the whole fleet, and how much of it may be saved up |
+//! | lease | (amount, duration L, sequence): CPU time that one process may use until the duration ends |
+//! | pool T | in the store: what may be granted |
+//! | held O | in the store: the most that processes can still hold, the sum over leases that last |
+//! | demand | what a process would use if nothing held it back: a moving average of charged and throttled time |
+//! | floor | what a process may use without any lease; reserved beforehand, 5 % of Q for all together |
+//!
+//! # The protocol
+//!
+//! 1. A process that begins, or whose demand grows, or whose lease is half over, sends a [`Request`]: how much it has used in
+//!    all, how much of its lease it keeps, its demand. What it does not keep it has given up *before* it sends.
+//! 2. The store, atomically, with its own clock ([`Tenant::ask`]):
+//!    refills `T += Q * passed`; ends leases (`O -= held`; what they did not use is lost); takes the process's old lease off the
+//!    books (`O -= held`) and what was neither used nor kept back into the pool (`T += held - used - left`); puts the demand in
+//!    its bucket and finds the max-min level of `Q + T / L` over all demands; grants `min(T, share * L - left)`, which moves from T to O
+//!    with what is kept; and then holds `T + O <= B + Q * L`.
+//! 3. The process adds the amount to what it has left and spreads it over the lease, whose end it counts from before it sent
+//!    the request, on a clock that runs on while the machine sleeps. Only the answer to its last request counts, once.
+//!
+//! # Why no window sees more than Q * W + B + Q * L, and the floors
+//!
+//! Let `o(t)` be what processes really hold and may still use. Three facts:
+//!
+//! - **`o <= O` at every moment.** A grant adds to both. Use lowers only `o`. The store lowers O by a process's lease only when the
+//!   process said that it holds less (it gave that up before it said so), or when the lease has ended by the store's clock. By then it has
+//!   ended for the process: the process counts the same duration from an earlier moment (clocks need not agree, they need to run at the
+//!   same speed).
+//! - **`T + O <= B + Q * L`** is enforced after every call; between calls T does not move.
+//! - **T changes by refills, grants and returns only**, and a return is held by somebody just before. So what is granted in a window,
+//!   less what comes back in it, is at most `T + Q * W`.
+//!
+//! What is used in a window `[a, b]` was held at `a` or granted in it and not returned:
+//!
+//! ```text
+//!     used  <=  o(a) + T(a) + Q * W  <=  Q * W + B + Q * L
+//! ```
+//!
+//! Beside it each process may use its floor, and one second's floor that it has saved up: `Q / 20` for all. Where Q was changed in the
+//! window, Q * W is its integral, and B + Q * L the larger one. What polls under way, or a local limit's period, let through beyond a
+//! lease is owed and paid out of the next one.
+//!
+//! # What each failure does
+//!
+//! | failure | effect |
+//! |---|---|
+//! | a request, or its answer, is lost | the next request says what is really held: an amount that never arrived returns to the pool |
+//! | it arrives twice | the second is answered as the first, and the process takes one answer |
+//! | it arrives after a later one | refused as stale, by its sequence number |
+//! | a process dies | its lease ends; what it did not use of it is lost |
+//! | a process is paused | its clock runs on: its lease has ended when it goes on, or the store still holds it in O |
+//! | the store is away | leases run out, then floors; never blocked, never unlimited |
+//! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted for one lease, after which nothing granted before can be left; a process tells it the limit |
+//! | the store is restored from an older state | the same: another run |
+//! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |
+//! | the store's clock jumps ahead | the one thing that mints: a refill up to the cap, B + Q * L, once a jump |
+//!
+//! # Complexity
+//! A call is O(log processes): one ordered map of ends, and buckets of demands in place of the demands (`demands`). A process asks
+//! twice a lease, and at most eight times while its demand grows; idle ones do not ask.
+#![forbid(unsafe_code)]
+
+mod demand;
+mod demands;
+mod holder;
+mod limit;
+mod message;
+mod store;
+mod tenant;
+mod units;
+
+pub use self::{
+    holder::{Allowance, Holder, HolderFigures, Settings},
+    limit::{FleetLimit, FleetLimitError},
+    message::{Grant, ProcessId, Reply, Request},
+    store::{MemoryStore, Store, StoreError},
+    tenant::{ENDED_PER_CALL_MAX, FLOOR_LIFE, Tenant, TenantFigures, VERSION_AHEAD_MAX},
+    units::{MicroCpus, Micros},
+};

@@ -1,0 +1,172 @@
+//! Where budgets live: the trait, and a store in memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, ready};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::limit::{FleetLimit, FleetLimitError};
+use crate::message::{Reply, Request};
+use crate::tenant::{Tenant, TenantFigures};
+use crate::units::Micros;
+
+/// Where the budgets of tenants live.
+pub trait Store: Send + Sync {
+    /// Puts the questions of one process for several tenants, in one round trip, and answers each in its place.
+    fn exchange(
+        &self,
+        questions: &[(&str, Request)],
+    ) -> impl Future<Output = Vec<Result<Reply, StoreError>>> + Send;
+
+    /// Sets a tenant's limit and returns its version.
+    fn set(
+        &self,
+        tenant: &str,
+        limit: FleetLimit,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// What a store could not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It cannot be reached, or did not answer in time.
+    Unreachable(String),
+    /// It refuses this user, or the user may not do this.
+    Denied(String),
+    /// It is older than Redis 7 or Valkey 7.2, which is the first with functions.
+    Version(String),
+    /// The tenant's key holds something else.
+    WrongType(String),
+    /// The answer makes no sense.
+    Garbage(String),
+    /// The limit is out of range.
+    Limit(FleetLimitError),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Unreachable(why) => write!(formatter, "the store cannot be reached: {why}"),
+            StoreError::Denied(why) => write!(formatter, "the store refuses this user: {why}"),
+            StoreError::Version(why) => {
+                write!(
+                    formatter,
+                    "the store is too old, Redis 7 or Valkey 7.2 is needed: {why}"
+                )
+            }
+            StoreError::WrongType(why) => {
+                write!(formatter, "a key of the tenant holds something else: {why}")
+            }
+            StoreError::Garbage(why) => {
+                write!(formatter, "the store's answer makes no sense: {why}")
+            }
+            StoreError::Limit(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<FleetLimitError> for StoreError {
+    fn from(error: FleetLimitError) -> Self {
+        StoreError::Limit(error)
+    }
+}
+
+/// A store in memory, with a clock that its owner moves: for tests, and for programs that are one process.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    now: Micros,
+    run: u64,
+    tenants: HashMap<String, Tenant>,
+}
+
+impl MemoryStore {
+    /// An empty store at time zero.
+    pub fn new() -> MemoryStore {
+        MemoryStore::default()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Sets the store's clock; back, too.
+    pub fn set_time(&self, now: Micros) {
+        self.inner().now = now;
+    }
+
+    /// Restarts the store: with what it held, or empty.
+    pub fn restart(&self, keeps: bool) {
+        let mut inner = self.inner();
+        inner.run += 1;
+        if !keeps {
+            inner.tenants.clear();
+        }
+    }
+
+    /// Answers one request at once.
+    pub fn ask(&self, tenant: &str, request: &Request) -> Reply {
+        let mut inner = self.inner();
+        let (now, run) = (inner.now, inner.run + 1);
+        if let Some(found) = inner.tenants.get_mut(tenant) {
+            return found.ask(now, run, request);
+        }
+        let mut fresh = Tenant::new();
+        let reply = fresh.ask(now, run, request);
+        if fresh.limit().is_some() {
+            inner.tenants.insert(tenant.to_owned(), fresh);
+        }
+        reply
+    }
+
+    /// Sets a limit at once and returns its version.
+    ///
+    /// # Errors
+    /// [`FleetLimitError`] if a field is out of range; the old limit stays.
+    pub fn set_limit(&self, tenant: &str, limit: FleetLimit) -> Result<u64, FleetLimitError> {
+        limit.validate()?;
+        let mut inner = self.inner();
+        let (now, run) = (inner.now, inner.run + 1);
+        let tenant = inner.tenants.entry(tenant.to_owned()).or_default();
+        Ok(tenant.set(now, run, limit))
+    }
+
+    /// The limit in force.
+    pub fn limit(&self, tenant: &str) -> Option<FleetLimit> {
+        self.inner().tenants.get(tenant).and_then(Tenant::limit)
+    }
+
+    /// A tenant's figures, if it has a limit.
+    pub fn figures(&self, tenant: &str) -> Option<TenantFigures> {
+        self.inner().tenants.get(tenant).map(Tenant::figures)
+    }
+}
+
+impl Store for MemoryStore {
+    fn exchange(
+        &self,
+        questions: &[(&str, Request)],
+    ) -> impl Future<Output = Vec<Result<Reply, StoreError>>> + Send {
+        let answers = questions
+            .iter()
+            .map(|(tenant, request)| Ok(self.ask(tenant, request)));
+        ready(answers.collect::<Vec<_>>())
+    }
+
+    fn set(
+        &self,
+        tenant: &str,
+        limit: FleetLimit,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        ready(self.set_limit(tenant, limit).map_err(StoreError::Limit))
+    }
+}

@@ -1,0 +1,397 @@
+//! The store's side of one tenant: the grant function, and the state that it works on.
+//!
+//! This is the reference; the store's Lua function (`grant.lua`) does the same, and a test holds the two together. The proof of the
+//! bound is in the header of the crate.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::demands::{DEMAND_MAX, Demands};
+use crate::limit::FleetLimit;
+use crate::message::{Grant, ProcessId, Reply, Request};
+use crate::units::{MicroCpus, Micros};
+
+/// How many ended leases one call takes off the books; others wait for the next call, and count until then.
+///
+/// Unit: leases. Default 64: about as much work as the rest of the call.
+pub const ENDED_PER_CALL_MAX: usize = 64;
+
+/// For how long a floor is reserved for a process that is not heard of. It uses none for longer without a word from the store.
+///
+/// Unit: microseconds. Default: one hour.
+pub const FLOOR_LIFE: Micros = Micros::from_secs(3_600);
+
+/// How far ahead of the store's clock a limit's version may be; versions of the farther future are not adopted.
+///
+/// Unit: microseconds. Default: one day.
+pub const VERSION_AHEAD_MAX: Micros = Micros::from_secs(86_400);
+
+/// The longest time that is refilled for at once, a day: products stay finite. A pool is full long before.
+const REFILL_MAX: Micros = Micros::from_secs(86_400);
+
+/// What the store knows of one process.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    sequence: u64,
+    used: Micros,
+    /// The most that the process can still hold; nothing once its lease has ended.
+    held: Micros,
+    /// How much of it came out of this pool, and may return: what a process says that it keeps from before the store forgot may be
+    /// an old request's, of what is long gone.
+    backed: Micros,
+    demand: MicroCpus,
+    /// Whether the lease lasts: `held` and `demand` are in the sums.
+    live: bool,
+    /// When the lease, or the floor, ends.
+    ends: Micros,
+    /// Whether a floor is reserved.
+    floor: bool,
+    /// The amount that the last request got, for its repetition.
+    amount: Micros,
+    share: MicroCpus,
+}
+
+/// What is left of a process's old lease once it is off the books.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    /// Whether a floor is reserved for the process.
+    floor: bool,
+    /// How much of what it keeps came out of this pool.
+    backed: Micros,
+}
+
+/// The budget of one tenant in the store.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    limit: Option<FleetLimit>,
+    /// Which life of the store this state was made in.
+    run: u64,
+    /// The store's clock at the last call; never goes back but by beginning anew.
+    seen: Micros,
+    /// Until when nothing is granted.
+    quiet_until: Micros,
+    /// What may be granted, us; negative only after the limit was lowered.
+    pool: i64,
+    /// Millionths of a us that were earned beyond `pool`.
+    fraction: u64,
+    /// The most that processes can still hold.
+    held: Micros,
+    /// What processes said that they used.
+    used: Micros,
+    demands: Demands,
+    processes: HashMap<ProcessId, Entry>,
+    ends: BTreeSet<(Micros, ProcessId)>,
+    /// Processes with a floor.
+    floors: u32,
+}
+
+/// Figures of a tenant in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantFigures {
+    /// What may be granted now, us; negative is a debt.
+    pub pool: i64,
+    /// The most that processes can still hold.
+    pub held: Micros,
+    /// What processes said that they used, in all.
+    pub used: Micros,
+    /// Processes with a lease.
+    pub leases: u64,
+    /// Processes for which a floor is reserved.
+    pub floors: u32,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tenant {
+    /// A tenant of which nothing is known.
+    pub fn new() -> Tenant {
+        Tenant {
+            limit: None,
+            run: 0,
+            seen: Micros::ZERO,
+            quiet_until: Micros::ZERO,
+            pool: 0,
+            fraction: 0,
+            held: Micros::ZERO,
+            used: Micros::ZERO,
+            demands: Demands::new(),
+            processes: HashMap::new(),
+            ends: BTreeSet::new(),
+            floors: 0,
+        }
+    }
+
+    /// The limit in force.
+    pub fn limit(&self) -> Option<FleetLimit> {
+        self.limit
+    }
+
+    /// Figures as of the last call.
+    pub fn figures(&self) -> TenantFigures {
+        TenantFigures {
+            pool: self.pool,
+            held: self.held,
+            used: self.used,
+            leases: self.demands.total(),
+            floors: self.floors,
+        }
+    }
+
+    /// Sets the limit, as of the store's clock; `limit.version` is ignored. Returns the version that it got.
+    ///
+    /// Nothing is minted: what the old limit had earned is kept up to the new capacity, what is held beyond that is owed.
+    pub fn set(&mut self, now: Micros, run: u64, limit: FleetLimit) -> u64 {
+        let now = self.follow(now, run, limit.lease);
+        let version = match self.limit {
+            Some(old) => now.0.max(old.version + 1),
+            None => now.0,
+        };
+        self.adopt(limit.with_version(version), now);
+        version
+    }
+
+    /// Answers one request, as of the store's clock in its `run`-th life. O(log processes), and [`ENDED_PER_CALL_MAX`] ended leases.
+    pub fn ask(&mut self, now: Micros, run: u64, request: &Request) -> Reply {
+        let known = request.known;
+        let lease = known
+            .or(self.limit)
+            .map_or(Micros::ZERO, |limit| limit.lease);
+        let now = self.follow(now, run, lease);
+        if let Some(known) = known {
+            let newer = self.limit.is_none_or(|limit| known.version > limit.version);
+            let sane = known.version <= (now + VERSION_AHEAD_MAX).0 && known.validate().is_ok();
+            if newer && sane {
+                self.adopt(known, now);
+            }
+        }
+        let Some(limit) = self.limit else {
+            return Reply::Unlimited { limit: None };
+        };
+        let Some(quota) = limit.quota else {
+            return Reply::Unlimited { limit: Some(limit) };
+        };
+        let entry = self.processes.get(&request.process).copied();
+        if let Some(entry) = entry {
+            if request.sequence < entry.sequence {
+                return Reply::Stale;
+            }
+            if request.sequence == entry.sequence {
+                return self.repeat(&entry, limit, now);
+            }
+        }
+        let settled = self.settle(request, entry, &limit);
+        if now < self.quiet_until {
+            self.write(
+                request,
+                settled,
+                (Micros::ZERO, MicroCpus::ZERO),
+                now,
+                &limit,
+            );
+            return Reply::Quiet {
+                limit,
+                floor: settled.floor,
+                wait: self.quiet_until - now,
+            };
+        }
+        let (amount, share) = self.amount(request, quota, &limit);
+        self.pool -= signed(amount);
+        self.write(request, settled, (amount, share), now, &limit);
+        Reply::Granted(Grant {
+            amount,
+            duration: limit.lease,
+            sequence: request.sequence,
+            share,
+            floor: settled.floor,
+            limit,
+        })
+    }
+
+    /// How much of the pool a request gets, and what its demand is worth.
+    fn amount(
+        &self,
+        request: &Request,
+        quota: MicroCpus,
+        limit: &FleetLimit,
+    ) -> (Micros, MicroCpus) {
+        let demand = request.demand.min(DEMAND_MAX);
+        if demand == MicroCpus::ZERO {
+            return (Micros::ZERO, MicroCpus::ZERO);
+        }
+        // What is in the pool is given out over one lease, beside what comes in.
+        let saved = Micros(u64::try_from(self.pool).unwrap_or(0));
+        let rate = MicroCpus(quota.0 + saved.per(limit.lease).0);
+        let share = self.demands.share(demand, rate);
+        let wanted = share.over(limit.lease).saturating_sub(request.left);
+        (wanted.min(saved), share)
+    }
+
+    /// The answer to a request that has come before.
+    fn repeat(&self, entry: &Entry, limit: FleetLimit, now: Micros) -> Reply {
+        if !entry.live || now < self.quiet_until {
+            return Reply::Stale;
+        }
+        Reply::Granted(Grant {
+            amount: entry.amount,
+            duration: entry.ends.saturating_sub(now),
+            sequence: entry.sequence,
+            share: entry.share,
+            floor: entry.floor,
+            limit,
+        })
+    }
+
+    /// Takes what the process held off the books, and back into the pool what it neither used nor keeps; and counts its demand.
+    fn settle(&mut self, request: &Request, entry: Option<Entry>, limit: &FleetLimit) -> Settled {
+        let mut floor = false;
+        let mut backed = Micros::ZERO;
+        if let Some(entry) = entry {
+            let used = request.used.saturating_sub(entry.used);
+            self.used += used;
+            floor = entry.floor;
+            self.ends.remove(&(entry.ends, request.process));
+            if entry.live {
+                self.held = self.held.saturating_sub(entry.held);
+                self.demands.remove(entry.demand);
+                let returned = entry.backed.saturating_sub(used + request.left);
+                self.pool += signed(returned);
+                backed = entry.backed.min(request.left);
+            }
+        }
+        if !floor && self.floors < limit.processes {
+            self.floors += 1;
+            floor = true;
+        }
+        if request.demand > MicroCpus::ZERO {
+            self.demands.add(request.demand);
+            self.held += request.left;
+        }
+        self.cap();
+        Settled { floor, backed }
+    }
+
+    /// Remembers what the process holds now.
+    fn write(
+        &mut self,
+        request: &Request,
+        settled: Settled,
+        (amount, share): (Micros, MicroCpus),
+        now: Micros,
+        limit: &FleetLimit,
+    ) {
+        let live = request.demand > MicroCpus::ZERO;
+        let ends = now + if live { limit.lease } else { FLOOR_LIFE };
+        self.held += amount;
+        let entry = Entry {
+            sequence: request.sequence,
+            used: request.used,
+            held: if live {
+                request.left + amount
+            } else {
+                Micros::ZERO
+            },
+            backed: settled.backed + amount,
+            demand: request.demand,
+            live,
+            ends,
+            floor: settled.floor,
+            amount,
+            share,
+        };
+        self.processes.insert(request.process, entry);
+        self.ends.insert((ends, request.process));
+    }
+
+    /// Follows the store's clock: begins anew in another life of the store, ends leases and refills, in the order in which that
+    /// happened. Returns the time to go by.
+    fn follow(&mut self, clock: Micros, run: u64, lease: Micros) -> Micros {
+        let went_back = clock + lease < self.seen;
+        if run != self.run || went_back {
+            self.forget(clock, run, lease);
+        }
+        let now = clock.max(self.seen);
+        self.end_leases(now);
+        self.refill(now);
+        now
+    }
+
+    /// Refills up to a moment that is not before the last one, as far as the cap lets.
+    fn refill(&mut self, until: Micros) {
+        let from = self.seen.max(self.quiet_until).min(until);
+        let quota = self.limit.and_then(|limit| limit.quota).unwrap_or_default();
+        let passed = (until - from).min(REFILL_MAX);
+        // Whole microseconds now, the rest with the next call.
+        let earned = quota.0 as f64 * passed.0 as f64 + self.fraction as f64;
+        let whole = (earned / 1e6).floor();
+        self.fraction = (earned - whole * 1e6) as u64;
+        self.pool = self.pool.saturating_add(whole as i64);
+        self.seen = until;
+        self.cap();
+    }
+
+    /// Grants may be forgotten: all that was written in another life of the store is void, and nothing is granted for one lease.
+    fn forget(&mut self, clock: Micros, run: u64, lease: Micros) {
+        let lease = self.limit.map_or(lease, |limit| limit.lease.max(lease));
+        *self = Tenant {
+            limit: self.limit,
+            run,
+            used: self.used,
+            seen: clock,
+            quiet_until: clock + lease,
+            ..Tenant::new()
+        };
+    }
+
+    /// Takes ended leases off the books, and then ended floors.
+    fn end_leases(&mut self, now: Micros) {
+        for _ in 0..ENDED_PER_CALL_MAX {
+            let Some(&(ends, process)) = self.ends.first() else {
+                return;
+            };
+            if ends > now {
+                return;
+            }
+            // Until then it counted against the cap.
+            self.refill(ends.max(self.seen));
+            self.ends.remove(&(ends, process));
+            let Some(entry) = self.processes.get_mut(&process) else {
+                continue;
+            };
+            if entry.live {
+                // What was not used is lost: the process may have used it, and died before it could say so.
+                self.held = self.held.saturating_sub(entry.held);
+                self.demands.remove(entry.demand);
+                entry.held = Micros::ZERO;
+                entry.live = false;
+                entry.ends = ends + FLOOR_LIFE;
+                self.ends.insert((entry.ends, process));
+            } else {
+                self.floors -= u32::from(entry.floor);
+                self.processes.remove(&process);
+            }
+        }
+    }
+
+    /// Holds pool and leases together to the capacity: burst and one lease.
+    fn cap(&mut self) {
+        let capacity = self.limit.map_or(Micros::ZERO, |limit| limit.capacity());
+        self.pool = self.pool.min(signed(capacity) - signed(self.held));
+    }
+
+    fn adopt(&mut self, limit: FleetLimit, now: Micros) {
+        if self.limit.is_none() {
+            // An empty key: whatever was granted out of one that is lost ends within a lease.
+            self.quiet_until = self.quiet_until.max(now + limit.lease);
+            self.pool = 0;
+        }
+        self.limit = Some(limit);
+        self.cap();
+    }
+}
+
+fn signed(amount: Micros) -> i64 {
+    i64::try_from(amount.0).unwrap_or(i64::MAX)
+}

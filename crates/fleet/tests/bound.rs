@@ -1,0 +1,425 @@
+//! No window sees more than its bound, whatever becomes of messages, processes and the store.
+//!
+//! Processes here are as greedy as they can be: they may use all that they hold in one instant. Each has a clock of its own.
+
+use quotient_fleet::{
+    FleetLimit, Holder, MemoryStore, MicroCpus, Micros, ProcessId, Reply, Request, Settings,
+};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+
+const TENANT: &str = "tenants/acme";
+
+/// Walks in the suite; `QUOTIENT_WALKS` for more.
+const WALKS: u64 = 400;
+
+/// Which faults a walk has: a part of them each, so that rare ones do not hide behind frequent ones.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    lose: bool,
+    repeat: bool,
+    slow: bool,
+    die: bool,
+    pause: bool,
+    restart: bool,
+    empty: bool,
+    back: bool,
+    write: bool,
+}
+
+struct Process {
+    holder: Holder,
+    /// How far its clock is ahead of the world's.
+    ahead: Micros,
+    cpu: Micros,
+    serial: usize,
+    paused_until: Micros,
+}
+
+enum Message {
+    Ask(usize, Request),
+    Answer(usize, u64, Reply),
+}
+
+struct World {
+    now: Micros,
+    /// The store's clock is the world's and this.
+    store_ahead: i64,
+    store: MemoryStore,
+    processes: Vec<Process>,
+    begun: usize,
+    messages: Vec<(Micros, Message)>,
+    random: Pcg32,
+    faults: Faults,
+    used: f64,
+    /// The integral of the quota in force, us, and the largest capacity so far.
+    earned: f64,
+    limit: FleetLimit,
+    capacity: f64,
+    /// The smallest of used - earned so far, and how far it was exceeded.
+    lowest: f64,
+    worst: f64,
+}
+
+impl World {
+    fn new(processes: usize, limit: FleetLimit, faults: Faults, seed: u64) -> World {
+        let store = MemoryStore::new();
+        store.set_time(Micros::from_secs(1_000));
+        store.set_limit(TENANT, limit).expect("a valid limit");
+        let mut world = World {
+            now: Micros::ZERO,
+            store_ahead: 1_000_000_000,
+            store,
+            processes: Vec::new(),
+            begun: 0,
+            messages: Vec::new(),
+            random: Pcg32::seed_from_u64(seed),
+            faults,
+            used: 0.0,
+            earned: 0.0,
+            limit,
+            capacity: limit.capacity().0 as f64,
+            lowest: 0.0,
+            worst: 0.0,
+        };
+        for _ in 0..processes {
+            let process = world.begin();
+            world.processes.push(process);
+        }
+        world
+    }
+
+    /// A number below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.random.next_u64() % end
+    }
+
+    fn begin(&mut self) -> Process {
+        self.begun += 1;
+        let ahead = Micros(self.begun as u64 * 77_777_777);
+        let settings = Settings {
+            process: ProcessId(self.begun as u64),
+            capacity: MicroCpus::whole(64),
+            floor: MicroCpus::ZERO,
+        };
+        Process {
+            holder: Holder::new(settings, self.now + ahead, Micros::ZERO, Micros::ZERO),
+            ahead,
+            cpu: Micros::ZERO,
+            serial: self.begun,
+            paused_until: Micros::ZERO,
+        }
+    }
+
+    fn pass(&mut self, time: u64) {
+        self.now += Micros(time);
+        // What the store has in force; what it has lost comes back from a process.
+        self.limit = self.store.limit(TENANT).unwrap_or(self.limit);
+        self.earned += self.limit.quota.unwrap_or_default().as_cpus() * time as f64;
+        self.capacity = self.capacity.max(self.limit.capacity().0 as f64);
+        self.set_store_time();
+    }
+
+    fn set_store_time(&self) {
+        let time = (self.now.0 as i64 + self.store_ahead).max(0);
+        self.store.set_time(Micros(time as u64));
+    }
+
+    /// Uses all that a process holds.
+    fn spend(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        let local = self.now + process.ahead;
+        if local >= process.holder.ends() || self.now < process.paused_until {
+            return;
+        }
+        self.lowest = self.lowest.min(self.used - self.earned);
+        let amount = process.holder.held();
+        process.cpu += amount;
+        process
+            .holder
+            .observe(local, process.cpu, Micros(self.now.0 * 3));
+        self.used += amount.0 as f64;
+        self.worst = self.worst.max(self.used - self.earned - self.lowest);
+    }
+
+    fn ask(&mut self, index: usize) {
+        let arrives = self.now + self.delay();
+        let process = &mut self.processes[index];
+        if process.holder.is_waiting() || self.now < process.paused_until {
+            return;
+        }
+        let local = self.now + process.ahead;
+        process
+            .holder
+            .observe(local, process.cpu, Micros(self.now.0 * 3));
+        let request = process.holder.request(local);
+        self.messages
+            .push((arrives, Message::Ask(process.serial, request)));
+    }
+
+    fn delay(&mut self) -> Micros {
+        let most = if self.faults.slow && self.below(4) == 0 {
+            3_000_000
+        } else {
+            3_000
+        };
+        Micros(self.below(most))
+    }
+
+    /// Takes the messages that have arrived out of the network.
+    fn deliver(&mut self) {
+        let mut index = 0;
+        while index < self.messages.len() {
+            if self.messages[index].0 > self.now {
+                index += 1;
+                continue;
+            }
+            let (_, message) = self.messages.remove(index);
+            if self.faults.lose && self.below(8) == 0 {
+                continue;
+            }
+            if self.faults.repeat && self.below(8) == 0 {
+                let copy = match &message {
+                    Message::Ask(serial, request) => Message::Ask(*serial, *request),
+                    Message::Answer(serial, sequence, reply) => {
+                        Message::Answer(*serial, *sequence, *reply)
+                    }
+                };
+                let arrives = self.now + Micros(1) + self.delay();
+                self.messages.push((arrives, copy));
+            }
+            self.hand_over(message);
+        }
+    }
+
+    fn hand_over(&mut self, message: Message) {
+        let now = self.now;
+        match message {
+            Message::Ask(serial, request) => {
+                let reply = self.store.ask(TENANT, &request);
+                let arrives = now + self.delay();
+                let answer = Message::Answer(serial, request.sequence, reply);
+                self.messages.push((arrives, answer));
+            }
+            Message::Answer(serial, sequence, reply) => {
+                let mut processes = self.processes.iter_mut();
+                if let Some(process) = processes.find(|process| process.serial == serial) {
+                    let local = now + process.ahead;
+                    process
+                        .holder
+                        .observe(local, process.cpu, Micros(now.0 * 3));
+                    process.holder.answer(local, sequence, &reply);
+                }
+            }
+        }
+    }
+
+    fn fail_something(&mut self) {
+        let index = self.below(self.processes.len() as u64) as usize;
+        match self.below(6) {
+            0 if self.faults.die => {
+                let fresh = self.begin();
+                self.processes[index] = fresh;
+            }
+            1 if self.faults.pause => {
+                let time = Micros(self.below(4_000_000));
+                self.processes[index].paused_until = self.now + time;
+            }
+            2 if self.faults.restart => self.store.restart(true),
+            3 if self.faults.empty => self.store.restart(false),
+            4 if self.faults.back => {
+                self.store_ahead -= self.below(3_000_000) as i64;
+                self.set_store_time();
+            }
+            5 if self.faults.write => {
+                let quota = MicroCpus(100_000 * (1 + self.below(100)));
+                let burst = Micros(self.below(2_000_000));
+                let limit = FleetLimit::new(quota).with_burst(burst);
+                self.store.set_limit(TENANT, limit).expect("a valid limit");
+                self.capacity = self.capacity.max(limit.capacity().0 as f64);
+                self.limit = limit;
+            }
+            _ => {}
+        }
+    }
+
+    /// How far to the next moment: mostly some milliseconds, sometimes to just before or just after a lease's end.
+    fn stride(&mut self) -> u64 {
+        if self.below(4) > 0 {
+            return 1 + self.below(40_000);
+        }
+        let now = self.now;
+        let next = self
+            .processes
+            .iter()
+            .map(|process| process.holder.ends().saturating_sub(now + process.ahead).0)
+            .filter(|rest| *rest > 1)
+            .min();
+        next.map_or(10_000, |rest| rest - 1 + self.random.next_u64() % 2)
+    }
+
+    /// Lets some milliseconds pass until all messages have arrived.
+    fn settle(&mut self) {
+        while !self.messages.is_empty() {
+            self.pass(4_000);
+            self.deliver();
+        }
+    }
+
+    /// Saves up and then uses all at once, by turns.
+    fn walk(&mut self, steps: u32) {
+        let mut burning_until = Micros::ZERO;
+        let mut saving_until = Micros::ZERO;
+        for _ in 0..steps {
+            let stride = self.stride();
+            self.pass(stride);
+            if self.below(100) == 0 {
+                self.fail_something();
+            }
+            self.deliver();
+            if self.now > burning_until && self.now > saving_until {
+                saving_until = self.now + Micros(self.below(3_000_000));
+                burning_until = saving_until + Micros(self.below(3_000_000));
+            }
+            for index in 0..self.processes.len() {
+                if self.now > saving_until {
+                    self.spend(index);
+                }
+                let local = self.now + self.processes[index].ahead;
+                let due = self.processes[index].holder.next_ask(local);
+                if due.is_some_and(|due| due <= local) || self.below(10) == 0 {
+                    self.ask(index);
+                } else if due.is_none() && self.below(20) == 0 {
+                    self.processes[index].holder.failed(local);
+                }
+            }
+        }
+    }
+}
+
+const NO_FAULTS: Faults = Faults {
+    lose: false,
+    repeat: false,
+    slow: false,
+    die: false,
+    pause: false,
+    restart: false,
+    empty: false,
+    back: false,
+    write: false,
+};
+
+#[test]
+fn no_window_sees_more_than_quota_and_burst_and_one_lease() {
+    let walks = std::env::var("QUOTIENT_WALKS").ok();
+    let walks = walks.and_then(|text| text.parse().ok()).unwrap_or(WALKS);
+    let mut fullest = 0.0_f64;
+    for seed in 0..walks {
+        let mut random = Pcg32::seed_from_u64(seed ^ 0x5eed);
+        let bits = random.next_u64();
+        // A third of the walks each has few faults, many, all.
+        let bits = match seed % 3 {
+            0 => bits & random.next_u64() & random.next_u64(),
+            1 => bits,
+            _ => u64::MAX,
+        };
+        let bit = |index: u32| bits >> index & 1 == 1;
+        let faults = Faults {
+            lose: bit(0),
+            repeat: bit(1),
+            slow: bit(2),
+            die: bit(3),
+            pause: bit(4),
+            restart: bit(5),
+            empty: bit(6),
+            back: bit(7),
+            write: bit(8),
+        };
+        let quota = MicroCpus(100_000 * (1 + random.next_u64() % 100));
+        let burst = Micros(random.next_u64() % 2_000_000);
+        let limit = FleetLimit::new(quota).with_burst(burst);
+        let mut world = World::new(1 + seed as usize % 6, limit, faults, seed);
+        world.walk(800);
+        assert!(
+            world.worst <= world.capacity + 2.0,
+            "walk {seed}: {} us beyond the quota, of at most {}: {faults:?}",
+            world.worst,
+            world.capacity
+        );
+        fullest = fullest.max(world.worst / world.capacity);
+    }
+    assert!(fullest > 0.9, "no walk came near the bound: {fullest}");
+}
+
+#[test]
+fn a_store_that_forgot_grants_nothing_for_one_lease() {
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let mut world = World::new(1, limit, NO_FAULTS, 1);
+    world.pass(2_000_000);
+    world.ask(0);
+    world.settle();
+    assert!(world.processes[0].holder.held() > Micros::ZERO);
+    world.store.restart(false);
+    let newcomer = world.begin();
+    world.processes.push(newcomer);
+    // It is a process that knew the limit that brings it back.
+    world.ask(0);
+    world.settle();
+    assert_eq!(
+        world.store.limit(TENANT).and_then(|limit| limit.quota),
+        limit.quota
+    );
+    world.pass(500_000);
+    world.ask(1);
+    world.settle();
+    let figures = world.processes[1].holder.figures();
+    assert_eq!(
+        (figures.quiet, figures.granted),
+        (1, 0),
+        "nothing within one lease"
+    );
+    world.pass(700_000);
+    world.ask(1);
+    world.settle();
+    assert_eq!(
+        world.processes[1].holder.figures().granted,
+        1,
+        "and then it is"
+    );
+}
+
+#[test]
+fn rewriting_a_limit_mints_nothing() {
+    let limit = FleetLimit::new(MicroCpus::whole(2)).with_burst(Micros::SECOND);
+    let store = MemoryStore::new();
+    store.set_limit(TENANT, limit).expect("a valid limit");
+    store.set_time(Micros::from_secs(3));
+    store.set_limit(TENANT, limit).expect("a valid limit");
+    let before = store.figures(TENANT).expect("a tenant").pool;
+    for _ in 0..100 {
+        store
+            .set_limit(TENANT, limit.with_burst(Micros::from_secs(100)))
+            .expect("a valid limit");
+        store.set_limit(TENANT, limit).expect("a valid limit");
+    }
+    assert_eq!(store.figures(TENANT).expect("a tenant").pool, before);
+}
+
+#[test]
+fn a_repeated_request_is_answered_alike_and_counted_once() {
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let mut world = World::new(1, limit, NO_FAULTS, 1);
+    world.pass(2_000_000);
+    world.ask(0);
+    let (_, message) = world.messages.remove(0);
+    let Message::Ask(_, request) = message else {
+        panic!("a request")
+    };
+    let first = world.store.ask(TENANT, &request);
+    let Reply::Granted(grant) = first else {
+        panic!("{first:?}")
+    };
+    assert_eq!(world.store.ask(TENANT, &request), first);
+    let figures = world.store.figures(TENANT).expect("a tenant");
+    assert_eq!(figures.held, grant.amount);
+}
