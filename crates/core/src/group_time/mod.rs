@@ -55,12 +55,16 @@
 //! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
 //!
+//! # Moves
+//! A group whose tasks are between two queues is among its siblings still (`stay`).
+//!
 //! # One CPU
 //! There the local lag is the global one, and none of the above is done: the lag that a group leaves with waits in its
 //! timeline, and debt decays as the timeline's V goes on.
 
 mod clock;
 mod publish;
+mod stay;
 #[cfg(test)]
 mod tests;
 
@@ -69,6 +73,7 @@ use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use publish::ServiceClock;
+pub(crate) use stay::Stay;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A group that is owed so much is worth pulling: 500 us of service, measured best in the prototypes.
@@ -216,6 +221,13 @@ impl GroupTime {
             clock.settle();
             parent.show(&clock);
         }
+    }
+
+    /// The group, which is on a CPU, stays there without anything to run until [`GroupTime::leave`] is called once more.
+    fn stay(&self, parent: &GroupTime) {
+        let _clock = parent.lock();
+        let cpus = self.cpus.load(Relaxed);
+        self.cpus.store(cpus + 1, Relaxed);
     }
 
     /// The group's weight has changed.

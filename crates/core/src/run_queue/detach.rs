@@ -1,15 +1,19 @@
 //! Giving waiting tasks away: to another CPU, or all of them at shutdown.
 
-use super::RunQueue;
+use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::entity::{MIGRATION_TICK_SHIFT, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
+use crate::group_time::Stay;
 use crate::node::NONE;
 use crate::units::{CpuId, Nanos};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
+///
+/// Until what is left of it is dropped, its group keeps its place among its siblings: to be kept until the task is queued
+/// elsewhere, which needs no more than to take `handle` out and let the rest go out of scope after that.
 #[derive(Debug)]
 pub struct Detached<T> {
     /// The group that it was queued in.
@@ -18,6 +22,8 @@ pub struct Detached<T> {
     pub entity: TaskEntity,
     /// The host's task.
     pub handle: T,
+    #[expect(dead_code, reason = "its drop is what it is for")]
+    stay: Stay,
 }
 
 /// Entities among which the longest unmoved one is chosen: bounds the time for which the queue is held.
@@ -139,6 +145,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let level = self.slab.get(index).timeline;
         let group = Arc::clone(&self.timelines[level as usize].group);
         let handle = self.slab.get_mut(index).handle.take();
+        let stay = Stay::of(&group, self.levels_emptied_without(level));
         let mut entity = self.dismiss(level, index, now);
         entity.migrated = tick(now);
         if self.timelines[level as usize].nr == 0 {
@@ -149,9 +156,24 @@ impl<T, G: Gates> RunQueue<T, G> {
                 group,
                 entity,
                 handle,
+                stay,
             },
             None => unreachable!("a queued task's handle is in the queue"),
         }
+    }
+
+    /// How many groups, from the one at `level` upwards, have nothing to run here but one task; and all CPUs share their time.
+    fn levels_emptied_without(&self, mut level: u32) -> u32 {
+        let mut count = 0;
+        while level != ROOT
+            && self.service_clock.is_global()
+            && self.timelines[level as usize].nr == 1
+            && !self.is_closed(level)
+        {
+            count += 1;
+            level = self.timelines[level as usize].parent;
+        }
+        count
     }
 
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU.

@@ -1,0 +1,116 @@
+//! Hazard: a move of all that waits of a group is taken for a sleep, so that the group comes back with no more than a sleeper's
+//! credit, and its siblings' debts are forgiven. Two CPUs whose polls are long, and each that is done takes all that waits at the
+//! other, as runtimes do for who waits behind a poll: the groups are somewhere on the way many times a second.
+
+use quotient_core::balance::Pull;
+use quotient_core::{
+    Config, CpuId, Enqueue, Group, GroupTree, Nanos, RunQueue, TaskEntity, Weight,
+};
+use std::sync::Arc;
+
+const MILLI: u64 = 1_000_000;
+
+/// A task: the number of its group, and how long its polls are, which differs so that the CPUs meet at every distance.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    group: usize,
+    poll: u64,
+}
+
+struct Machine {
+    queues: Vec<RunQueue<Task>>,
+    groups: Vec<Arc<Group>>,
+    used: Vec<u64>,
+}
+
+impl Machine {
+    fn relieve(&mut self, cpu: usize, now: Nanos) {
+        let other = 1 - cpu;
+        let everything = Pull {
+            from: CpuId(other as u32),
+            max: 128,
+            group: 0,
+        };
+        let mut moved = Vec::new();
+        self.queues[other].detach_to(CpuId(cpu as u32), &everything, now, &mut moved);
+        for task in moved {
+            let group = &self.groups[task.handle.group];
+            self.queues[cpu].enqueue(group, task.entity, task.handle, Enqueue::Migrate, now);
+        }
+    }
+}
+
+/// Weights of the groups, 10 % and 90 %.
+const WEIGHTS: [u32; 2] = [100, 900];
+
+/// Runs `counts` tasks a group for `seconds`, in groups of [`WEIGHTS`] or in the only child group of each; the share of the first.
+fn first_share(child: &str, counts: [usize; 2], poll: u64, seconds: u64) -> f64 {
+    // The runtime's slices: shorter ones announce less of what a choice will take.
+    let mut config = Config::new(2);
+    config.base_slice = Nanos(MILLI / 4);
+    let tree = GroupTree::new(config);
+    let queues = (0..2).map(|cpu| RunQueue::new(&tree, CpuId(cpu))).collect();
+    let group = |index: usize| {
+        let group = tree.group(&format!("g{index}")).unwrap();
+        group.set_weight(Weight::new(WEIGHTS[index]).unwrap());
+        tree.group(&format!("g{index}{child}")).unwrap()
+    };
+    let mut machine = Machine {
+        queues,
+        groups: (0..2).map(group).collect(),
+        used: vec![0; 2],
+    };
+    let mut spawned = 0;
+    for (group, count) in counts.into_iter().enumerate() {
+        for _ in 0..count {
+            let poll = poll * (90 + 7 * spawned as u64 % 20) / 100;
+            let task = Task { group, poll };
+            let place = &machine.groups[group];
+            machine.queues[spawned % 2].enqueue(
+                place,
+                TaskEntity::default(),
+                task,
+                Enqueue::New,
+                Nanos(0),
+            );
+            spawned += 1;
+        }
+    }
+    let mut running: Vec<(u64, Task)> = (0..2)
+        .map(|cpu| {
+            let task = machine.queues[cpu].pick(Nanos(0)).unwrap();
+            (task.poll, task)
+        })
+        .collect();
+    loop {
+        let cpu = usize::from(running[1].0 < running[0].0);
+        let (end, task) = running[cpu];
+        if end > seconds * 1_000 * MILLI {
+            break;
+        }
+        let now = Nanos(end);
+        machine.used[task.group] += task.poll;
+        machine.queues[cpu].charge(now);
+        machine.queues[cpu].put_prev_yield(task, now);
+        machine.relieve(cpu, now);
+        let next = machine.queues[cpu].pick(now).unwrap();
+        running[cpu] = (end + next.poll, next);
+    }
+    machine.used[0] as f64 / machine.used.iter().sum::<u64>() as f64
+}
+
+/// 15.5 % before groups kept their place on the way, by polls of 50 ms and more.
+#[test]
+fn a_group_in_debt_gets_its_weight_by_long_polls() {
+    for (poll, seconds) in [(5, 8), (50, 30), (200, 120), (1_000, 400)] {
+        for counts in [[4, 4], [4, 2], [1, 2], [8, 8]] {
+            for child in ["", "/child"] {
+                let share = first_share(child, counts, poll * MILLI, seconds);
+                assert!(
+                    (0.095..0.108).contains(&share),
+                    "{share:.4} of the machine with {counts:?} tasks, polls of {poll} ms {child}"
+                );
+            }
+        }
+    }
+}
