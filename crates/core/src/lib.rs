@@ -136,8 +136,8 @@ mod weight;
 
 pub use balance::{Pull, Reason};
 pub use bandwidth::{
-    BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit, LimitError,
-    REFILLS_MAX, RatioRule, THROTTLE_BUCKETS,
+    BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit, LimitChanges,
+    LimitError, REFILLS_MAX, RatioRule, THROTTLE_BUCKETS,
 };
 pub use check::Violation;
 pub use config::{Config, GroupClock, Policy};

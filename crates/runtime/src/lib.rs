@@ -54,6 +54,8 @@ mod blocking;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
 mod cpu_clock;
 #[cfg(not(loom))]
 mod cpu_timer;
@@ -133,6 +135,7 @@ pub use self::{
         throttled_time,
     },
     blocking::{block_in_place, spawn_blocking, try_spawn_blocking},
+    config::{Applied, ApplyError, Config, GroupConfig},
     cpu_clock::{ClockError, TaskClock, TaskClockExt},
     cpu_timer::{CpuTimer, CpuTimerError},
     error::{BuildError, Error, MAX_VCPUS, SpawnError},

@@ -134,6 +134,10 @@ impl Population {
     }
 
     /// Bounds the number of tasks, `u64::MAX` for no bound; those that are there stay.
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_max(&self, max: u64) {
         self.max.store(max, Ordering::Relaxed);
     }

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use quotient_core::{BandwidthRules, Config, GroupTree, Nanos, Policy, Slice};
+use quotient_core::{BandwidthRules, Config as Rules, GroupTree, Nanos, Policy, Slice};
 use quotient_keys::FlipError;
 use quotient_pause::Pauser;
 
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
 use crate::clock::Clock;
+use crate::config::{Applied, ApplyError, Config};
 use crate::error::{BuildError, Error, MAX_VCPUS};
 use crate::gates;
 use crate::group::{Group, GroupBuilder};
@@ -20,7 +21,7 @@ use crate::host::{Host, TokioHost};
 use crate::host_end;
 use crate::loss::Losses;
 use crate::preempt::{self, Preempt, PreemptStats, Preempting};
-use crate::shared::Shared;
+use crate::shared::{OPEN, Shared};
 use crate::tick;
 use crate::unfinished::Unfinished;
 use crate::vcpu::Vcpu;
@@ -158,7 +159,7 @@ impl Builder {
             return Err(BuildError::Vcpus { value: regular });
         }
         let slots = regular * 2;
-        let mut config = Config::new(u32::try_from(slots).unwrap_or(u32::MAX));
+        let mut config = Rules::new(u32::try_from(slots).unwrap_or(u32::MAX));
         config.base_slice = BASE_SLICE;
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
         if let Some(slice) = self.slice {
@@ -241,6 +242,27 @@ impl Scheduler {
         self.wrap(&self.shared.tree.root())
     }
 
+    /// Brings the groups from the config that was applied last to this one, as one change: all of it or, if any part is refused, nothing.
+    ///
+    /// Groups that are named and missing are made. Written is what the new config says of a named group, and what it says differently
+    /// from the one before; a setting that is no longer said goes back to that of a new group, and no group is removed. So a setting of
+    /// which no config speaks stays the program's. Groups that are made later, tenants for instance, get what the config says of them: its
+    /// word about this very path goes before what the [`GroupBuilder`] asks for, and that before the defaults of the parent's children.
+    ///
+    /// The virtual CPUs follow at their next choice. O(groups that the two configs speak of), under the lock for changes of the tree.
+    ///
+    /// # Errors
+    /// [`ApplyError`] names the group, and field, value and range: what is malformed or out of range, a group that is being removed, a
+    /// scheduler that was shut down. Nothing has changed then, and the config before is still the one in force.
+    pub fn apply(&self, config: &Config) -> Result<Applied, ApplyError> {
+        crate::config::apply(&self.shared, config)
+    }
+
+    /// The config that was applied last; an empty one if none was.
+    pub fn config(&self) -> Arc<Config> {
+        self.shared.config()
+    }
+
     /// Every group there is, the root first. O(groups).
     pub fn groups(&self) -> Vec<Group> {
         let all = self.shared.all_groups();
@@ -261,6 +283,11 @@ impl Scheduler {
             .host
             .workers()
             .saturating_sub(self.shared.regular)
+    }
+
+    /// Whether [`Scheduler::shutdown`] was called, or the runtime is gone.
+    pub fn is_shut_down(&self) -> bool {
+        self.shared.phase() != OPEN
     }
 
     /// Number of virtual CPUs, stand-ins not counted.

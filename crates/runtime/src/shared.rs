@@ -33,6 +33,7 @@ use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, Gates, GroupTre
 
 use crate::alarms::Alarms;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::cpu_timer::CpuTimers;
 use crate::event_log::EventLog;
 use crate::gates::{RunQueue, RuntimeGates};
@@ -143,6 +144,8 @@ pub(crate) struct Shared {
     pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
     pub(crate) shape: Mutex<()>,
+    /// What was applied last; written under `shape`.
+    pub(crate) config: Mutex<Arc<Config>>,
     /// Limited groups with tasks that were aborted, until the tick thread asks the virtual CPUs to let them go; see `group::shared`.
     dying: Mutex<Vec<Arc<GroupShared>>>,
     has_dying: AtomicBool,
@@ -229,12 +232,21 @@ impl Shared {
             last_rites: LastRites::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),
+            config: Mutex::default(),
             dying: Mutex::new(Vec::new()),
             has_dying: AtomicBool::new(false),
             leaving: Mutex::new(Vec::new()),
             preempt,
             tree,
         }
+    }
+
+    /// What was applied last.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .clone()
     }
 
     pub(crate) fn phase(&self) -> u8 {

@@ -62,6 +62,96 @@ impl Bandwidth {
     }
 }
 
+/// Limits of many groups that are to change together, by path; `None` ends a limit. A path may be of a group that is yet to be made.
+pub type LimitChanges = std::collections::BTreeMap<String, Option<Limit>>;
+
+impl crate::GroupTree {
+    /// Whether all of `changes` could be in force together, beside the limits of all other groups. Nothing is changed.
+    ///
+    /// O(changes); by the kernel's v1 rules O(groups x depth).
+    ///
+    /// # Errors
+    /// The first path, in their order, whose limit is refused, and why: [`LimitError::OutOfRange`], [`LimitError::AboveParent`].
+    pub fn check_limits(&self, changes: &LimitChanges) -> Result<(), (String, Box<LimitError>)> {
+        let rules = self.config().bandwidth;
+        for (path, limit) in changes {
+            if let Some(limit) = limit {
+                if path.is_empty() {
+                    return Err((path.clone(), LimitError::Root.into()));
+                }
+                let checked = limit.validate(rules.is_kernel());
+                checked.map_err(|error| (path.clone(), error.into()))?;
+            }
+        }
+        let v1 = matches!(
+            rules,
+            BandwidthRules::Kernel {
+                ratio: RatioRule::V1,
+                ..
+            }
+        );
+        if v1 {
+            self.check_all_ratios(changes)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// cgroup v1's rule for the whole tree as it will be.
+    fn check_all_ratios(&self, changes: &LimitChanges) -> Result<(), (String, Box<LimitError>)> {
+        let mut limits: std::collections::BTreeMap<String, Limit> = self
+            .groups()
+            .iter()
+            .filter_map(|group| Some((group.path().to_owned(), group.limit()?)))
+            .collect();
+        for (path, limit) in changes {
+            match limit {
+                Some(limit) => limits.insert(path.clone(), *limit),
+                None => limits.remove(path),
+            };
+        }
+        for (path, limit) in &limits {
+            let above = path.rmatch_indices('/').map(|(end, _)| &path[..end]);
+            let nearest = above
+                .filter_map(|parent| limits.get_key_value(parent))
+                .next();
+            if let Some((parent, parent_limit)) = nearest
+                && limit.ratio() > parent_limit.ratio()
+            {
+                let error = LimitError::AboveParent {
+                    path: path.clone(),
+                    limit: *limit,
+                    parent: parent.clone(),
+                    parent_limit: *parent_limit,
+                };
+                return Err((path.clone(), error.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts limits in force that [`crate::GroupTree::check_limits`] found good together, as one change: nobody else changes a limit in
+    /// between, and the order of the list means nothing. Ratios are not looked at again, so the caller lets no other change of limits
+    /// or groups come between the two calls. `kick` as in [`Group::set_limit`]. Groups that were removed are left out.
+    pub fn set_limits(
+        &self,
+        limits: &[(Arc<Group>, Option<Limit>)],
+        now: Nanos,
+        kick: &mut dyn FnMut(CpuId),
+    ) {
+        let root = self.root();
+        let changes = root.changes();
+        let guard = changes.lock_limits();
+        let mut kicks = Vec::new();
+        for (group, limit) in limits {
+            debug_assert!(group.parent().is_some(), "the root is never limited");
+            group.set_checked_limit(*limit, now, changes, &mut kicks);
+        }
+        drop(guard);
+        kicks.into_iter().for_each(kick);
+    }
+}
+
 impl Group {
     /// The limit in force.
     pub fn limit(&self) -> Option<Limit> {
@@ -89,22 +179,41 @@ impl Group {
         // One change at a time in the whole tree, so that ratios above and below stay what was checked.
         let guard = changes.lock_limits();
         self.check_limit(limit)?;
-        let bandwidth = match (self.bandwidth.get(), limit) {
-            (None, None) => return Ok(()),
-            (Some(bandwidth), _) => bandwidth,
-            (None, Some(_)) => self.bandwidth.get_or_init(|| {
-                let config = self.config();
-                let id = (self.id(), self.generation());
-                Arc::new(Bandwidth::new(id, config.bandwidth, config.cpus))
-            }),
-        };
         let mut kicks = Vec::new();
-        if bandwidth.configure(limit, now, &changes.timers, &mut kicks) {
-            changes.record(self.id());
-        }
+        self.set_checked_limit(limit, now, changes, &mut kicks);
         drop(guard);
         kicks.into_iter().for_each(kick);
         Ok(())
+    }
+
+    /// Puts a limit in force that [`crate::GroupTree::check_limits`] found good; CPUs to kick are appended. Nothing happens to a group
+    /// that was removed meanwhile.
+    fn set_checked_limit(
+        &self,
+        limit: Option<Limit>,
+        now: Nanos,
+        changes: &crate::tree::Changes,
+        kicks: &mut Vec<CpuId>,
+    ) {
+        if self.is_removed() {
+            return;
+        }
+        let bandwidth = match (self.bandwidth.get(), limit) {
+            (None, None) => return,
+            (Some(bandwidth), _) => bandwidth,
+            (None, Some(_)) => self.bandwidth_made(),
+        };
+        if bandwidth.configure(limit, now, &changes.timers, kicks) {
+            changes.record(self.id());
+        }
+    }
+
+    fn bandwidth_made(&self) -> &Arc<Bandwidth> {
+        self.bandwidth.get_or_init(|| {
+            let config = self.config();
+            let id = (self.id(), self.generation());
+            Arc::new(Bandwidth::new(id, config.bandwidth, config.cpus))
+        })
     }
 
     /// Reads a limit from text ([`Limit::parse_onto`], keeping period and burst of the last limit) and sets it.

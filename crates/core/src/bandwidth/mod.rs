@@ -133,6 +133,7 @@ mod stats;
 mod sync;
 mod timer;
 
+pub use configure::LimitChanges;
 pub use limit::{Limit, LimitError};
 pub use rules::{BandwidthRules, RatioRule};
 pub use stats::{BandwidthStats, THROTTLE_BUCKETS};

@@ -27,12 +27,12 @@ pub struct Share(pub f64);
 /// - a whole [`Limit`] with its burst, or `Option<Limit>` with `None` for no limit.
 ///
 /// All but the last keep the burst that the group has, as `cpu.max` and `cpu.max.burst` are two files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Max {
     form: Form,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Form {
     Text(String),
     Cpus(f64),
@@ -126,7 +126,7 @@ fn cpus_onto(cpus: f64, base: Limit) -> Result<Limit, LimitError> {
 }
 
 /// What a user asks for: any part may be left as it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LimitChange {
     pub(crate) max: Option<Max>,
     pub(crate) burst: Option<Duration>,
@@ -135,11 +135,30 @@ pub(crate) struct LimitChange {
 }
 
 impl LimitChange {
-    fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         self.max.is_none() && self.burst.is_none() && self.soft.is_none() && self.smooth.is_none()
     }
 
-    fn onto(&self, path: &str, base: Option<Limit>, vcpus: usize) -> Result<Option<Limit>, Error> {
+    /// What this asks for, and what `defaults` ask for where it asks for nothing.
+    pub(crate) fn or(&self, defaults: &Self) -> Self {
+        Self {
+            max: self.max.clone().or_else(|| defaults.max.clone()),
+            burst: self.burst.or(defaults.burst),
+            soft: self.soft.or(defaults.soft),
+            smooth: self.smooth.or(defaults.smooth),
+        }
+    }
+
+    /// The limit that comes of this on top of `base`, for the group `path` in a scheduler of so many virtual CPUs. Ranges are not checked.
+    ///
+    /// # Errors
+    /// A text that is no limit; burst, soft or smooth without a limit.
+    pub(crate) fn onto(
+        &self,
+        path: &str,
+        base: Option<Limit>,
+        vcpus: usize,
+    ) -> Result<Option<Limit>, Error> {
         let limit = match &self.max {
             Some(max) => max.onto(base, vcpus)?,
             None => base,
@@ -188,30 +207,47 @@ impl LimitChange {
             return Ok(());
         }
         let mut kicked = 0_u64;
-        {
+        let applied = {
             let _shape = shared.lock_shape();
-            let before = group.core.limit();
-            let limit = self.onto(group.core.path(), before, shared.regular)?;
-            // Before the limit can be seen (see `gates`).
-            let hold = match (before, limit) {
-                (None, Some(_)) => {
-                    Some(gates::bandwidth_hold().map_err(|error| Error::Gate(error.to_string()))?)
-                }
-                _ => None,
-            };
-            group.core.set_limit(limit, shared.now(), &mut |cpu| {
-                kicked |= 1 << cpu.index();
-            })?;
-            if hold.is_some() {
-                group.keep_gate(hold);
-            }
-            group.settle_limited_below(shared);
-            if limit.is_none() {
-                // After nothing is limited any more.
-                group.keep_gate(None);
-            }
-        }
+            self.apply_under_shape(shared, group, &mut kicked)
+        };
         shared.kick(kicked);
+        applied
+    }
+
+    /// [`LimitChange::apply`] for who holds `Shared::shape` and kicks the virtual CPUs that are added to `kicked` once it is free.
+    ///
+    /// # Errors
+    /// The limit in force stays.
+    pub(crate) fn apply_under_shape(
+        &self,
+        shared: &Shared,
+        group: &Arc<GroupShared>,
+        kicked: &mut u64,
+    ) -> Result<(), Error> {
+        if self.is_nothing() {
+            return Ok(());
+        }
+        let before = group.core.limit();
+        let limit = self.onto(group.core.path(), before, shared.regular)?;
+        // Before the limit can be seen (see `gates`).
+        let hold = match (before, limit) {
+            (None, Some(_)) => {
+                Some(gates::bandwidth_hold().map_err(|error| Error::Gate(error.to_string()))?)
+            }
+            _ => None,
+        };
+        group.core.set_limit(limit, shared.now(), &mut |cpu| {
+            *kicked |= 1 << cpu.index();
+        })?;
+        if hold.is_some() {
+            group.keep_gate(hold);
+        }
+        group.settle_limited_below(shared);
+        if limit.is_none() {
+            // After nothing is limited any more.
+            group.keep_gate(None);
+        }
         Ok(())
     }
 }

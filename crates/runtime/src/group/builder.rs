@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient_core::Weight;
+use quotient_core::{GroupTree, Weight};
 
 use super::Group;
-use super::shared::lookup;
-use crate::bandwidth::{LimitChange, Max};
+use super::shared::{GroupShared, lookup};
+use crate::bandwidth::Max;
+use crate::config::GroupConfig;
 use crate::error::Error;
 use crate::scheduler::Handles;
 use crate::shared::{OPEN, Shared};
@@ -19,11 +20,7 @@ pub struct GroupBuilder {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handles: Arc<Handles>,
     pub(crate) path: String,
-    weight: Option<u32>,
-    idle: Option<bool>,
-    tasks_max: Option<u64>,
-    queue_wait_max: Option<Duration>,
-    limit: LimitChange,
+    config: GroupConfig,
 }
 
 impl GroupBuilder {
@@ -32,23 +29,19 @@ impl GroupBuilder {
             shared,
             handles,
             path: path.to_owned(),
-            weight: None,
-            idle: None,
-            tasks_max: None,
-            queue_wait_max: None,
-            limit: LimitChange::default(),
+            config: GroupConfig::new(),
         }
     }
 
     /// Relative share among siblings, 1 to 10000; 100 when never set. Checked by [`GroupBuilder::create`].
     pub fn weight(mut self, weight: u32) -> Self {
-        self.weight = Some(weight);
+        self.config = self.config.weight(weight);
         self
     }
 
     /// An idle group runs only with a sliver of the share of any other (cgroup `cpu.idle`).
     pub fn idle(mut self, idle: bool) -> Self {
-        self.idle = Some(idle);
+        self.config = self.config.idle(idle);
         self
     }
 
@@ -56,7 +49,7 @@ impl GroupBuilder {
     /// [`crate::SpawnError::TooManyTasks`]. `usize::MAX` lifts the bound; none when never set. Tasks that are there already, or are
     /// moved here, stay. A spawn costs one more step of a shared word then.
     pub fn tasks_max(mut self, tasks: usize) -> Self {
-        self.tasks_max = Some(u64::try_from(tasks).unwrap_or(u64::MAX));
+        self.config = self.config.tasks_max(tasks);
         self
     }
 
@@ -71,37 +64,38 @@ impl GroupBuilder {
     ///   `Retry-After`): to a tick of the scheduler, one to four ms. So a tenant that gets less than it is asked for answers what
     ///   it can in time, instead of everything too late.
     pub fn queue_wait_max(mut self, wait: Duration) -> Self {
-        self.queue_wait_max = Some(wait);
+        self.config = self.config.queue_wait_max(wait);
         self
     }
 
     /// How much CPU time the group may use in each period, descendants included: `"50ms/100ms"`, `Cpus(0.5)`, `"max"` and the other
     /// forms of [`Max`]. No limit when never set. Checked by [`GroupBuilder::create`].
     pub fn max(mut self, max: impl Into<Max>) -> Self {
-        self.limit.max = Some(max.into());
+        self.config = self.config.max(max);
         self
     }
 
     /// How much unused quota may be carried over to later periods (cgroup `cpu.max.burst`); needs a limit.
     pub fn burst(mut self, burst: Duration) -> Self {
-        self.limit.burst = Some(burst);
+        self.config = self.config.burst(burst);
         self
     }
 
     /// A soft limit may be exceeded on virtual CPUs that have nothing else to run; what it uses so is booked as overage. Needs a
     /// limit.
     pub fn soft(mut self, soft: bool) -> Self {
-        self.limit.soft = Some(soft);
+        self.config = self.config.soft(soft);
         self
     }
 
     /// Refills the quota in small parts spread over the period rather than all at its start. Needs a limit.
     pub fn smooth(mut self, smooth: bool) -> Self {
-        self.limit.smooth = Some(smooth);
+        self.config = self.config.smooth(smooth);
         self
     }
 
-    /// Gets the group of that path, or makes it and the ancestors it lacks; then applies the settings given.
+    /// Gets the group of that path, or makes it and the ancestors it lacks; then applies the settings given. Groups that are made get
+    /// what the scheduler's config says of them, too: see [`crate::Scheduler::apply`].
     ///
     /// # Errors
     /// A malformed path, a weight or a limit out of range (nothing is created or changed then), a group that is being removed, a
@@ -118,38 +112,24 @@ impl GroupBuilder {
 
     /// The group, with the settings unless it existed and is to `keep` its own; whether it was made.
     fn create_unless(self, keep: bool) -> Result<(Group, bool), Error> {
-        let weight = self.weight.map(Weight::new).transpose()?;
+        self.config.weight.map(Weight::new).transpose()?;
         if self.shared.phase() != OPEN {
             return Err(Error::ShutDown);
         }
-        self.limit.check(&self.shared, &self.path)?;
-        let (group, made) = {
+        self.config.limit.check(&self.shared, &self.path)?;
+        let mut kicked = 0;
+        let looked_up = {
             let _shape = self.shared.lock_shape();
-            let made = self.shared.tree.find(&self.path).is_err();
-            let core = self.shared.tree.group(&self.path)?;
-            (lookup(&self.shared, &core), made)
+            self.look_up(keep, &mut kicked)
         };
+        self.shared.kick(kicked);
+        let (group, made) = looked_up?;
         if group.is_removed() {
             // It may have been made just now, below a group that was removed before.
             if group.population.count() == 0 {
                 group.queue_removal(&self.shared);
             }
             return Err(Error::Removed { path: self.path });
-        }
-        if made || !keep {
-            self.limit.apply(&self.shared, &group)?;
-            if let Some(weight) = weight {
-                group.core.set_weight(weight);
-            }
-            if let Some(idle) = self.idle {
-                group.core.set_idle(idle);
-            }
-            if let Some(max) = self.tasks_max {
-                group.population.set_max(max);
-            }
-            if let Some(wait) = self.queue_wait_max {
-                group.set_queue_wait_max(&self.shared, wait);
-            }
         }
         let group = Group {
             inner: group,
@@ -158,4 +138,67 @@ impl GroupBuilder {
         };
         Ok((group, made))
     }
+
+    /// The group with its settings, and whether it was made. Called under `Shared::shape`, so that a group is never seen without the
+    /// settings that the scheduler's config has for it.
+    ///
+    /// # Errors
+    /// A malformed path, a tree that is too deep, settings that do not go together with those of the config: nothing was made.
+    fn look_up(&self, keep: bool, kicked: &mut u64) -> Result<(Arc<GroupShared>, bool), Error> {
+        let shared = &self.shared;
+        GroupTree::check_path(&self.path)?;
+        if let Ok(core) = shared.tree.find(&self.path) {
+            let group = lookup(shared, &core);
+            if !keep && !group.is_removed() {
+                set(shared, &group, &self.config, kicked)?;
+            }
+            return Ok((group, false));
+        }
+        let config = shared.config();
+        let ends = self.path.match_indices('/').map(|(end, _)| end);
+        let mut missing = Vec::new();
+        for end in ends.chain([self.path.len()]) {
+            let path = &self.path[..end];
+            if shared.tree.find(path).is_err() {
+                let none = GroupConfig::new();
+                let is_last = end == self.path.len();
+                let asked = if is_last { &self.config } else { &none };
+                let settings = config.for_new(path, asked);
+                settings.limit.check(shared, path)?;
+                missing.push((path, settings));
+            }
+        }
+        let group = lookup(shared, &shared.tree.group(&self.path)?);
+        if !group.is_removed() {
+            for (path, settings) in missing {
+                let made = lookup(shared, &shared.tree.find(path)?);
+                set(shared, &made, &settings, kicked)?;
+            }
+        }
+        Ok((group, true))
+    }
+}
+
+/// Applies settings to a group, under `Shared::shape`.
+fn set(
+    shared: &Shared,
+    group: &Arc<GroupShared>,
+    config: &GroupConfig,
+    kicked: &mut u64,
+) -> Result<(), Error> {
+    let weight = config.weight.map(Weight::new).transpose()?;
+    config.limit.apply_under_shape(shared, group, kicked)?;
+    if let Some(weight) = weight {
+        group.core.set_weight(weight);
+    }
+    if let Some(idle) = config.idle {
+        group.core.set_idle(idle);
+    }
+    if let Some(max) = config.tasks_max {
+        group.population.set_max(max);
+    }
+    if let Some(wait) = config.queue_wait_max {
+        group.settle_queue_wait_max(shared, wait);
+    }
+    Ok(())
 }

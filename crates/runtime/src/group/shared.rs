@@ -181,10 +181,9 @@ impl GroupShared {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Bounds the wait for first polls, here and for everything below; `Duration::MAX` lifts the bound.
-    pub(super) fn set_queue_wait_max(self: &Arc<Self>, shared: &Shared, wait: Duration) {
+    /// Bounds the wait for first polls, here and for everything below; `Duration::MAX` lifts the bound. Called under `Shared::shape`.
+    pub(crate) fn settle_queue_wait_max(self: &Arc<Self>, shared: &Shared, wait: Duration) {
         let wait = u64::try_from(wait.as_nanos()).ok();
-        let _shape = shared.lock_shape();
         self.queue_wait.set_max(wait.map(Nanos));
         let mut groups = vec![self.clone()];
         while let Some(group) = groups.pop() {
