@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 use crate::advise::{self, AdviseArguments};
 use crate::bench::{self, BenchArguments};
 use crate::check::{self, CheckArguments};
+use crate::config::{self, ConfigArguments};
 use crate::convert::{self, ConvertArguments};
 use crate::demo;
 use crate::demo::mode::Mode;
@@ -40,6 +41,8 @@ enum Command {
     Sim(SimArguments),
     /// What a CPU limit would do to a recorded trace or a scenario, and the smallest harmless one
     Advise(AdviseArguments),
+    /// Files of settings: groups, weights and limits in TOML
+    Config(ConfigArguments),
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
@@ -140,6 +143,7 @@ pub fn run() -> Result<(), Failure> {
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Advise(arguments) => advise::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
     }

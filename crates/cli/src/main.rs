@@ -1,6 +1,6 @@
 //! The binary `quotient`: see `quotient --help`.
 //!
-//! Rooms: `advise` and `sim` (under virtual time), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
+//! Rooms: `advise` and `sim` (under virtual time), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `config` (files of settings), `cli` (arguments), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `report` (what a
 //! person sees of it: progress, table, picture).
 
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@ mod advise;
 mod bench;
 mod check;
 mod cli;
+mod config;
 mod convert;
 mod demo;
 mod diff;

@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Which of our packages a package may depend on. Nothing points back: policy below, hosts and tools above.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: &[(&str, &[&str])] = &[
     ("quotient-key", &[]),
     ("quotient-keys", &["quotient-key"]),
     ("quotient-traced", &["quotient-keys"]),
@@ -26,10 +26,12 @@ const ARROWS: [(&str, &[&str]); 13] = [
         ],
     ),
     ("quotient-fleet", &["quotient"]),
+    ("quotient-config", &["quotient"]),
     (
         "quotient-cli",
         &[
             "quotient-fleet",
+            "quotient-config",
             "quotient-keys",
             "quotient-core",
             "quotient-trace",
