@@ -172,16 +172,16 @@ pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut failed = Vec::new();
-    let mut ran = 0;
-    for hazard in HAZARDS
+    let rows = HAZARDS
         .iter()
-        .filter(|row| row.fault.contains(&options.only))
-    {
-        ran += 1;
+        .filter(|row| row.fault.contains(&options.only));
+    // All first, so that what runs is of one state of the sources.
+    let programs: Vec<_> = rows.map(|row| (row, build(root, row.file))).collect();
+    let ran = programs.len();
+    let mut failed = Vec::new();
+    for (hazard, program) in programs {
         let began = Instant::now();
-        let result =
-            build(root, hazard.file).and_then(|program| repeat(&program, hazard, &options));
+        let result = program.and_then(|program| repeat(&program, hazard, &options));
         let seconds = began.elapsed().as_secs_f64();
         match result {
             Ok(summary) => println!("ok      {:<16} {seconds:>6.1} s  {summary}", hazard.fault),
