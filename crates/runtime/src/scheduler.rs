@@ -233,13 +233,16 @@ impl Scheduler {
     /// # Errors
     /// [`Error::Group`] if the path is malformed or unknown.
     pub fn find(&self, path: &str) -> Result<Group, Error> {
+        // Nobody removes the group between the two steps: it would be listed anew, for ever, in place of the next of its number.
+        let _shape = self.shared.lock_shape();
         let core = self.shared.tree.find(path)?;
-        Ok(self.wrap(&core))
+        let inner = crate::group::lookup(&self.shared, &core);
+        Ok(self.wrap(inner))
     }
 
     /// The root group: tasks in it compete with the top-level groups.
     pub fn root(&self) -> Group {
-        self.wrap(&self.shared.tree.root())
+        self.wrap(self.shared.root.clone())
     }
 
     /// Brings the groups from the config that was applied last to this one, as one change: all of it or, if any part is refused, nothing.
@@ -266,13 +269,7 @@ impl Scheduler {
     /// Every group there is, the root first. O(groups).
     pub fn groups(&self) -> Vec<Group> {
         let all = self.shared.all_groups();
-        all.into_iter()
-            .map(|inner| Group {
-                inner,
-                shared: self.shared.clone(),
-                _handles: self.handles.clone(),
-            })
-            .collect()
+        all.into_iter().map(|inner| self.wrap(inner)).collect()
     }
 
     /// Workers of the tokio runtime beyond the virtual CPUs, on which no task of this scheduler runs. Not 0 if
@@ -402,10 +399,9 @@ impl Scheduler {
         &self.shared
     }
 
-    fn wrap(&self, core: &Arc<quotient_core::Group>) -> Group {
-        let _shape = self.shared.lock_shape();
+    fn wrap(&self, inner: Arc<crate::group::GroupShared>) -> Group {
         Group {
-            inner: crate::group::lookup(&self.shared, core),
+            inner,
             shared: self.shared.clone(),
             _handles: self.handles.clone(),
         }

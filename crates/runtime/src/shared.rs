@@ -544,6 +544,14 @@ impl Shared {
         self.has_dying.load(Ordering::SeqCst)
     }
 
+    /// Whether removed groups wait for their end.
+    pub(crate) fn has_leaving(&self) -> bool {
+        let leaving = self.leaving.lock();
+        !leaving
+            .unwrap_or_else(|poison| poison.into_inner())
+            .is_empty()
+    }
+
     /// L3 of `group::shared`, by the tick thread. O(groups with such tasks x virtual CPUs).
     pub(crate) fn let_go_of_the_dead(&self) {
         if !self.has_dying() {

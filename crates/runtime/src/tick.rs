@@ -164,7 +164,7 @@ fn park(shared: &Shared) {
     {
         return;
     }
-    if awake(shared) || shared.has_dying() {
+    if has_to_look(shared) {
         control.run();
     }
     while control.state.load(Ordering::SeqCst) == PARKED {
@@ -178,6 +178,12 @@ fn park(shared: &Shared) {
             control.run();
         }
     }
+}
+
+/// Whether there is anything to look at, asked after the thread has said that it parks: who brings such a thing does so first, and then
+/// looks whether the thread is parked ([`TickControl::run`]).
+fn has_to_look(shared: &Shared) -> bool {
+    awake(shared) || shared.has_dying() || shared.has_leaving()
 }
 
 fn awake(shared: &Shared) -> bool {
@@ -217,5 +223,37 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     Seen {
         awake: removing || awake(shared),
         waiting: waiting || removing,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Leftover, Scheduler};
+
+    /// A group that is queued for removal after the thread has looked and before it has said that it parks: nobody wakes it.
+    #[test]
+    fn a_removal_is_forgotten_by_a_thread_that_parks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.unwrap();
+        let scheduler = runtime.block_on(async { Scheduler::builder().vcpus(1).build().unwrap() });
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let shared = group.shared.clone();
+        // The virtual CPU goes to sleep, then the thread parks.
+        while shared.tick.state.load(Ordering::SeqCst) != PARKED {
+            runtime.block_on(tokio::task::yield_now());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!has_to_look(&shared));
+        shared.leaving.lock().unwrap().push(group.inner.clone());
+        assert!(has_to_look(&shared), "parked beside a removal");
+        // Whoever removes finishes what he finds.
+        group.remove(Leftover::Kill).unwrap();
+        assert!(!has_to_look(&shared));
+        // A spawn that is refused leaves the removed group once more, and keeps nobody busy with that.
+        assert!(group.try_spawn(async {}).is_err());
+        crate::group::finish_removals(&shared);
+        assert!(!shared.has_leaving(), "removed for ever");
+        runtime.block_on(scheduler.shutdown());
     }
 }

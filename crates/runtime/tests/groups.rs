@@ -4,10 +4,10 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountDrop, eventually, on_every_host, scheduler};
+use common::{CountDrop, eventually, guarded, on_every_host, runtime, scheduler};
 use quotient::{BuildError, Error, Group, Leftover, MAX_VCPUS, Scheduler, SpawnError};
 
 /// A task that counts its polls.
@@ -246,4 +246,31 @@ fn a_long_poll_is_reported_with_the_place_of_its_spawn() {
         );
         scheduler.shutdown().await;
     });
+}
+
+/// Whoever looks for a group at the moment at which it goes made the removed one anew, in place of the next group of its number: that
+/// name was dead from then on.
+#[test]
+fn a_name_is_dead_after_a_look_at_the_moment_of_its_removal() {
+    for _ in 0..common::repetitions() {
+        runtime(2).block_on(guarded(async {
+            let (scheduler, _) = scheduler(2);
+            let stop = Arc::new(AtomicBool::new(false));
+            let looking = {
+                let (scheduler, stop) = (scheduler.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        drop(scheduler.find("comes/and/goes"));
+                    }
+                })
+            };
+            for _ in 0..2_000 {
+                let group = scheduler.group("comes/and/goes").unwrap().create().unwrap();
+                group.remove(Leftover::Kill).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+            looking.join().unwrap();
+            scheduler.shutdown().await;
+        }));
+    }
 }

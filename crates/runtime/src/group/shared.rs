@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Nanos};
+use quotient_core::{Enqueue, GroupError, Nanos};
 use quotient_keys::EnableGuard;
 
 use crate::in_group::Allowance;
@@ -414,10 +414,13 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
             // A spawn that is being refused is counted for a moment: its end will queue the group again.
             return false;
         }
-        let id = group.core.id();
-        if shared.tree.remove(&group.core).is_err() {
-            return true;
+        match shared.tree.remove(&group.core) {
+            Ok(()) => {}
+            // It was given up before: a spawn that was refused since then has left it once more.
+            Err(GroupError::Removed { .. }) => return false,
+            Err(_) => return true,
         }
+        let id = group.core.id();
         shared
             .groups
             .write()
@@ -428,7 +431,8 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
     !leaving.is_empty()
 }
 
-/// The runtime's part of a core group, made for it and its ancestors on first use. Called under `Shared::shape`.
+/// The runtime's part of a core group, made for it and its ancestors on first use; of one that was removed, a part that nobody else
+/// knows and that takes no task. Called under `Shared::shape`.
 pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<GroupShared> {
     let Some(parent) = core.parent() else {
         return shared.root.clone();
@@ -438,6 +442,7 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
         .read()
         .unwrap_or_else(|poison| poison.into_inner())
         .get(&core.id())
+        .filter(|known| Arc::ptr_eq(&known.core, core))
         .cloned();
     if let Some(known) = known {
         return known;
@@ -448,6 +453,11 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
         Some(&parent),
         shared.vcpus.len(),
     ));
+    if core.is_removed() {
+        // Its number may be another's by now.
+        group.population.close();
+        return group;
+    }
     shared
         .groups
         .write()
