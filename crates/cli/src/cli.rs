@@ -15,6 +15,8 @@ use crate::demo;
 use crate::demo::mode::Mode;
 use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
+#[cfg(target_os = "linux")]
+use crate::record::{self, RecordArguments};
 use crate::sim::{self, SimArguments};
 
 /// Groups with weights and CPU limits for the tasks of a tokio program: demo, benchmarks, traces, simulator.
@@ -31,6 +33,9 @@ enum Command {
     Demo(DemoArguments),
     /// What Quotient costs and what its shares are worth, against plain tokio in the same run
     Bench(BenchArguments),
+    /// A trace of this machine by its own kernel (root), for `advise`, `check`, `diff` and `convert`
+    #[cfg(target_os = "linux")]
+    Record(RecordArguments),
     /// A recorded trace in another format: ftrace text, Perfetto, JSON lines, or a page with pictures
     Convert(ConvertArguments),
     /// The scheduler's invariants on a recorded trace, a real kernel's included; exit code 1 if one is broken
@@ -138,6 +143,8 @@ pub fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Record(arguments) => record::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),

@@ -14,6 +14,19 @@ use serde::{Deserialize, Serialize};
 /// Of the native log. Grows when a reader of the old one would misunderstand the new one.
 pub(crate) const VERSION: u32 = 1;
 
+/// Longest name in a line of text. Unit: characters. The kernel's bound for `comm`.
+const COMM_LETTERS: usize = 15;
+
+/// What a line of text calls a task of this name: shortened, and without what could be taken for a part of the line.
+pub(crate) fn in_a_line(name: &str) -> String {
+    let mask = |letter: char| match letter {
+        '[' | '=' => '_',
+        letter if letter.is_control() => '_',
+        letter => letter,
+    };
+    name.chars().take(COMM_LETTERS).map(mask).collect()
+}
+
 /// All that a line can hold. Exactly one of the parts is there (time, CPU and event are one).
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,8 +52,10 @@ pub(crate) struct Record {
 pub(crate) struct TaskRecord {
     pub id: TaskId,
     pub name: String,
-    #[serde(default)]
-    pub group: GroupId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<TaskId>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +103,7 @@ impl Record {
                     id,
                     name: info.name,
                     group: info.group,
+                    process: info.process,
                 });
             }
             Definition::Group { id, info } => {
@@ -128,12 +144,22 @@ impl Record {
                 time: None,
                 cpu: None,
                 event: None,
-                task: Some(TaskRecord { id, name, group }),
+                task:
+                    Some(TaskRecord {
+                        id,
+                        name,
+                        group,
+                        process,
+                    }),
                 group: None,
                 name: None,
             } => Meaning::Definition(Definition::Task {
                 id,
-                info: TaskInfo { name, group },
+                info: TaskInfo {
+                    name,
+                    group,
+                    process,
+                },
             }),
             Record {
                 quotient_trace: None,

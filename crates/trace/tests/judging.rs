@@ -62,7 +62,8 @@ fn definitions() -> Vec<Definition> {
         id,
         info: TaskInfo {
             name: "worker".to_owned(),
-            group: GROUP,
+            group: Some(GROUP),
+            process: None,
         },
     };
     let info = GroupInfo {

@@ -166,7 +166,8 @@ fn trace() -> impl Strategy<Value = Vec<Item>> {
             };
             let task_info = TaskInfo {
                 name: text.clone(),
-                group: GroupId(id),
+                group: Some(GroupId(id)),
+                process: Some(TaskId(id / 2)),
             };
             all.extend([
                 Item::Definition(Definition::Group {

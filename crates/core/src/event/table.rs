@@ -56,9 +56,13 @@ pub struct NameId(pub u32);
 pub struct TaskInfo {
     /// A kernel's `comm`, or the place where the task was spawned.
     pub name: String,
-    /// Its group when it is defined; [`Kind::Attach`](super::Kind::Attach) changes it.
+    /// Its group when it is defined; [`Kind::Attach`](super::Kind::Attach) changes it. `None`: as it was, at first its
+    /// parent's.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub group: GroupId,
+    pub group: Option<GroupId>,
+    /// The process that it is a thread of, where a trace says so. `None`: as it was.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub process: Option<TaskId>,
 }
 
 /// What a group is called, and whose child it is.
@@ -113,11 +117,14 @@ impl Table {
         Table::default()
     }
 
-    /// Takes a definition; a second one of the same number replaces the first.
+    /// Takes a definition; a second one of the same number replaces the first, but for what it does not say.
     pub fn define(&mut self, definition: &Definition) {
         match definition {
             Definition::Task { id, info } => {
-                self.tasks.insert(*id, info.clone());
+                let known = self.tasks.entry(*id).or_default();
+                known.name.clone_from(&info.name);
+                known.group = info.group.or(known.group);
+                known.process = info.process.or(known.process);
             }
             Definition::Group { id, info } => {
                 self.groups.insert(*id, info.clone());
@@ -130,7 +137,22 @@ impl Table {
 
     /// Notes that a task belongs to another group from now on.
     pub fn attach(&mut self, task: TaskId, group: GroupId) {
-        self.tasks.entry(task).or_default().group = group;
+        self.tasks.entry(task).or_default().group = Some(group);
+    }
+
+    /// Notes that a task was made by another: it is in its parent's group unless the trace said otherwise before.
+    pub fn inherit(&mut self, task: TaskId, parent: TaskId) {
+        let group = self.tasks.get(&parent).and_then(|info| info.group);
+        let known = self.tasks.entry(task).or_default();
+        known.group = known.group.or(group);
+    }
+
+    /// Notes that a task is over: its number may come back as somebody else, its name is still asked for.
+    pub fn over(&mut self, task: TaskId) {
+        if let Some(info) = self.tasks.get_mut(&task) {
+            info.group = None;
+            info.process = None;
+        }
     }
 
     /// Forgets a task, so that a long trace with many short tasks stays small.
@@ -152,7 +174,8 @@ impl Table {
     pub fn group_of(&self, task: TaskId) -> GroupId {
         self.tasks
             .get(&task)
-            .map_or(GroupId::ROOT, |info| info.group)
+            .and_then(|info| info.group)
+            .unwrap_or(GroupId::ROOT)
     }
 
     /// The path of a group; empty for the root and for groups that were never defined.

@@ -419,7 +419,11 @@ impl Recording {
             }
             for (id, location, group) in named {
                 let name = format!("{}:{}", location.file(), location.line());
-                let info = TaskInfo { name, group };
+                let info = TaskInfo {
+                    name,
+                    group: Some(group),
+                    process: None,
+                };
                 sink.define(&Definition::Task { id, info });
             }
             if lost > 0

@@ -145,7 +145,8 @@ impl<S: Sink> Simulation<S> {
                 id: shown(number),
                 info: TaskInfo {
                     name,
-                    group: GroupId(self.groups[task.group as usize].id()),
+                    group: Some(GroupId(self.groups[task.group as usize].id())),
+                    process: None,
                 },
             });
         }

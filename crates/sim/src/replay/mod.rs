@@ -83,6 +83,8 @@ struct Burst {
 #[derive(Clone, Debug, Default)]
 struct Demand {
     id: TaskId,
+    /// The process that it is a thread of, where the trace says so.
+    process: Option<TaskId>,
     name: String,
     bursts: Vec<Burst>,
     /// What was added to the last burst, which a limit cut off.

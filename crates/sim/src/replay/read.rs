@@ -37,6 +37,8 @@ impl Collector {
             },
             ..Open::default()
         });
+        let known = replay.table().task(task).and_then(|info| info.process);
+        open.demand.process = open.demand.process.or(known);
         (open, index)
     }
 

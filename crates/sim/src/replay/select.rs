@@ -2,6 +2,7 @@
 
 use super::{Demand, Recording};
 use quotient_core::Nanos;
+use quotient_trace::TaskId;
 
 /// Names a part of a recording. A burst is selected when every list that is not empty has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub struct Selection {
     pub groups: Vec<String>,
     /// Names of tasks: a kernel's `comm`.
     pub names: Vec<String>,
-    /// Numbers of tasks as the trace has them: a kernel's thread numbers.
+    /// Numbers of tasks as the trace has them: a kernel's thread numbers, and of processes where the trace has those.
     pub ids: Vec<u32>,
 }
 
@@ -23,7 +24,12 @@ impl Selection {
 
     fn has_task(&self, demand: &Demand) -> bool {
         (self.names.is_empty() || self.names.contains(&demand.name))
-            && (self.ids.is_empty() || self.ids.contains(&demand.id.0))
+            && (self.ids.is_empty() || self.has_number(demand))
+    }
+
+    fn has_number(&self, demand: &Demand) -> bool {
+        let is_meant = |task: TaskId| self.ids.contains(&task.0);
+        is_meant(demand.id) || demand.process.is_some_and(is_meant)
     }
 
     fn has_group(&self, path: &str) -> bool {
@@ -63,6 +69,7 @@ impl Recording {
                         bursts,
                         restored,
                         id: demand.id,
+                        process: demand.process,
                         name: demand.name.clone(),
                     });
                 }

@@ -20,6 +20,8 @@ const FLAG_WORDS_MAX: usize = 2;
 pub(crate) struct Header<'a> {
     pub comm: &'a str,
     pub task: TaskId,
+    /// ftrace's option `record-tgid`: the process of `task`, where it knows it.
+    pub process: Option<TaskId>,
     pub cpu: CpuId,
     pub time: Nanos,
     /// Without the group that perf puts before it.
@@ -65,12 +67,13 @@ fn parse_around(text: &str, open: usize) -> Result<Header<'_>, Fault> {
         .find(']')
         .ok_or_else(|| Fault::new(text.len(), "the closing bracket of the CPU"))?;
     let cpu = number(text, &inside[..close], "the number of a CPU")?;
-    let (comm, task) = parse_task(text, &text[..open])?;
+    let (comm, task, process) = parse_task(text, &text[..open])?;
     let (time, rest) = parse_time(text, &inside[close + 1..])?;
     let (event, arguments) = parse_event(text, rest)?;
     Ok(Header {
         comm,
         task,
+        process,
         cpu: CpuId(cpu),
         time,
         event,
@@ -78,8 +81,9 @@ fn parse_around(text: &str, open: usize) -> Result<Header<'_>, Fault> {
     })
 }
 
-fn parse_task<'a>(text: &str, left: &'a str) -> Result<(&'a str, TaskId), Fault> {
+fn parse_task<'a>(text: &str, left: &'a str) -> Result<(&'a str, TaskId, Option<TaskId>), Fault> {
     let mut left = left.trim_end();
+    let mut process = None;
     if let Some(inner) = left.strip_suffix(')')
         && let Some((before, group)) = inner.rsplit_once('(')
         && group
@@ -87,6 +91,7 @@ fn parse_task<'a>(text: &str, left: &'a str) -> Result<(&'a str, TaskId), Fault>
             .all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b' '))
     {
         left = before.trim_end();
+        process = group.trim().parse().ok().map(TaskId);
     }
     let digits = trailing_digits(left);
     let task = number(text, digits, "the number of a task")?;
@@ -105,7 +110,7 @@ fn parse_task<'a>(text: &str, left: &'a str) -> Result<(&'a str, TaskId), Fault>
             ));
         }
     };
-    Ok((comm.trim(), TaskId(task)))
+    Ok((comm.trim(), TaskId(task), process))
 }
 
 fn trailing_digits(text: &str) -> &str {

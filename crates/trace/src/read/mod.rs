@@ -23,7 +23,7 @@ use lines::Lines;
 use reorder::Reorder;
 pub(crate) use text::OWN_EVENT;
 
-use crate::record::{Meaning, Record, VERSION};
+use crate::record::{Meaning, Record, VERSION, in_a_line};
 
 /// How far an event may be out of place. Unit: events. Default 1,024: perf and ftrace merge their CPUs by time and
 /// miss by a few events; a trace that is further off was not merged.
@@ -114,10 +114,12 @@ enum State {
 }
 
 /// What a task is called. An explicit definition is worth more than what lines call it in passing, which may be
-/// shortened.
+/// shortened, until they call it something else.
 struct KnownName {
     text: String,
-    is_explicit: bool,
+    /// What lines call it.
+    shown: String,
+    process: Option<TaskId>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -211,27 +213,31 @@ impl<R: BufRead> Reader<R> {
         let is_cut = self.lines.is_cut();
         let text = self.lines.text();
         let place = |fault: Fault| fault.in_line(&text, number, is_cut);
-        let (event, definition, names) = match self.format {
+        let (event, definition, names, process) = match self.format {
             Format::Text => {
                 let line = text::parse(&text, self.newest).map_err(place)?;
-                (line.event, line.definition, line.names)
+                (line.event, line.definition, line.names, line.process)
             }
             Format::JsonLines => {
                 let (event, definition) = parse_json(&text).map_err(place)?;
-                (event, definition, [None; 3])
+                (event, definition, [None; 3], None)
             }
         };
         if self.names.len() > NAMES_MAX {
             self.names.clear();
         }
-        for (task, name) in names.into_iter().flatten() {
-            name_in_passing(&mut self.names, &mut self.definitions, task, name);
+        for (index, name) in names.into_iter().enumerate() {
+            let process = process.filter(|_| index == 0);
+            if let Some((task, name)) = name {
+                name_in_passing(&mut self.names, &mut self.definitions, task, name, process);
+            }
         }
         if let Some(definition) = definition {
             if let Definition::Task { id, info } = &definition {
                 let known = KnownName {
                     text: info.name.clone(),
-                    is_explicit: true,
+                    shown: in_a_line(&info.name),
+                    process: info.process,
                 };
                 self.names.insert(*id, known);
             }
@@ -278,23 +284,29 @@ fn name_in_passing(
     definitions: &mut VecDeque<Definition>,
     task: TaskId,
     name: &str,
+    process: Option<TaskId>,
 ) {
     if task.is_idle() || name.is_empty() || name == "<...>" {
         return;
     }
-    match names.get(&task) {
-        Some(known) if known.is_explicit || known.text == name => return,
-        _ => {}
+    let known = names.get(&task);
+    let process = process.or(known.and_then(|known| known.process));
+    // Whoever writes a line may pad the name.
+    let known = known.filter(|known| known.shown.trim() == name.trim());
+    if known.is_some_and(|known| known.process == process) {
+        return;
     }
     let known = KnownName {
-        text: name.to_owned(),
-        is_explicit: false,
+        text: known.map_or(name, |known| &known.text).to_owned(),
+        shown: name.to_owned(),
+        process,
+    };
+    let info = TaskInfo {
+        name: known.text.clone(),
+        group: None,
+        process,
     };
     names.insert(task, known);
-    let info = TaskInfo {
-        name: name.to_owned(),
-        ..TaskInfo::default()
-    };
     definitions.push_back(Definition::Task { id: task, info });
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Line<'a> {
     pub definition: Option<Definition>,
     /// What tasks are called in passing.
     pub names: [Option<Name<'a>>; 3],
+    /// The process of the first of them.
+    pub process: Option<TaskId>,
 }
 
 /// Reads one line; `last` is the time of the line before, for remarks without a time stamp.
@@ -68,6 +70,7 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
     };
     if header.event != OWN_EVENT && !header.comm.starts_with('<') {
         line.names[0] = Some((header.task, header.comm));
+        line.process = header.process;
     }
     line.event = kind.map(|kind| Event::new(header.time, header.cpu, kind));
     Ok(line)

@@ -126,7 +126,13 @@ impl Replay {
         match kind {
             Kind::Switch { prev, state, next } => self.switch(event, prev, state, next, observer),
             Kind::Waking { task, target, .. } => self.wake(time, task, target, true),
-            Kind::Wakeup { task, target, .. } | Kind::Spawn { task, target, .. } => {
+            Kind::Wakeup { task, target, .. } => self.wake(time, task, target, false),
+            Kind::Spawn {
+                task,
+                target,
+                parent,
+            } => {
+                self.table.inherit(task, parent);
                 self.wake(time, task, target, false);
             }
             Kind::Migrate { task, to, .. } => {
@@ -286,6 +292,7 @@ impl Replay {
         );
         if state.is_over() {
             self.tasks.remove(&task);
+            self.table.over(task);
             return;
         }
         let status = if state.is_runnable() {

@@ -11,15 +11,12 @@ use quotient_core::{CpuId, Nanos};
 
 use super::Output;
 use crate::read::{OWN_EVENT, seconds};
-use crate::record::Record;
+use crate::record::{Record, in_a_line};
 
 const HEADING: &str = "# tracer: nop\n#\n#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n#              | |         |   |||||     |         |\n";
 
 /// What the kernel prints for the priority of a task with nice 0; we know no other.
 const PRIORITY: u32 = 120;
-
-/// Longest name in a line. Unit: characters. The kernel's bound for `comm`.
-const COMM_LETTERS: usize = 15;
 
 /// Writes ftrace text.
 pub struct Ftrace<W> {
@@ -61,13 +58,7 @@ impl<W: Write> Ftrace<W> {
         if name.is_empty() {
             return "<...>".to_owned();
         }
-        // What could be taken for a part of the line is masked.
-        let mask = |letter: char| match letter {
-            '[' | '=' => '_',
-            letter if letter.is_control() => '_',
-            letter => letter,
-        };
-        name.chars().take(COMM_LETTERS).map(mask).collect()
+        in_a_line(name)
     }
 
     fn line(&mut self, task: TaskId, cpu: CpuId, time: Nanos, event: &str, arguments: &str) {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use quotient_core::event::{
-    Counter, Definition, Event, GroupId, Kind, Sink, Table, TaskId, TaskState,
+    Counter, Definition, Event, GroupId, Kind, Sink, Table, TaskId, TaskInfo, TaskState,
 };
 use quotient_core::{CpuId, Nanos};
 
@@ -259,11 +259,19 @@ impl<W: Write> Sink for Perfetto<W> {
                 Message::new().message(1, &process)
             }
             // A kernel's trace knows no groups: its threads stay on their own.
-            Definition::Task { id, info } if info.group != GroupId::ROOT => {
+            Definition::Task {
+                id,
+                info:
+                    TaskInfo {
+                        name,
+                        group: Some(group),
+                        ..
+                    },
+            } if *group != GroupId::ROOT => {
                 let thread = Message::new()
                     .number(1, thread(*id))
-                    .text(2, &info.name)
-                    .number(3, process(info.group));
+                    .text(2, name)
+                    .number(3, process(*group));
                 Message::new().message(2, &thread)
             }
             Definition::Task { .. } | Definition::Name { .. } => return,

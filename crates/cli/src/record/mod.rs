@@ -1,0 +1,197 @@
+//! `quotient record`: a trace of this machine by its own kernel, with what `advise` needs to choose from it.
+//!
+//! The file begins with every thread's process and cgroup as they were at first (a running service is never seen entering
+//! its own), then come the kernel's lines as they are. Everybody is recorded unless asked otherwise: who runs beside a
+//! service is a part of its load.
+
+mod members;
+mod pump;
+mod tracefs;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use clap::{Args, value_parser};
+use quotient_core::Nanos;
+use quotient_sim::scenario::time;
+use quotient_trace::{Ftrace, Sink};
+
+use crate::failure::Failure;
+use members::{Hierarchy, Members};
+use pump::{Pumped, pump};
+use tracefs::{Instance, Tracefs};
+
+/// What `quotient record` takes.
+#[derive(Debug, Clone, Args)]
+pub struct RecordArguments {
+    /// For how long (10ms..=1h); Ctrl-C ends it earlier and keeps what was recorded
+    #[arg(value_name = "TIME", default_value = "60s", value_parser = duration)]
+    duration: Duration,
+    /// A process or thread that the recording is about; may be repeated
+    #[arg(long, value_name = "NUMBER")]
+    pid: Vec<u32>,
+    /// The cgroup that the recording is about, with those below it
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+    /// Leave out everybody else: less to write, but then nothing is known of the load beside it
+    #[arg(long)]
+    only: bool,
+    /// Where the trace goes; `-` is standard output
+    #[arg(long, value_name = "FILE", default_value = "trace.txt")]
+    out: PathBuf,
+    /// Buffer of each CPU, in KiB (64..=1048576): events are lost when it overflows between two reads
+    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = value_parser!(u32).range(64..=1_048_576))]
+    buffer_kb: u32,
+    /// Where tracefs is [default: looked for; mounted for this recording if it is not]
+    #[arg(long, value_name = "FOLDER")]
+    tracefs: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let Nanos(nanos) = time(text)?;
+    if (10_000_000..=3_600_000_000_000).contains(&nanos) {
+        Ok(Duration::from_nanos(nanos))
+    } else {
+        Err("expected a time in 10ms..=1h".to_owned())
+    }
+}
+
+/// Ctrl-C was pressed.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Records.
+///
+/// # Errors
+/// `Usage` where this process may not, or for a subject that does not exist; whatever breaks on the way. tracefs is as it
+/// was in each case.
+pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
+    let hierarchy = Hierarchy::here();
+    let members = Members::now(&hierarchy);
+    let subjects = subjects(arguments, &hierarchy, &members)?;
+    let only: &[u32] = if arguments.only { &subjects } else { &[] };
+    let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
+    let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
+    ctrlc::set_handler(|| IS_OVER.store(true, SeqCst))
+        .map_err(Failure::during("cannot listen for Ctrl-C"))?;
+    let mut output = open(arguments)?;
+    output = head(output, members)?;
+    let begin = Instant::now();
+    let mut pipe = instance.pipe()?;
+    instance.run(true)?;
+    let is_over = || IS_OVER.load(SeqCst) || begin.elapsed() >= arguments.duration;
+    let pumped = pump(&mut pipe, &mut output, is_over, || instance.run(false))?;
+    let length = begin.elapsed();
+    drop((pipe, instance));
+    output.flush().map_err(writing)?;
+    eprint!("{}", summary(arguments, pumped, length));
+    Ok(())
+}
+
+/// The threads that the recording is about.
+fn subjects(
+    arguments: &RecordArguments,
+    hierarchy: &Hierarchy,
+    members: &Members,
+) -> Result<Vec<u32>, Failure> {
+    for pid in &arguments.pid {
+        if members.subjects(&[*pid], None).is_empty() {
+            return Err(Failure::Usage(format!(
+                "--pid {pid}: no such process or thread"
+            )));
+        }
+    }
+    let subjects = members.subjects(&arguments.pid, arguments.cgroup.as_deref());
+    if let Some(path) = &arguments.cgroup {
+        let folder = hierarchy.folder(path);
+        if !folder.is_some_and(|folder| folder.is_dir()) {
+            return Err(Failure::Usage(format!(
+                "--cgroup {path}: no such cgroup where CPU limits are set; /proc/PID/cgroup says what a process is in"
+            )));
+        }
+    }
+    if arguments.only && subjects.is_empty() {
+        return Err(Failure::Usage(
+            "--only needs somebody: a --pid, or a --cgroup with a process in it".to_owned(),
+        ));
+    }
+    Ok(subjects)
+}
+
+type Output = BufWriter<Box<dyn Write>>;
+
+fn open(arguments: &RecordArguments) -> Result<Output, Failure> {
+    let path = &arguments.out;
+    let output: Box<dyn Write> = if path.as_os_str() == "-" {
+        Box::new(io::stdout())
+    } else {
+        let file = File::create(path);
+        Box::new(file.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?)
+    };
+    Ok(BufWriter::with_capacity(1 << 18, output))
+}
+
+/// Writes what was known before the first event.
+fn head(output: Output, members: Members) -> Result<Output, Failure> {
+    let mut writer = Ftrace::new(output);
+    for definition in members.definitions() {
+        writer.define(&definition);
+    }
+    let mut output = writer.finish().map_err(writing)?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    writeln!(
+        output,
+        "# quotient record {}, Linux {}",
+        env!("CARGO_PKG_VERSION"),
+        kernel.trim()
+    )
+    .map_err(writing)?;
+    Ok(output)
+}
+
+fn writing(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::Closed,
+        _ => Failure::Run(format!("cannot write the trace: {error}")),
+    }
+}
+
+fn summary(arguments: &RecordArguments, pumped: Pumped, length: Duration) -> String {
+    let mut text = format!(
+        "{:.1} s, {} lines, {:.1} MB: {}\n",
+        length.as_secs_f64(),
+        pumped.lines,
+        pumped.bytes as f64 / 1e6,
+        arguments.out.display()
+    );
+    if pumped.lost > 0 {
+        text += &format!(
+            "LOST {} events: a larger --buffer-kb keeps them; the trace says where\n",
+            pumped.lost
+        );
+    }
+    text += &format!("now: quotient advise {}", arguments.out.display());
+    for pid in &arguments.pid {
+        text += &format!(" --pid {pid}");
+    }
+    if let Some(path) = &arguments.cgroup {
+        text += &format!(" --cgroup {path}");
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_bounds() {
+        assert_eq!(duration("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
+        for text in ["9ms", "61min", "60", "-1s", ""] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

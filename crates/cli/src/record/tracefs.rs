@@ -1,0 +1,193 @@
+//! tracefs: an instance of its own for one recording, set up and taken down again.
+//!
+//! An *instance* has its own buffers, events and clock, so whoever traces this machine already keeps what he set. It is
+//! named after this process; what a killed recorder left behind is removed by the next one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::failure::Failure;
+
+/// Where tracefs is found: the kernel's own mount point, and the one from before 4.1.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// What begins the name of an instance of ours; the number of its process follows.
+const PREFIX: &str = "quotient-";
+
+/// What a recording holds: who runs, who wakes whom, who is made, who ends.
+const EVENTS: [&str; 6] = [
+    "sched/sched_switch",
+    "sched/sched_waking",
+    "sched/sched_wakeup_new",
+    "sched/sched_migrate_task",
+    "sched/sched_process_fork",
+    "sched/sched_process_exit",
+];
+
+/// Who moves to another cgroup.
+const ATTACH: &str = "cgroup/cgroup_attach_task";
+
+/// tracefs, unmounted again when it was mounted for us.
+pub(super) struct Tracefs {
+    root: PathBuf,
+    is_ours: bool,
+}
+
+impl Tracefs {
+    /// Finds tracefs, or mounts it.
+    ///
+    /// # Errors
+    /// `Usage` with the ways out, where this process may not.
+    pub(super) fn find(given: Option<&Path>) -> Result<Tracefs, Failure> {
+        let places: Vec<&Path> = match given {
+            Some(place) => vec![place],
+            None => PLACES.iter().map(Path::new).collect(),
+        };
+        for place in &places {
+            match fs::metadata(place.join("instances")) {
+                Ok(_) => {
+                    return Ok(Tracefs {
+                        root: place.to_path_buf(),
+                        is_ours: false,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(refused(place, &error));
+                }
+                Err(_) => {}
+            }
+        }
+        let place = places[0];
+        mount("tracefs", place, "tracefs", MountFlags::empty(), None)
+            .map_err(|error| refused(place, &error.into()))?;
+        Ok(Tracefs {
+            root: place.to_path_buf(),
+            is_ours: true,
+        })
+    }
+
+    /// Removes instances whose recorder is dead.
+    fn clean(&self) {
+        let Ok(instances) = fs::read_dir(self.root.join("instances")) else {
+            return;
+        };
+        for entry in instances.flatten() {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let is_dead = process
+                .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+                .is_some_and(|number| !Path::new("/proc").join(number).exists());
+            if is_dead {
+                // Somebody may read from it: then it stays, and costs its buffers.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // Whoever uses it meanwhile keeps it.
+            let _ = unmount(&self.root, UnmountFlags::empty());
+        }
+    }
+}
+
+fn refused(place: &Path, error: &io::Error) -> Failure {
+    Failure::Usage(format!(
+        "cannot use tracefs at {}: {error}. Recording needs root: `sudo quotient record ...`. Others can record with `perf sched record -- sleep 60` and `perf sched script`, or `trace-cmd record -e sched -e cgroup sleep 60` and `trace-cmd report -t`; advise, check, diff and convert read both",
+        place.display()
+    ))
+}
+
+/// One recording's part of tracefs.
+pub(super) struct Instance {
+    place: PathBuf,
+    /// Dropped after the instance was removed.
+    _tracefs: Tracefs,
+}
+
+impl Instance {
+    /// Makes it, stopped, with the events that a replay needs.
+    ///
+    /// # Errors
+    /// What cannot be written; nothing is left then.
+    pub(super) fn new(
+        tracefs: Tracefs,
+        buffer_kb: u32,
+        hierarchy: u32,
+        only: &[u32],
+    ) -> Result<Instance, Failure> {
+        tracefs.clean();
+        let name = format!("{PREFIX}{}", std::process::id());
+        let place = tracefs.root.join("instances").join(name);
+        fs::create_dir(&place).map_err(|error| refused(&place, &error))?;
+        let instance = Instance {
+            place,
+            _tracefs: tracefs,
+        };
+        instance.write("tracing_on", "0")?;
+        // The same on all CPUs, so that their lines can be merged.
+        instance.write("trace_clock", "mono")?;
+        instance.write("buffer_size_kb", &buffer_kb.to_string())?;
+        instance.write("options/record-tgid", "1")?;
+        if !only.is_empty() {
+            instance.write("options/event-fork", "1")?;
+            let numbers: Vec<String> = only.iter().map(u32::to_string).collect();
+            instance.write("set_event_pid", &numbers.join(" "))?;
+        }
+        for event in EVENTS {
+            instance.write(&format!("events/{event}/enable"), "1")?;
+        }
+        // A kernel without cgroups has no such event, and nobody moves there.
+        if instance.place.join("events").join(ATTACH).exists() {
+            let filter = format!("dst_root == {hierarchy}");
+            instance.write(&format!("events/{ATTACH}/filter"), &filter)?;
+            instance.write(&format!("events/{ATTACH}/enable"), "1")?;
+        }
+        Ok(instance)
+    }
+
+    /// Starts or stops.
+    ///
+    /// # Errors
+    /// Whatever tracefs says.
+    pub(super) fn run(&self, on: bool) -> Result<(), Failure> {
+        self.write("tracing_on", if on { "1" } else { "0" })
+    }
+
+    /// The lines of all CPUs, merged, each once. Reading never waits.
+    ///
+    /// # Errors
+    /// Whatever tracefs says.
+    pub(super) fn pipe(&self) -> Result<File, Failure> {
+        let path = self.place.join("trace_pipe");
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(&path)
+            .map_err(Failure::during(&path.display().to_string()))
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<(), Failure> {
+        let path = self.place.join(file);
+        fs::write(&path, text).map_err(Failure::during(&format!(
+            "cannot write {text:?} to {}",
+            path.display()
+        )))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // The events of a removed instance are off. What stays, because somebody reads it, the next recorder removes.
+        let _ = self.run(false);
+        let _ = fs::remove_dir(&self.place);
+    }
+}
