@@ -173,6 +173,8 @@ pub(super) fn current_id() -> Option<super::Id> {
 /// The poll of one task on this thread. Polls nest (`block_in_place` may run a whole scheduler inside one), so the
 /// outer poll's notes are kept here and come back at the end, by unwinding too.
 pub(super) struct PollScope {
+    /// This thread's `POLLING`: looked up once. A pointer, so that the scope stays on its thread.
+    polling: NonNull<Polling>,
     outer_task: *const (),
     outer_marks: u8,
 }
@@ -181,30 +183,37 @@ impl PollScope {
     #[inline]
     pub(super) fn enter(task: NonNull<Header>) -> Self {
         POLLING.with(|polling| Self {
+            polling: NonNull::from(polling),
             outer_task: polling.task.replace(task.as_ptr().cast_const().cast()),
             outer_marks: polling.marks.replace(0),
         })
     }
 
+    #[inline(always)]
+    fn polling(&self) -> &Polling {
+        // SAFETY: the place is the thread's, has no destructor and does not move, so it lasts as long as the thread; and the scope,
+        // which is neither `Send` nor `Sync`, is on the stack of that thread. Both fields are cells, so shared access is enough.
+        unsafe { self.polling.as_ref() }
+    }
+
     /// Whether the polled task's waker was cloned on this thread since `enter`.
     #[inline]
     pub(super) fn cloned(&self) -> bool {
-        POLLING.with(|polling| polling.marks.get() & CLONED != 0)
+        self.polling().marks.get() & CLONED != 0
     }
 
     /// From here to the end of the scope, clones of the task's waker are no-op wakers.
     #[inline]
     pub(super) fn start_probe(&self) {
-        POLLING.with(|polling| polling.marks.set(PROBING));
+        self.polling().marks.set(PROBING);
     }
 }
 
 impl Drop for PollScope {
     #[inline]
     fn drop(&mut self) {
-        POLLING.with(|polling| {
-            polling.task.set(self.outer_task);
-            polling.marks.set(self.outer_marks);
-        });
+        let polling = self.polling();
+        polling.task.set(self.outer_task);
+        polling.marks.set(self.outer_marks);
     }
 }
