@@ -242,13 +242,28 @@ impl Group {
             .collect()
     }
 
-    /// Stops the dispatch of the group's tasks and of its descendants'. Polls in progress end as usual. Idempotent.
+    /// Stops the dispatch of the group's tasks and of its descendants'. Polls in progress end as usual, preempted ones too: they may
+    /// hold a lock that others want. Idempotent.
     ///
     /// # Errors
     /// [`Error::Root`] for the root group, [`Error::Removed`].
     pub fn freeze(&self) -> Result<(), Error> {
         self.check_changeable()?;
-        self.set_frozen(true);
+        self.set_frozen(true, false);
+        Ok(())
+    }
+
+    /// As [`Group::freeze`], and under [`crate::Builder::preempt`] polls in progress stop at the instruction that they are at, within some
+    /// 10 ms, and go on there after [`Group::thaw`] or at the scheduler's end. They get no short turns meanwhile: a lock that one
+    /// holds stays locked, for everybody, until then. Polls of groups that are not [`GroupBuilder::preemptible`], and
+    /// sections under [`crate::uninterrupted`], go on to their ends. Without preemption it is `freeze`. A later `freeze` lets the
+    /// polls go on to their ends.
+    ///
+    /// # Errors
+    /// As [`Group::freeze`].
+    pub fn freeze_immediately(&self) -> Result<(), Error> {
+        self.check_changeable()?;
+        self.set_frozen(true, true);
         Ok(())
     }
 
@@ -258,7 +273,7 @@ impl Group {
     /// [`Error::Root`] for the root group, [`Error::Removed`].
     pub fn thaw(&self) -> Result<(), Error> {
         self.check_changeable()?;
-        self.set_frozen(false);
+        self.set_frozen(false, false);
         Ok(())
     }
 
@@ -279,6 +294,28 @@ impl Group {
     pub fn kill(&self) -> Result<(), Error> {
         if self.path().is_empty() {
             return Err(Error::Root);
+        }
+        self.kill_subtree();
+        Ok(())
+    }
+
+    /// As [`Group::kill`], and under [`crate::Builder::preempt`] polls in progress lose their turns within some 10 ms: nobody can end a
+    /// poll from outside, but a killed one gets no more than the short turns in which stopped polls may give back locks (all of a
+    /// scheduler's together 1 % of a processor). Once its poll has returned, the future is dropped. For polls that are not expected to
+    /// return; others return sooner after [`Group::kill`]. Without preemption it is `kill`.
+    ///
+    /// # Errors
+    /// As [`Group::kill`].
+    pub fn kill_immediately(&self) -> Result<(), Error> {
+        if self.path().is_empty() {
+            return Err(Error::Root);
+        }
+        {
+            let _shape = self.shared.lock_shape();
+            let now = self.shared.now();
+            for group in self.subtree_of_shape() {
+                group.kill_inside(now);
+            }
         }
         self.kill_subtree();
         Ok(())
@@ -422,9 +459,11 @@ impl Group {
         Ok(())
     }
 
-    fn set_frozen(&self, frozen: bool) {
+    /// `inside`: polls in progress stop, too.
+    fn set_frozen(&self, frozen: bool, inside: bool) {
         let _shape = self.shared.lock_shape();
         self.inner.frozen.store(frozen, Ordering::Relaxed);
+        self.inner.frozen_inside.store(inside, Ordering::Relaxed);
         for group in self.subtree_of_shape() {
             group.settle_held(&self.shared);
         }

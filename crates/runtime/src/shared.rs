@@ -615,11 +615,17 @@ impl Shared {
         self.wake_everybody();
     }
 
-    /// Locks the shape of the tree: who is whose parent, frozen flags, the map of groups.
-    pub(crate) fn lock_shape(&self) -> MutexGuard<'_, ()> {
-        self.shape
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    /// Locks the shape of the tree: who is whose parent, frozen flags, the map of groups. Virtual CPUs take it, so a poll that holds it is
+    /// not stopped.
+    pub(crate) fn lock_shape(&self) -> Shape<'_> {
+        let shield = self.preempt.is_some().then(quotient_pause::uninterrupted);
+        Shape {
+            _guard: self
+                .shape
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner()),
+            _shield: shield,
+        }
     }
 
     /// Every group that exists, the root first.
@@ -705,6 +711,13 @@ impl Shared {
     pub(crate) fn now(&self) -> Nanos {
         self.clock.now()
     }
+}
+
+/// The shape of the tree, locked. The lock goes first, then what keeps its holder from being stopped.
+#[must_use = "the shape is locked while this lives"]
+pub(crate) struct Shape<'a> {
+    _guard: MutexGuard<'a, ()>,
+    _shield: Option<quotient_pause::Uninterrupted>,
 }
 
 /// The core's name of a virtual CPU.

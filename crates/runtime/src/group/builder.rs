@@ -21,6 +21,7 @@ pub struct GroupBuilder {
     pub(crate) handles: Arc<Handles>,
     pub(crate) path: String,
     config: GroupConfig,
+    preemptible: Option<bool>,
 }
 
 impl GroupBuilder {
@@ -30,6 +31,7 @@ impl GroupBuilder {
             handles,
             path: path.to_owned(),
             config: GroupConfig::new(),
+            preemptible: None,
         }
     }
 
@@ -65,6 +67,16 @@ impl GroupBuilder {
     ///   it can in time, instead of everything too late.
     pub fn queue_wait_max(mut self, wait: Duration) -> Self {
         self.config = self.config.queue_wait_max(wait);
+        self
+    }
+
+    /// Whether polls of the group and of all below it may be preempted, under [`crate::Builder::preempt`]; `true` when never set. With
+    /// `false` they run to their end on their virtual CPU, as without preemption: nothing stops or slows them, and all that waits
+    /// for that virtual CPU waits for them. For code that must not be stopped at some instruction: what depends on its thread's
+    /// priority, or calls libraries that handle no `EINTR`. Weights and limits then hold between polls only. For a section within a poll
+    /// there is [`crate::uninterrupted`]. A change holds from each task's next poll on. O(groups below).
+    pub fn preemptible(mut self, preemptible: bool) -> Self {
+        self.preemptible = Some(preemptible);
         self
     }
 
@@ -120,7 +132,14 @@ impl GroupBuilder {
         let mut kicked = 0;
         let looked_up = {
             let _shape = self.shared.lock_shape();
-            self.look_up(keep, &mut kicked)
+            let looked_up = self.look_up(keep, &mut kicked);
+            if let (Ok((group, made)), Some(preemptible)) = (&looked_up, self.preemptible)
+                && (*made || !keep)
+                && !group.is_removed()
+            {
+                group.settle_preemptible(&self.shared, preemptible);
+            }
+            looked_up
         };
         self.shared.kick(kicked);
         let (group, made) = looked_up?;

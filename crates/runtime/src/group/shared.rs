@@ -68,8 +68,18 @@ pub(crate) struct GroupShared {
     pub(crate) queue_wait: QueueWait,
     /// This group itself was frozen; written under `Shared::shape`.
     pub(super) frozen: AtomicBool,
+    /// ... and polls in progress are to stop, too; written under `Shared::shape`.
+    pub(super) frozen_inside: AtomicBool,
     /// This group or an ancestor is frozen; written under `Shared::shape`.
     held: AtomicBool,
+    /// This group or an ancestor is frozen so that polls in progress stop; written under `Shared::shape`.
+    held_inside: AtomicBool,
+    /// Polls of this group itself, and below, are not preempted; written under `Shared::shape`.
+    pub(super) shielded: AtomicBool,
+    /// Those of this group or an ancestor are not; written under `Shared::shape`.
+    unpreempted: AtomicBool,
+    /// Polls that began before this, on the scheduler's clock, were killed at once. Unit: nanoseconds; 0 for never.
+    killed_inside: AtomicU64,
     /// Tokens of tasks that were picked while held, by the number of the task.
     parked: Mutex<BTreeMap<u64, Task>>,
     /// The group is in `Shared::dying`.
@@ -104,7 +114,12 @@ impl GroupShared {
             losses: LossCounters::default(),
             queue_wait: QueueWait::new(),
             frozen: AtomicBool::new(false),
+            frozen_inside: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
+            held_inside: AtomicBool::new(parent.is_some_and(|parent| parent.is_held_inside())),
+            shielded: AtomicBool::new(false),
+            unpreempted: AtomicBool::new(parent.is_some_and(|parent| !parent.is_preemptible())),
+            killed_inside: AtomicU64::new(0),
             parked: Mutex::default(),
             dying_listed: AtomicBool::new(false),
             dead_until: AtomicU64::new(0),
@@ -120,6 +135,42 @@ impl GroupShared {
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether polls in progress are to stop, too.
+    pub(crate) fn is_held_inside(&self) -> bool {
+        self.held_inside.load(Ordering::Relaxed)
+    }
+
+    /// Whether polls of the group may be preempted.
+    #[inline]
+    pub(crate) fn is_preemptible(&self) -> bool {
+        !self.unpreempted.load(Ordering::Relaxed)
+    }
+
+    /// Polls in progress `now` are to get on no more, but for short turns.
+    pub(super) fn kill_inside(&self, now: Nanos) {
+        self.killed_inside
+            .fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether a poll that began then is killed in its middle.
+    pub(crate) fn is_killed_inside(&self, began: Nanos) -> bool {
+        began.as_nanos() < self.killed_inside.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether polls of the group, and of everything below, may be preempted. Called under `Shared::shape`.
+    pub(super) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, preemptible: bool) {
+        self.shielded.store(!preemptible, Ordering::Relaxed);
+        let mut groups = vec![self.clone()];
+        while let Some(group) = groups.pop() {
+            let above = group.parent.as_ref();
+            let above = above.is_some_and(|parent| !parent.is_preemptible());
+            let shielded = above || group.shielded.load(Ordering::Relaxed);
+            group.unpreempted.store(shielded, Ordering::Relaxed);
+            let children = group.core.children();
+            groups.extend(children.iter().map(|core| lookup(shared, core)));
+        }
     }
 
     /// Whether the group or one above has a limit.
@@ -372,11 +423,17 @@ impl GroupShared {
     /// their children.
     pub(super) fn settle_held(&self, shared: &Shared) {
         let above = self.parent.as_ref().is_some_and(|parent| parent.is_held());
-        let held = above || self.frozen.load(Ordering::Relaxed);
+        let frozen = self.frozen.load(Ordering::Relaxed);
+        let held = above || frozen;
+        let inside_above = self.parent.as_ref();
+        let inside_above = inside_above.is_some_and(|parent| parent.is_held_inside());
+        let inside = inside_above || frozen && self.frozen_inside.load(Ordering::Relaxed);
         let released = {
             let mut parked = self.lock_parked();
             self.held.store(held, Ordering::Relaxed);
-            if held {
+            let stood = self.held_inside.swap(inside, Ordering::Relaxed);
+            // Polls that stood and now may end come out; what is to stay is held again.
+            if held && (inside || !stood) {
                 BTreeMap::new()
             } else {
                 std::mem::take(&mut *parked)

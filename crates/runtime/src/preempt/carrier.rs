@@ -1,7 +1,7 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
@@ -48,6 +48,10 @@ pub(crate) struct Carrier {
     pub(super) demoted: AtomicBool,
     /// Policy lets it run. Written under the lock; the bearer only reads it, since one of low priority should not hold the lock.
     allowed: AtomicBool,
+    /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`].
+    frozen: AtomicBool,
+    /// When its poll began, on the scheduler's clock. Unit: nanoseconds.
+    began: AtomicU64,
     bearing: Mutex<Bearing>,
 }
 
@@ -90,6 +94,8 @@ impl Carrier {
             finished: AtomicBool::new(false),
             demoted: AtomicBool::new(false),
             allowed: AtomicBool::new(true),
+            frozen: AtomicBool::new(false),
+            began: AtomicU64::new(0),
             bearing: Mutex::new(Bearing {
                 by: NOBODY,
                 ..Bearing::default()
@@ -115,6 +121,26 @@ impl Carrier {
         lock(&self.bearing).charged = time;
     }
 
+    /// The poll that it bears began then.
+    pub(crate) fn bears_from(&self, began: Nanos) {
+        self.began.store(began.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// When that was.
+    pub(crate) fn began(&self) -> Nanos {
+        Nanos(self.began.load(Ordering::Relaxed))
+    }
+
+    /// It was stopped by a freeze.
+    pub(crate) fn stands_frozen(&self) {
+        self.frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to stand still and may have short turns meanwhile.
+    pub(super) fn may_have_short_turns(&self) -> bool {
+        !self.is_allowed() && !self.frozen.load(Ordering::Relaxed) && !self.is_finished()
+    }
+
     /// The virtual CPU that has chosen it last.
     pub(crate) fn chosen_by(&self) -> usize {
         lock(&self.bearing).by
@@ -124,6 +150,7 @@ impl Carrier {
     pub(crate) fn allow(&self, vcpu: usize) {
         let mut bearing = lock(&self.bearing);
         bearing.by = vcpu;
+        self.frozen.store(false, Ordering::Relaxed);
         if !self.allowed.swap(true, Ordering::SeqCst) {
             self.thread.unpark();
         }
@@ -171,6 +198,11 @@ impl Carrier {
             self.stop(&mut bearing);
         }
         bearing.pause.is_some()
+    }
+
+    /// The scheduler has ended: nobody governs it any more.
+    pub(super) fn set_free(&self) {
+        self.allow(NOBODY);
     }
 
     /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.

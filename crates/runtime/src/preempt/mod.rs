@@ -55,10 +55,18 @@
 //! # Locks held by paused threads
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
-//! wake-ups and spawns shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
+//! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
 //! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. What either costs in CPU time
 //! stays below 1 % and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
+//!
+//! # Freezes and kills
+//! A freeze holds a group's tasks between polls; its proxies go on being chosen, so that a poll that holds a lock comes to its end.
+//! After [`freeze_immediately`](crate::Group::freeze_immediately) a proxy that is picked stops its bearer and is held as any token;
+//! such a bearer has no part in aging and rescue (a tenant that is frozen is to use nothing), until it is chosen again.
+//! After [`kill_immediately`](crate::Group::kill_immediately) a proxy of a poll that began before is put *away*, as a blocked one's,
+//! with its bearer stopped; aging goes on, and the end of the poll takes the proxy along (E1). Neither outlives the scheduler: once it
+//! closes, every proxy is chosen as usual, and at its end everybody is set free.
 //!
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one `Bearing`'s; the pool's is a leaf.
@@ -252,6 +260,7 @@ impl Preempting {
     /// The scheduler has ended: threads of the pool end when they have nothing to do.
     pub(crate) fn close(&self) {
         self.control.stop();
+        self.set_all_free();
         self.pool.close();
     }
 

@@ -26,6 +26,8 @@ const AGING_PART: u64 = 100;
 const RESCUE_PART: u64 = 20;
 /// Length of such a turn. Unit: time.
 const BURST: Duration = Duration::from_micros(200);
+/// How long those who have used less may go on: on a busy machine a thread of low priority waits for its processor. Unit: nanoseconds.
+const BURST_MAX: Nanos = Nanos::from_micros(10_000);
 
 /// Period of the watch. Unit: time.
 const PERIOD: Duration = Duration::from_millis(1);
@@ -45,6 +47,16 @@ struct Look {
     stalled: u32,
 }
 
+/// A short turn of some that stand.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    /// Of all, not of one.
+    all: bool,
+    /// When it began, and what all that stand had used then.
+    began: Nanos,
+    before: Nanos,
+}
+
 /// What the watch remembers.
 #[derive(Debug)]
 pub(super) struct WatchState {
@@ -57,6 +69,8 @@ pub(super) struct WatchState {
     age_from: Nanos,
     rescue_from: Nanos,
     cursor: usize,
+    /// The turn that is not over.
+    burst: Option<Burst>,
 }
 
 impl WatchState {
@@ -68,6 +82,7 @@ impl WatchState {
             age_from: Nanos::ZERO,
             rescue_from: Nanos::ZERO,
             cursor: 0,
+            burst: None,
         }
     }
 }
@@ -142,6 +157,13 @@ impl Preempting {
         state.bearers.iter().find_map(|bearer| bearer.returned())
     }
 
+    /// The scheduler has ended: whoever stands goes on.
+    pub(super) fn set_all_free(&self) {
+        for bearer in &lock(&self.watch).bearers {
+            bearer.set_free();
+        }
+    }
+
     /// A bearer that has ended.
     pub(super) fn buried(&self) -> Option<Arc<Carrier>> {
         lock(&self.watch).dead.pop()
@@ -166,13 +188,14 @@ impl Preempting {
             }
         }
         let mut standing = false;
-        for bearer in &state.bearers {
-            standing |= bearer.enforce();
+        let quiet = self.end_burst(&mut state, now);
+        for bearer in state.bearers.iter().filter(|_| quiet) {
+            standing |= bearer.enforce() && bearer.may_have_short_turns();
         }
-        if standing {
+        if standing && quiet {
             self.let_some_run(&mut state, stalled, now);
         }
-        busy || !state.bearers.is_empty()
+        busy || !state.bearers.is_empty() || state.burst.is_some()
     }
 
     /// Looks at one virtual CPU, and takes it from its carrier if the poll there is too long. Whether it is stalled: neither asleep
@@ -276,26 +299,54 @@ impl Preempting {
         if all {
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);
             for bearer in &state.bearers {
-                bearer.burst();
+                if bearer.may_have_short_turns() {
+                    bearer.burst();
+                }
             }
         } else if one {
+            let bearers = state.bearers.len();
+            let mut next = (1..=bearers).map(|step| (state.cursor + step) % bearers);
+            let waits = |index: &usize| state.bearers[*index].may_have_short_turns();
+            let Some(next) = next.find(waits) else {
+                return;
+            };
             self.counters.aged.fetch_add(1, Ordering::Relaxed);
-            state.cursor = (state.cursor + 1) % state.bearers.len();
-            state.bearers[state.cursor].burst();
+            state.cursor = next;
+            state.bearers[next].burst();
         } else {
             return;
         }
+        state.burst = Some(Burst {
+            all,
+            began: now,
+            before,
+        });
         std::thread::sleep(BURST);
+        // Whoever has not got its processor meanwhile has until a later look.
+        self.end_burst(state, now);
+    }
+
+    /// Ends the short turn in progress if it was long enough. Whether none is in progress now.
+    fn end_burst(&self, state: &mut WatchState, now: Nanos) -> bool {
+        let Some(burst) = state.burst else {
+            return true;
+        };
+        let used = forbidden_time(&state.bearers).saturating_sub(burst.before);
+        let enough = Nanos(u64::try_from(BURST.as_nanos() / 2).unwrap_or(0));
+        if used < enough && now.saturating_sub(burst.began) < BURST_MAX {
+            return false;
+        }
+        state.burst = None;
         for bearer in &state.bearers {
             bearer.enforce();
         }
-        // On a busy machine the sleep is long, and so was the turn: what it has cost says when the next may be.
-        let used = forbidden_time(&state.bearers).saturating_sub(before);
+        // It may have been longer than was meant: what it has cost says when the next may be.
         let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));
         state.age_from = pause(AGING_INTERVAL, AGING_PART);
-        if all {
+        if burst.all {
             state.rescue_from = pause(RESCUE_INTERVAL, RESCUE_PART);
         }
+        true
     }
 }
 

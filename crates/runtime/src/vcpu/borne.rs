@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quotient_core::{Enqueue, Nanos, Slice};
+use quotient_pause::End;
 
 use super::dispatch::Began;
 use super::switch::{Previous, enqueue, look_at_refill, payer_of_the_dead};
@@ -16,7 +17,7 @@ use crate::group;
 use crate::inbox::Arrival;
 use crate::local::{Entered, PollNotes};
 use crate::preempt::{Carrier, Outcome, Preempting};
-use crate::shared::{Shared, VcpuShared};
+use crate::shared::{CLOSED, OPEN, Shared, VcpuShared};
 use crate::task::{self, Parked, Polled};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
 
@@ -62,7 +63,8 @@ impl Vcpu {
         me: &VcpuShared,
         bearer: &Arc<Carrier>,
     ) {
-        me.polling_since.store(0, Ordering::Relaxed);
+        let began = me.polling_since.swap(0, Ordering::Relaxed);
+        bearer.bears_from(Nanos(began.saturating_sub(1)));
         me.blocked.store(false, Ordering::Relaxed);
         me.resched.store(false, Ordering::Relaxed);
         // The turn that was cut off is over.
@@ -141,7 +143,13 @@ impl Vcpu {
         let payer = payer_of_the_dead(&mut task);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        let (polled, end) = poll_in_region(task);
+        let preemptible = task.owned_mut().group.is_preemptible();
+        let (polled, end) = if preemptible {
+            poll_in_region(task)
+        } else {
+            // Whoever wants this thread finds no region.
+            (poll_in_budget(task), End::Kept)
+        };
         let began = Began {
             started,
             delay,
@@ -174,6 +182,14 @@ impl Vcpu {
         let owned = proxy.owned_mut();
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
+        let doomed = owned.group.is_killed_inside(bearer.began());
+        if doomed && shared.phase() == OPEN && !bearer.is_finished() {
+            // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
+            preempting.stop_anywhere(bearer);
+            let now = shared.now();
+            self.note_turn(me, bearer.take_charge(), now.saturating_sub(started));
+            return (Previous::Away(proxy), now);
+        }
         preempting.choose(self.index, bearer, &owned.group);
         let limited = owned.group.is_limited();
         self.short_tasks = self.short_tasks.min(self.waiting);
@@ -190,7 +206,7 @@ impl Vcpu {
                 || shared.may_end()
                 || me.has_releases.load(Ordering::Relaxed)
                 || shared.loads[self.index].has_unthrottles()
-                || shared.phase() == crate::shared::CLOSED
+                || shared.phase() == CLOSED
         };
         preempting.seats[self.index].nap.sleep(turn, has_work);
         let now = shared.now();
@@ -198,17 +214,7 @@ impl Vcpu {
         // Before the charge: what the bearer posts later is charged with the outcome.
         let finished = bearer.is_finished();
         let charge = bearer.take_charge();
-        self.notes = PollNotes {
-            excluded: wall,
-            extra: charge,
-            absent: Nanos::ZERO,
-            debt: Nanos::ZERO,
-            passed: false,
-            leave: false,
-            noted: true,
-        };
-        me.clock.show(charge);
-        me.resched.store(false, Ordering::Relaxed);
+        self.note_turn(me, charge, wall);
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
@@ -222,14 +228,36 @@ impl Vcpu {
         }
         (Previous::Interrupted(proxy), now)
     }
+
+    /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `wall`.
+    fn note_turn(&mut self, me: &VcpuShared, charge: Nanos, wall: Nanos) {
+        self.notes = PollNotes {
+            excluded: wall,
+            extra: charge,
+            absent: Nanos::ZERO,
+            debt: Nanos::ZERO,
+            passed: false,
+            leave: false,
+            noted: true,
+        };
+        me.clock.show(charge);
+        me.resched.store(false, Ordering::Relaxed);
+    }
 }
 
-/// Polls a task as a region of this thread. No deferral is probed: off tokio's workers a yield wakes at once.
-fn poll_in_region(task: Task) -> (Polled<TaskContext>, quotient_pause::End) {
+/// Polls a task as a region of this thread.
+fn poll_in_region(task: Task) -> (Polled<TaskContext>, End) {
     // Rule 4 of `vcpu`.
     let mut context = Context::from_waker(Waker::noop());
     let _budget = tokio::task::coop::poll_proceed(&mut context);
     quotient_pause::region(|| task.poll(|_| false))
+}
+
+/// Polls a task that is not to be preempted. No deferral is probed: off tokio's workers a yield wakes at once.
+fn poll_in_budget(task: Task) -> Polled<TaskContext> {
+    let mut context = Context::from_waker(Waker::noop());
+    let _budget = tokio::task::coop::poll_proceed(&mut context);
+    task.poll(|_| false)
 }
 
 /// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long
@@ -352,11 +380,20 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
     }
 }
 
+/// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is, and at the
+/// scheduler's end in any case.
+pub(super) fn goes_on_though_held(task: &mut Task) -> bool {
+    let owned = task.owned_mut();
+    let (is_proxy, stays) = (owned.bearer().is_some(), owned.group.is_held_inside());
+    is_proxy && (!stays || task.context().shared.phase() != OPEN)
+}
+
 /// A proxy's group is frozen: its bearer stops.
 pub(super) fn stop_frozen(task: &mut Task) {
     if let Some(bearer) = task.owned_mut().bearer().cloned()
         && let Some(preempting) = &task.context().shared.preempt
     {
         preempting.stop_anywhere(&bearer);
+        bearer.stands_frozen();
     }
 }

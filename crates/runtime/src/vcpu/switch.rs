@@ -208,7 +208,7 @@ pub(super) fn admit_to_poll(
 
 #[cold]
 fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<Task> {
-    if task.is_aborted() {
+    if task.is_aborted() || super::borne::goes_on_though_held(&mut task) {
         return Some(task);
     }
     // The entity leaves the queue before another thread may see the token.

@@ -1,0 +1,225 @@
+//! Hazards: a freeze or a kill does not reach inside a poll that does not return; or it does so where the poll was promised to be left
+//! alone; or what it stopped is never let go again. On real threads: counters and hang bounds only.
+
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+mod common;
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quotient::{Group, JoinHandle, Preempt, Scheduler};
+
+/// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
+const HANG: Duration = Duration::from_secs(120);
+
+/// One test at a time: each keeps a processor busy.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Runs `body` on a tokio runtime of two workers with a preempting scheduler; panics at a hang, at the end too.
+fn run<F>(body: impl FnOnce(Scheduler) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
+    let runtime = common::runtime(2);
+    runtime.block_on(async {
+        let builder = Scheduler::builder().vcpus(2).preempt(Preempt::default());
+        let scheduler = builder.build().unwrap();
+        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
+        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
+        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
+        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+/// What a hog and its test share.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    shielded: AtomicBool,
+    /// CPU time of the hog's thread. Unit: nanoseconds.
+    used: AtomicU64,
+    dropped: AtomicBool,
+}
+
+impl Shared {
+    fn used(&self) -> Duration {
+        Duration::from_nanos(self.used.load(SeqCst))
+    }
+
+    fn compute(&self, until: impl Fn() -> bool) {
+        while !until() {
+            let now = common::time_here();
+            self.used
+                .store(u64::try_from(now.as_nanos()).unwrap(), SeqCst);
+        }
+    }
+}
+
+struct Dropped(Arc<Shared>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.dropped.store(true, SeqCst);
+    }
+}
+
+/// A task that computes in one poll until it is told to stop, at first under a guard if asked to.
+async fn hog(group: &Group, shielded: bool) -> (Arc<Shared>, JoinHandle<()>) {
+    let shared = Arc::new(Shared::default());
+    shared.shielded.store(shielded, SeqCst);
+    let held = Dropped(shared.clone());
+    let handle = group.spawn(async move {
+        let shared = &held.0;
+        let guard = quotient::uninterrupted();
+        shared.compute(|| !shared.shielded.load(SeqCst));
+        drop(guard);
+        shared.compute(|| shared.stop.load(SeqCst));
+        std::future::pending::<()>().await;
+    });
+    goes_on(&shared).await;
+    (shared, handle)
+}
+
+/// Waits until it has computed for 10 ms more.
+async fn goes_on(hog: &Shared) {
+    let from = hog.used();
+    while hog.used() < from + Duration::from_millis(10) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Waits until it has used less than `most` in 200 ms. One that runs uses more; on a busy machine it may use little all the same,
+/// and then this proves nothing.
+async fn uses_at_most(hog: &Shared, most: Duration) {
+    loop {
+        let (from, started) = (hog.used(), Instant::now());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if hog.used() - from <= most && started.elapsed() < Duration::from_millis(400) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_freeze_that_is_to_stop_polls_lets_them_run_on() {
+    run(|scheduler| async move {
+        let group = scheduler.group("above/group").unwrap().create().unwrap();
+        let above = scheduler.find("above").unwrap();
+        let (hog, handle) = hog(&group, false).await;
+        for _ in 0..2 {
+            above.freeze_immediately().unwrap();
+            uses_at_most(&hog, Duration::ZERO).await;
+            above.thaw().unwrap();
+            goes_on(&hog).await;
+        }
+        // Frozen as usual, the poll goes on to its end, and so does one that stood.
+        above.freeze().unwrap();
+        goes_on(&hog).await;
+        above.freeze_immediately().unwrap();
+        uses_at_most(&hog, Duration::ZERO).await;
+        above.freeze().unwrap();
+        goes_on(&hog).await;
+        hog.stop.store(true, SeqCst);
+        above.thaw().unwrap();
+        handle.abort();
+        assert!(handle.await.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
+fn a_section_that_is_not_to_be_interrupted_is_stopped_by_a_freeze() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let (hog, handle) = hog(&group, true).await;
+        group.freeze_immediately().unwrap();
+        for _ in 0..5 {
+            goes_on(&hog).await;
+        }
+        hog.shielded.store(false, SeqCst);
+        uses_at_most(&hog, Duration::ZERO).await;
+        group.thaw().unwrap();
+        hog.stop.store(true, SeqCst);
+        handle.abort();
+        assert!(handle.await.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
+fn a_scheduler_never_ends_because_a_poll_stands_frozen() {
+    let mut seen = None;
+    run(|scheduler| {
+        let seen = &mut seen;
+        async move {
+            let group = scheduler.group("group").unwrap().create().unwrap();
+            let (hog, _handle) = hog(&group, false).await;
+            group.freeze_immediately().unwrap();
+            uses_at_most(&hog, Duration::ZERO).await;
+            hog.stop.store(true, SeqCst);
+            *seen = Some(hog);
+        }
+    });
+    // The end of `run` has waited for the shutdown.
+    assert!(seen.unwrap().dropped.load(SeqCst));
+}
+
+#[test]
+fn a_killed_poll_keeps_its_share_or_its_future_for_ever() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let (hog, handle) = hog(&group, false).await;
+        group.kill_immediately().unwrap();
+        // Short turns are 200 us in 20 ms: 2 ms here, and 20 of them at most.
+        uses_at_most(&hog, Duration::from_millis(20)).await;
+        assert!(!hog.dropped.load(SeqCst), "dropped under a poll");
+        // Who comes later is alive.
+        assert_eq!(group.spawn(async { 7 }).await.unwrap(), 7);
+        hog.stop.store(true, SeqCst);
+        assert!(handle.await.unwrap_err().is_cancelled());
+        assert!(hog.dropped.load(SeqCst));
+    });
+}
+
+#[test]
+fn polls_of_a_group_that_is_not_preemptible_are_taken_off_their_virtual_cpus() {
+    run(|scheduler| async move {
+        let above = scheduler.group("above").unwrap();
+        above.preemptible(false).create().unwrap();
+        let group = scheduler.group("above/group").unwrap().create().unwrap();
+        let round = || async {
+            let hogs: Vec<_> = (0..4)
+                .map(|_| {
+                    group.spawn(async {
+                        let end = common::time_here() + Duration::from_millis(25);
+                        while common::time_here() < end {}
+                    })
+                })
+                .collect();
+            for hog in hogs {
+                hog.await.unwrap();
+            }
+        };
+        let detached = || scheduler.preempt_stats().unwrap().detached;
+        for _ in 0..3 {
+            round().await;
+        }
+        assert_eq!(detached(), 0);
+        // What is set for the group itself does not lift what is set above it; but that can be taken back.
+        let own = scheduler.group("above/group").unwrap();
+        own.preemptible(true).create().unwrap();
+        round().await;
+        assert_eq!(detached(), 0);
+        let above = scheduler.group("above").unwrap();
+        above.preemptible(true).create().unwrap();
+        while detached() == 0 {
+            round().await;
+        }
+    });
+}
