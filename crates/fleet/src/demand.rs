@@ -5,8 +5,8 @@ use crate::units::{MicroCpus, Micros, scaled};
 /// The moving average of used and throttled time.
 ///
 /// A sample is `(CPU time charged + time throttled) / time passed`, throttled time being counted on each CPU that had something to
-/// run; at most the CPUs of the process. The average rises with a sixteenth of a lease and falls with half of one: budget that is asked
-/// for too late costs its user, what is asked for too long comes back unused.
+/// run; at most the CPUs of the process. The average rises with a sixteenth of a lease and falls with an eighth: budget that is asked
+/// for too late costs its user, and what is asked for too long the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     average: MicroCpus,
@@ -48,7 +48,7 @@ impl Demand {
         let constant = if self.sample > self.average {
             lease.0 / 16
         } else {
-            lease.0 / 2
+            lease.0 / 8
         };
         let passed = self.passed.0;
         let move_by = |gap: u64| scaled(gap, passed, passed + constant);
@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rise_is_asked_for_at_once_and_a_fall_within_two_leases() {
+    fn a_rise_is_asked_for_at_once_and_a_fall_within_a_lease() {
         let lease = Micros::SECOND;
         let step = Micros::from_millis(125);
         let mut demand = Demand::new(MicroCpus::whole(4));
         assert_eq!(demand.estimate(), MicroCpus::ZERO);
         demand.observe(Micros::from_millis(250), step, lease);
         assert_eq!(demand.estimate(), MicroCpus(2_250_000));
-        for _ in 0..16 {
+        for _ in 0..8 {
             demand.observe(Micros::ZERO, step, lease);
         }
         assert!(demand.estimate() < MicroCpus(100_000), "{demand:?}");

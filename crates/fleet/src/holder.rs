@@ -96,6 +96,8 @@ pub struct Holder {
     /// What is left of the lease, and when it ends.
     held: Micros,
     ends: Micros,
+    /// Until when it is to be used.
+    spread_until: Micros,
     /// What the store said that the demand is worth.
     share: MicroCpus,
     /// The floor that the store reserves, and until when.
@@ -135,6 +137,7 @@ impl Holder {
             asked: None,
             held: Micros::ZERO,
             ends: now,
+            spread_until: now,
             share: MicroCpus::ZERO,
             reserved: MicroCpus::ZERO,
             reserved_until: now,
@@ -250,11 +253,18 @@ impl Holder {
         if now >= self.ends {
             return Allowance::Floor(floor);
         }
-        let rate = self.held.per(self.ends - now);
+        let rate = self.rate(now);
         if rate <= floor {
             return Allowance::Floor(floor);
         }
         Allowance::Lease(rate)
+    }
+
+    /// What is held, spread over what is left of its time.
+    fn rate(&self, now: Micros) -> MicroCpus {
+        let least = Micros(self.lease().0 / 16);
+        self.held
+            .per(self.spread_until.saturating_sub(now).max(least))
     }
 
     /// When to look again whether to ask, at the latest; `now` or earlier: ask now. `None` while an answer is awaited.
@@ -272,7 +282,7 @@ impl Holder {
             Standing::Limited if now >= self.ends => {
                 self.demand.estimate().max(self.told) > MicroCpus::ZERO
             }
-            Standing::Limited => self.wants_more(now, lease),
+            Standing::Limited => self.wants_more(now),
         };
         if wants {
             return Some(soon);
@@ -280,14 +290,12 @@ impl Holder {
         (now < self.ends).then(|| self.renew_at.max(self.not_before))
     }
 
-    /// Whether the demand has outgrown the lease.
-    fn wants_more(&self, now: Micros, lease: Micros) -> bool {
+    /// Whether the demand has outgrown the lease, or leaves half of it to others.
+    fn wants_more(&self, now: Micros) -> bool {
         let demand = self.demand.estimate();
         let grown = demand.0 > self.told.0 + self.told.0 / 4;
-        let rate = self
-            .held
-            .per(self.ends.saturating_sub(now).max(Micros(lease.0 / 8)));
-        grown && rate < demand
+        let shrunk = demand.0 < self.told.0 / 2;
+        (grown && self.rate(now) < demand) || shrunk
     }
 
     /// The next request, sent at `now`. The figures must have been observed at `now`.
@@ -295,9 +303,9 @@ impl Holder {
     /// The process may use no more than [`Request::left`] until the answer is there.
     pub fn request(&mut self, now: Micros) -> Request {
         let demand = self.demand.estimate();
-        let keeps = demand.over(self.lease());
-        // What an idle process would keep goes back to those who need it.
-        self.held = self.held.min(keeps + keeps);
+        let spread = self.limit.map_or(LEASE_ASSUMED, |limit| limit.spread());
+        // What a process does not need goes back to those who do.
+        self.held = self.held.min(demand.over(spread));
         self.sequence += 1;
         self.figures.asked += 1;
         self.last_ask = now;
@@ -404,9 +412,12 @@ impl Holder {
         self.held = self.held - paid;
         self.figures.debt = self.figures.debt - paid;
         self.figures.used += paid;
-        let wanted = self.share.over(lease);
-        let short = self.held.0 < wanted.0 / 4 * 3;
-        self.renew_at = asked.sent + Micros(if short { lease.0 / 4 } else { lease.0 / 2 });
+        self.spread_until = asked.sent + grant.limit.spread();
+        // Somewhat earlier each time by chance, so that processes do not ask all at once.
+        let mixed =
+            (self.settings.process.0 ^ self.sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+        let earlier = Micros(lease.0 / 256 * mixed);
+        self.renew_at = asked.sent + grant.limit.renewal().saturating_sub(earlier);
         true
     }
 

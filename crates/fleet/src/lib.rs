@@ -20,14 +20,14 @@
 //!
 //! # The protocol
 //!
-//! 1. A process that begins, or whose demand grows, or whose lease is half over, sends a [`Request`]: how much it has used in
+//! 1. A process that begins, or whose demand grew or fell by much, or whose lease is three eighths over, sends a [`Request`]: how much it has used in
 //!    all, how much of its lease it keeps, its demand. What it does not keep it has given up *before* it sends.
 //! 2. The store, atomically, with its own clock ([`Tenant::ask`]):
 //!    refills `T += Q * passed`; ends leases (`O -= held`; what they did not use is lost); takes the process's old lease off the
 //!    books (`O -= held`) and what was neither used nor kept back into the pool (`T += held - used - left`); puts the demand in
-//!    its bucket and finds the max-min level of `Q + T / L` over all demands; grants `min(T, share * L - left)`, which moves from T to O
-//!    with what is kept; and then holds `T + O <= B + Q * L`.
-//! 3. The process adds the amount to what it has left and spreads it over the lease, whose end it counts from before it sent
+//!    its bucket and finds the max-min level of `Q + 4 T / L` over all demands; grants `min(T, share * 5/8 L - left)`, which moves from T
+//!    to O with what is kept; and then holds `T + O <= B + Q * L`.
+//! 3. The process adds the amount to what it has left and spreads it over five eighths of the lease, whose end it counts from before it sent
 //!    the request, on a clock that runs on while the machine sleeps. Only the answer to its last request counts, once.
 //!
 //! # Why no window sees more than Q * W + B + Q * L, and the floors
@@ -69,7 +69,7 @@
 //!
 //! # Complexity
 //! A call is O(log processes): one ordered map of ends, and buckets of demands in place of the demands (`demands`). A process asks
-//! twice a lease, and at most eight times while its demand grows; idle ones do not ask.
+//! three times a lease, and at most eight times while its demand changes; idle ones do not ask.
 #![forbid(unsafe_code)]
 
 mod demand;
@@ -77,6 +77,7 @@ mod demands;
 mod holder;
 mod limit;
 mod message;
+pub mod simulation;
 mod store;
 mod tenant;
 mod units;

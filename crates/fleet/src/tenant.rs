@@ -20,6 +20,10 @@ pub const ENDED_PER_CALL_MAX: usize = 64;
 /// Unit: microseconds. Default: one hour.
 pub const FLOOR_LIFE: Micros = Micros::from_secs(3_600);
 
+/// Over which part of a lease the level gives out what is in the pool: a quarter. Slower, and budget stays there while some have less
+/// than they want; faster, and who asks first gets it all.
+const POOL_PARTS: u64 = 4;
+
 /// How far ahead of the store's clock a limit's version may be; versions of the farther future are not adopted.
 ///
 /// Unit: microseconds. Default: one day.
@@ -82,6 +86,8 @@ pub struct Tenant {
     ends: BTreeSet<(Micros, ProcessId)>,
     /// Processes with a floor.
     floors: u32,
+    /// What the cap cut off, us; saturates.
+    lost: u64,
 }
 
 /// Figures of a tenant in the store.
@@ -97,6 +103,8 @@ pub struct TenantFigures {
     pub leases: u64,
     /// Processes for which a floor is reserved.
     pub floors: u32,
+    /// What was refilled and did not fit in, since the store began: nobody wanted it.
+    pub lost: Micros,
 }
 
 impl Default for Tenant {
@@ -121,6 +129,7 @@ impl Tenant {
             processes: HashMap::new(),
             ends: BTreeSet::new(),
             floors: 0,
+            lost: 0,
         }
     }
 
@@ -137,6 +146,7 @@ impl Tenant {
             used: self.used,
             leases: self.demands.total(),
             floors: self.floors,
+            lost: Micros(self.lost),
         }
     }
 
@@ -221,11 +231,11 @@ impl Tenant {
         if demand == MicroCpus::ZERO {
             return (Micros::ZERO, MicroCpus::ZERO);
         }
-        // What is in the pool is given out over one lease, beside what comes in.
+        // What is in the pool is given out over a part of a lease, beside what comes in.
         let saved = Micros(u64::try_from(self.pool).unwrap_or(0));
-        let rate = MicroCpus(quota.0 + saved.per(limit.lease).0);
+        let rate = MicroCpus(quota.0 + saved.per(Micros(limit.lease.0 / POOL_PARTS)).0);
         let share = self.demands.share(demand, rate);
-        let wanted = share.over(limit.lease).saturating_sub(request.left);
+        let wanted = share.over(limit.spread()).saturating_sub(request.left);
         (wanted.min(saved), share)
     }
 
@@ -339,6 +349,7 @@ impl Tenant {
             limit: self.limit,
             run,
             used: self.used,
+            lost: self.lost,
             seen: clock,
             quiet_until: clock + lease,
             ..Tenant::new()
@@ -378,7 +389,9 @@ impl Tenant {
     /// Holds pool and leases together to the capacity: burst and one lease.
     fn cap(&mut self) {
         let capacity = self.limit.map_or(Micros::ZERO, |limit| limit.capacity());
-        self.pool = self.pool.min(signed(capacity) - signed(self.held));
+        let room = signed(capacity) - signed(self.held);
+        self.lost += self.pool.saturating_sub(room).max(0).cast_unsigned();
+        self.pool = self.pool.min(room);
     }
 
     fn adopt(&mut self, limit: FleetLimit, now: Micros) {
