@@ -12,6 +12,7 @@
 //! | `quotient.events` | some scheduler records events | [`events_hold`] |
 //! | `quotient.checks` | asked for | [`set_checks`] |
 //! | `quotient.histograms` | not switched off | [`set_histograms`] |
+//! | `quotient.poll_histograms` | asked for | [`set_poll_histograms`] |
 //!
 //! # Order
 //! A hold is taken *before* the first limit (recorder, ...) can be seen by a virtual CPU, and given back *after* the last
@@ -37,6 +38,8 @@ static_key! {
     static EVENTS = false, as "quotient.events";
     /// Checks of every invariant of a run queue after every switch; a violation aborts the process.
     static CHECKS = false, as "quotient.checks";
+    /// Histograms of the durations of polls.
+    static POLL_HISTOGRAMS = false, as "quotient.poll_histograms";
     /// Histograms in the statistics.
     static HISTOGRAMS = true, as "quotient.histograms";
 }
@@ -74,6 +77,20 @@ impl Gates for RuntimeGates {
 #[inline(always)]
 pub(crate) fn histograms() -> bool {
     static_branch_likely!(HISTOGRAMS)
+}
+
+/// Whether durations of polls are recorded.
+#[inline(always)]
+pub(crate) fn poll_histograms() -> bool {
+    static_branch_unlikely!(POLL_HISTOGRAMS)
+}
+
+/// Turns the histograms of the durations of polls on or off.
+///
+/// # Errors
+/// As [`bandwidth_hold`].
+pub(crate) fn set_poll_histograms(on: bool) -> Result<(), FlipError> {
+    POLL_HISTOGRAMS.set(on).map(|_| ())
 }
 
 /// Turns bandwidth control on as long as the guard lives; to be stored with a limited group.

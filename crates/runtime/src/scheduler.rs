@@ -335,6 +335,15 @@ impl Scheduler {
         gates::set_histograms(on)
     }
 
+    /// Switches the histograms of the durations of polls ([`crate::GroupStats::poll_duration`]) on or off; off by default, one
+    /// instruction a poll then. A switch of the *process*, as [`Scheduler::set_histograms`].
+    ///
+    /// # Errors
+    /// As [`Scheduler::set_histograms`].
+    pub fn set_poll_histograms(&self, on: bool) -> Result<(), FlipError> {
+        gates::set_poll_histograms(on)
+    }
+
     /// Switches the scheduler's own checks on or off; off by default, one instruction a switch then. While they are on,
     /// every invariant of the run queue is computed anew after each switch, O(tasks), and a violation, which would be a bug
     /// of this crate, aborts the process with its description. A switch of the *process*, as [`Scheduler::set_histograms`].

@@ -40,6 +40,8 @@ pub struct GroupStats {
     pub polls: u64,
     /// Time from being woken to being polled, of the group's own tasks; see [`crate::Scheduler::set_histograms`].
     pub run_delay: Histogram,
+    /// Durations of polls of the group's own tasks, wall time; empty unless [`crate::Scheduler::set_poll_histograms`] is on.
+    pub poll_duration: Histogram,
     /// The longest poll of the group's own tasks.
     pub longest_poll: Option<LongPoll>,
     /// Live tasks of the group itself.
@@ -82,7 +84,10 @@ impl From<quotient_core::BandwidthStats> for BandwidthStats {
             nr_periods: stats.nr_periods,
             nr_throttled: stats.nr_throttled,
             throttled: duration(stats.throttled_time),
-            throttle_length: Histogram::from_microseconds(&stats.throttle_lengths),
+            throttle_length: Histogram::from_microseconds(
+                &stats.throttle_lengths,
+                stats.throttled_time,
+            ),
             longest_throttled_run: stats.longest_throttled_run,
             nr_bursts: stats.nr_bursts,
             burst: duration(stats.burst_time),
@@ -121,6 +126,7 @@ pub(crate) struct GroupCpu {
     longest: AtomicU64,
     longest_at: Mutex<Option<&'static Location<'static>>>,
     run_delay: AtomicHistogram,
+    poll_duration: AtomicHistogram,
 }
 
 /// Adds to a counter that only this thread writes; wraps after 584 years of nanoseconds.
@@ -145,6 +151,9 @@ impl GroupCpu {
         bump(&self.wall, wall.as_nanos());
         if gates::histograms() {
             self.run_delay.record(delay);
+        }
+        if gates::poll_histograms() {
+            self.poll_duration.record(wall);
         }
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
             self.longest.store(wall.as_nanos(), Ordering::Relaxed);
@@ -200,6 +209,7 @@ impl GroupCpus {
                 .escaped_spawns
                 .wrapping_add(cpu.escaped.load(Ordering::Relaxed));
             cpu.run_delay.add_to(&mut stats.run_delay);
+            cpu.poll_duration.add_to(&mut stats.poll_duration);
             let duration = Duration::from_nanos(cpu.longest.load(Ordering::Relaxed));
             let location = *cpu
                 .longest_at

@@ -24,7 +24,13 @@ async fn grown(group: &Group) -> (u64, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn features_are_switched_in_a_program_that_does_not_let_its_code_be_rewritten() {
-    let names = ["bandwidth", "load_averages", "events", "checks"];
+    let names = [
+        "bandwidth",
+        "load_averages",
+        "events",
+        "checks",
+        "poll_histograms",
+    ];
     for name in names {
         let key = find(&format!("quotient.{name}")).expect("the key is listed");
         assert!(!key.is_enabled(), "{name} is off until somebody uses it");
@@ -45,6 +51,22 @@ async fn features_are_switched_in_a_program_that_does_not_let_its_code_be_rewrit
         "{recorded} of {polls} recorded"
     );
     scheduler.set_histograms(true).expect("nothing hinders");
+
+    assert_eq!(group.stats().poll_duration.count(), 0);
+    scheduler
+        .set_poll_histograms(true)
+        .expect("nothing hinders");
+    let before = group.stats();
+    let (polls, _) = grown(&group).await;
+    scheduler
+        .set_poll_histograms(false)
+        .expect("nothing hinders");
+    let after = group.stats();
+    assert_eq!(after.poll_duration.count(), polls);
+    // The same figure, kept in two ways.
+    assert_eq!(after.poll_duration.sum(), after.wall - before.wall);
+    let (_, _) = grown(&group).await;
+    assert_eq!(group.stats().poll_duration, after.poll_duration);
 
     scheduler.set_checks(true).expect("nothing hinders");
     let (polls, recorded) = grown(&group).await;
