@@ -3,7 +3,7 @@
 use quotient_core::{BandwidthRules, Limit, Nanos};
 use quotient_sim::synthetic::{self, OpenLoop};
 use quotient_sim::{Action, Change, Machine, Outcome, Plan, Simulation, Span, Throttling};
-use quotient_trace::{Discard, Event, Kind};
+use quotient_trace::{Discard, Event, Kind, Statistics};
 
 const MILLI: u64 = 1_000_000;
 
@@ -170,4 +170,36 @@ fn impossible_limits_are_named() {
     limited(&mut plan, "box", 0, 100);
     let error = Simulation::new(&plan, Discard).err().expect("no quota");
     assert!(error.to_string().contains("limit of group box"), "{error}");
+}
+
+#[test]
+fn counters_and_trace_of_nested_limits_say_the_same() {
+    for rules in [BandwidthRules::Default, BandwidthRules::KERNEL] {
+        let mut plan = plan("2", 2);
+        plan.settings.config.bandwidth = rules;
+        limited(&mut plan, "p", 30, 100);
+        // Wider than the one above, so never the one that throttles; and one that always does.
+        let wide = limited(&mut plan, "p/wide", 60, 100);
+        let narrow = limited(&mut plan, "p/narrow", 5, 100);
+        synthetic::spinners(&mut plan, "wide", wide, 2);
+        synthetic::spinners(&mut plan, "narrow", narrow, 2);
+        let mut simulation = Simulation::new(&plan, Statistics::new()).expect("a valid plan");
+        simulation.run().expect("a run that goes on");
+        let outcome = simulation.outcome();
+        let figures = simulation.into_sink().finish();
+        for traced in &figures.groups {
+            let counted = outcome.group(&traced.group).expect("the same groups");
+            // What the trace ends in is counted there only when the period is over.
+            let periods = traced.nr_throttled.abs_diff(counted.nr_throttled);
+            assert!(periods <= 1, "{rules:?}: {traced:?} {counted:?}");
+            let time = traced.throttled_ns.abs_diff(counted.throttled_ns);
+            assert!(time <= 200 * MILLI, "{rules:?}: {traced:?} {counted:?}");
+        }
+        assert_eq!(
+            outcome.group("p/wide").unwrap().nr_throttled,
+            0,
+            "{rules:?}"
+        );
+        assert!(outcome.group("p").unwrap().nr_throttled >= 18, "{rules:?}");
+    }
 }

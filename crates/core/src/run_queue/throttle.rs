@@ -37,6 +37,13 @@ impl<T, G: Gates> RunQueue<T, G> {
             .is_some_and(|level| self.is_kept_back(level))
     }
 
+    /// Whether the group itself is throttled on this CPU, whatever the groups above it are. O(1).
+    pub fn is_throttled_itself(&self, group: &Arc<Group>) -> bool {
+        self.known(group)
+            .and_then(|level| self.timelines[level as usize].meter.as_deref())
+            .is_some_and(|meter| meter.throttled)
+    }
+
     /// For how long the group, or one above it, has been throttled on this CPU since the CPU met it. The difference over
     /// a task's wait is how long the task was throttled. O(depth).
     pub fn throttled_clock(&self, group: &Arc<Group>, now: Nanos) -> Nanos {

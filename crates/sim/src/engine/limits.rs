@@ -128,7 +128,7 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
-    /// Tells the sink which groups may no longer run on a CPU, and which may again.
+    /// Tells the sink which groups are throttled on a CPU, and which no longer, each for itself as the counters count.
     pub(super) fn show_throttles(&mut self, cpu: u32) {
         if !S::ENABLED || self.limited.is_empty() || !self.sink.enabled() {
             return;
@@ -136,7 +136,7 @@ impl<S: Sink> Simulation<S> {
         for place in 0..self.limited.len() {
             let group = &self.groups[self.limited[place] as usize];
             let id = GroupId(group.id());
-            let is_throttled = self.cpus[cpu as usize].queue.is_throttled(group);
+            let is_throttled = self.cpus[cpu as usize].queue.is_throttled_itself(group);
             let known = place * self.cpus.len() + cpu as usize;
             if self.throttled[known] != is_throttled {
                 self.throttled[known] = is_throttled;
