@@ -5,7 +5,7 @@ use quotient_trace::Discard;
 use std::time::Instant;
 
 fn main() {
-    println!("cpus tasks events events/s realtime");
+    println!("cpus tasks events (as `bench sim` counts them) events/s realtime");
     let only: Option<u32> = std::env::args().nth(1).and_then(|size| size.parse().ok());
     for (cpus, tasks) in speed::SIZES {
         if only.is_some_and(|only| only != cpus) {
@@ -16,7 +16,7 @@ fn main() {
         let mut simulation = Simulation::new(&plan, Discard).expect("a valid plan");
         simulation.run().expect("a run to its end");
         let seconds = begin.elapsed().as_secs_f64();
-        let events = simulation.events();
+        let events = simulation.events() + simulation.moments();
         let simulated = simulation.now().0 as f64 / 1e9;
         println!(
             "{cpus} {tasks} {events} {:.1} M/s {:.1}x {:?}",

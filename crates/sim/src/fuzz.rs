@@ -160,6 +160,16 @@ impl Case {
         }
     }
 
+    /// Groups that are only named.
+    fn plain_groups(&self) -> std::collections::BTreeSet<&str> {
+        let loads = self.loads.iter().map(|load| load.path);
+        let changes = self.changes.iter().map(|change| change.path);
+        loads
+            .chain(changes)
+            .filter(|path| !path.is_empty() && self.groups.iter().all(|group| group.path != *path))
+            .collect()
+    }
+
     /// The case as a scenario file.
     pub fn scenario(&self) -> String {
         let mut text = String::new();
@@ -183,6 +193,9 @@ impl Case {
             if let Some(limit) = group.limit {
                 text += &limit_text(limit);
             }
+        }
+        for path in self.plain_groups() {
+            let _ = writeln!(text, "[[group]]\npath = \"{path}\"");
         }
         for (number, load) in self.loads.iter().enumerate() {
             let _ = writeln!(

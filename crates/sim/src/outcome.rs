@@ -125,7 +125,7 @@ pub struct GroupOutcome {
 }
 
 /// What the tasks of a workload got.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WorkloadOutcome {
     /// Its name.
     pub name: String,
@@ -148,7 +148,7 @@ pub struct WorkloadOutcome {
 }
 
 /// What a meter has measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MeterOutcome {
     /// Its name.
     pub name: String,
@@ -161,7 +161,7 @@ pub struct MeterOutcome {
 }
 
 /// What came of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// How long the run took in its own time, ns.
     pub elapsed_ns: u64,

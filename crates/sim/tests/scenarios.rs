@@ -73,7 +73,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\ncpu = 2",
-            "cpu Some(2) of 2",
+            "test.toml:8:7: there is no cpu 2, only 0..=1",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"rt-app\"\nfile = \"no.json\"",
@@ -92,8 +92,37 @@ fn what_is_wrong_is_named_with_its_place() {
             "run 99999: impossible machine",
         ),
         (
-            "[[change]]\nat = \"1s\"\ngroup = \"a\"",
+            "[[group]]\npath = \"a\"\n[[change]]\nat = \"1s\"\ngroup = \"a\"",
             "a change of nothing",
+        ),
+        // What would make a new group without a limit, or be told after the run.
+        (
+            "[[group]]\npath = \"web\"\n[[workload]]\nname = \"w\"\nkind = \"spin\"\ngroup = \"wbe\"",
+            "test.toml:10:9: there is no [[group]] \"wbe\", only \"web\"",
+        ),
+        (
+            "[[group]]\npath = \"a\"\nweight = 5\n[[group]]\npath = \"a\"",
+            "test.toml:9:8: a second [[group]] \"a\"",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[change]]\nat = \"1s\"\ngroup = \"b\"\nweight = 5",
+            "test.toml:10:9: there is no [[group]] \"b\", only none",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[expect]]\nwhat = \"x\"\nvalue = \"p99[q] / 1ms\"",
+            "test.toml:10:9: expected `p99[...]` of a meter, one of ",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[expect]]\nwhat = \"x\"\nvalue = \"slow:work[w]\"",
+            "test.toml:10:9: expected one of the runs run",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[expect]]\nwhat = \"x\"\nvalue = \"speed[w]\"",
+            "test.toml:10:9: expected a known figure",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\n[[variant]]\nname = \"v\"\nset = { \"workload.0.cpu\" = 7 }",
+            "test.toml:9:8: there is no cpu 7",
         ),
     ] {
         let error = parse(&format!("{HEAD}{rest}\n")).expect_err(rest);

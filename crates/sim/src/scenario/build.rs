@@ -6,7 +6,7 @@ use super::document::{
 };
 use super::values::Time;
 use super::workload::add_workload;
-use super::{Fault, Files};
+use super::{Fault, Files, names};
 use crate::costs::Costs;
 use crate::machine::{Machine, Ticks};
 use crate::plan::{Action, Change, LoadAverage, Plan, Settings, Throttling};
@@ -41,13 +41,22 @@ pub(super) fn plan(
     plan.duration = document.duration.0;
     plan.settings = settings(&document.scheduler, plan.machine.cpus());
     plan.costs = costs(&document.costs);
-    for group in &document.group {
+    for (index, group) in document.group.iter().enumerate() {
+        names::check_new(&document.group[..index], group)?;
         add_group(&mut plan, group)?;
     }
+    let known = names::Known::of(&plan);
     for workload in &document.workload {
+        if workload.groups.is_none() {
+            known.check(workload.group.as_ref())?;
+        }
+        names::check_cpu(&plan, workload.cpu.as_ref())?;
         add_workload(&mut plan, workload, files)?;
     }
+    // A change may be of what workloads brought with them.
+    let known = names::Known::of(&plan);
     for change in &document.change {
+        known.check_change(&change.group)?;
         add_change(&mut plan, change)?;
     }
     plan.validate()

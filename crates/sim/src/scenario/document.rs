@@ -210,8 +210,7 @@ pub(super) enum LoopName {
 pub(super) struct WorkloadTable {
     pub(super) name: Spanned<String>,
     pub(super) kind: Kind,
-    #[serde(default)]
-    pub(super) group: String,
+    pub(super) group: Option<Spanned<String>>,
     /// Makes this many groups `group.0`, `group.1` ... with one such workload each.
     pub(super) groups: Option<Count>,
     pub(super) threads: Option<Count>,
@@ -219,7 +218,7 @@ pub(super) struct WorkloadTable {
     pub(super) weight: Option<u32>,
     pub(super) slice: Option<Time>,
     pub(super) begin: Option<Time>,
-    pub(super) cpu: Option<u32>,
+    pub(super) cpu: Option<Spanned<u32>>,
     pub(super) work: Option<SpanValue>,
     pub(super) gap: Option<SpanValue>,
     pub(super) think: Option<SpanValue>,
@@ -245,7 +244,7 @@ pub(super) struct WorkloadTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VariantTable {
-    pub(super) name: String,
+    pub(super) name: Spanned<String>,
     #[serde(default)]
     pub(super) set: toml::Table,
 }
@@ -253,7 +252,7 @@ pub(super) struct VariantTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SweepTable {
-    pub(super) key: String,
+    pub(super) key: Spanned<String>,
     pub(super) values: Vec<toml::Value>,
 }
 

@@ -14,6 +14,8 @@ use crate::outcome::Outcome;
 /// How deep parentheses may nest.
 const DEPTH_MAX: u32 = 32;
 
+/// Figures of a run as a whole.
+const WHOLE: [&str; 5] = ["elapsed", "cpus", "busy", "system", "user"];
 /// Figures of a group, by path.
 const GROUP: [&str; 8] = [
     "usage",
@@ -237,7 +239,20 @@ impl<'a> Parser<'a> {
         let value = figure(outcome, &word, of.as_deref());
         value.ok_or_else(|| {
             self.at = start;
-            self.wrong("a known figure of something that is in the scenario")
+            let of = of.unwrap_or_default();
+            if word == "finished" && outcome.workload(&of).is_some() {
+                return self.wrong(&format!("workload {of} to end, which it did not,"));
+            }
+            let found = kinds_of(&word);
+            let names = match found {
+                "group" => list(outcome.groups.iter().map(|group| &*group.path)),
+                "meter" => list(outcome.meters.iter().map(|meter| &*meter.name)),
+                "workload" => list(outcome.workloads.iter().map(|load| &*load.name)),
+                "count" => COUNTS.join(", "),
+                "spent" => SPENT.join(", "),
+                _ => return self.wrong("a known figure (`quotient help scenario` lists them)"),
+            };
+            self.wrong(&format!("`{word}[...]` of a {found}, one of {names},"))
         })
     }
 
@@ -254,6 +269,27 @@ impl<'a> Parser<'a> {
         let is_close = (one - other).abs() <= (one + other) / 100.0 * percent;
         self.close_with(')', f64::from(u8::from(is_close)))
     }
+}
+
+/// What a figure is of.
+fn kinds_of(name: &str) -> &'static str {
+    match name {
+        "count" => "count",
+        "spent" => "spent",
+        _ if GROUP.contains(&name) => "group",
+        _ if METER.contains(&name) => "meter",
+        _ if WORKLOAD.contains(&name) => "workload",
+        _ => "run",
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let shown: Vec<String> = names
+        .filter(|name| !name.is_empty())
+        .take(8)
+        .map(|name| format!("{name:?}"))
+        .collect();
+    shown.join(", ")
 }
 
 /// A figure of a run. Times are in ns. 64-bit integers beyond 2^53 lose their last bits, which no expectation sees.
@@ -319,31 +355,78 @@ fn workload(outcome: &Outcome, name: &str, of: &str) -> Option<u64> {
     })
 }
 
+/// How often things happened: `count[...]`.
+const COUNTS: [&str; 8] = [
+    "events",
+    "switches",
+    "wakeups",
+    "migrations",
+    "ticks",
+    "ipis",
+    "synchronizations",
+    "average_updates",
+];
+/// What system time went to: `spent[...]`.
+const SPENT: [&str; 12] = [
+    "exposure",
+    "switch",
+    "tick",
+    "load_average",
+    "ipi",
+    "wake",
+    "migration",
+    "syscall",
+    "kernel",
+    "clock",
+    "noise",
+    "bandwidth",
+];
+
+/// Every figure, by what it is of.
+pub(super) fn figures() -> [(&'static str, Vec<&'static str>); 6] {
+    [
+        ("of the run", WHOLE.to_vec()),
+        ("[group]", GROUP.to_vec()),
+        ("[meter]", METER.to_vec()),
+        ("[workload]", WORKLOAD.to_vec()),
+        ("count[...]", COUNTS.to_vec()),
+        ("spent[...]", SPENT.to_vec()),
+    ]
+}
+
 fn mechanism(outcome: &Outcome, spent: bool, of: &str) -> Option<u64> {
     let all = &outcome.mechanisms;
-    Some(match (spent, of) {
-        (false, "events") => all.events,
-        (false, "switches") => all.switches,
-        (false, "wakeups") => all.wakeups,
-        (false, "migrations") => all.migrations,
-        (false, "ticks") => all.ticks,
-        (false, "ipis") => all.ipis,
-        (false, "synchronizations") => all.synchronizations,
-        (false, "average_updates") => all.average_updates,
-        (true, "exposure") => all.exposure_ns,
-        (true, "switch") => all.switch_ns,
-        (true, "tick") => all.tick_ns,
-        (true, "load_average") => all.load_average_ns,
-        (true, "ipi") => all.ipi_ns,
-        (true, "wake") => all.wake_ns,
-        (true, "migration") => all.migration_ns,
-        (true, "syscall") => all.syscall_ns,
-        (true, "kernel") => all.kernel_ns,
-        (true, "clock") => all.clock_ns,
-        (true, "noise") => all.noise_ns,
-        (true, "bandwidth") => all.bandwidth_ns,
-        _ => return None,
-    })
+    let counts = [
+        all.events,
+        all.switches,
+        all.wakeups,
+        all.migrations,
+        all.ticks,
+        all.ipis,
+        all.synchronizations,
+        all.average_updates,
+    ];
+    let times = [
+        all.exposure_ns,
+        all.switch_ns,
+        all.tick_ns,
+        all.load_average_ns,
+        all.ipi_ns,
+        all.wake_ns,
+        all.migration_ns,
+        all.syscall_ns,
+        all.kernel_ns,
+        all.clock_ns,
+        all.noise_ns,
+        all.bandwidth_ns,
+    ];
+    if spent {
+        let place = SPENT.iter().position(|name| *name == of)?;
+        Some(times[place])
+    } else {
+        let place = COUNTS.iter().position(|name| *name == of)?;
+        Some(counts[place])
+    }
 }
 
 #[cfg(test)]
@@ -372,6 +455,19 @@ mod tests {
             ("most[spin]/least[spin]", 1.0),
         ] {
             assert_eq!(evaluate(text, &runs), Ok(expected), "{text}");
+        }
+        for (of, names) in figures() {
+            for name in names {
+                let text = match of {
+                    "of the run" => name.to_owned(),
+                    "[group]" => format!("{name}[a/b-c]"),
+                    "[workload]" if name == "finished" => continue,
+                    "[workload]" => format!("{name}[spin]"),
+                    "[meter]" => continue,
+                    _ => of.replace("...", name),
+                };
+                assert!(evaluate(&text, &runs).is_ok(), "{text}");
+            }
         }
         let deep = "(".repeat(100_000);
         for text in [

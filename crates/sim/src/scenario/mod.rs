@@ -6,6 +6,8 @@
 mod build;
 mod document;
 mod expression;
+mod names;
+mod reference;
 mod values;
 mod workload;
 
@@ -20,6 +22,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
+pub use reference::reference;
 pub use values::{span, time};
 
 /// Most files that a scenario may be based on, one on the other.
@@ -147,11 +150,22 @@ impl std::error::Error for ScenarioError {}
 #[derive(Clone, Debug)]
 pub struct Scenario {
     document: Document,
-    runs: Vec<(String, Document)>,
+    runs: Vec<Run>,
     file: String,
     text: String,
     /// Whether the runs come from more than this one text, so that places in it mean nothing.
     is_derived: bool,
+    /// Whether it takes over another file's fields.
+    is_based: bool,
+}
+
+/// One run of a scenario.
+#[derive(Clone, Debug)]
+struct Run {
+    name: String,
+    document: Document,
+    /// Where the file makes it what it is: its variant or sweep.
+    span: Option<Range<usize>>,
 }
 
 /// One expectation and what came of it.
@@ -205,7 +219,10 @@ impl Scenario {
         } else {
             toml::from_str(text).map_err(|error| fault(parse_fault(&error)))?
         };
-        let runs = runs_of(&document, &table).map_err(fault)?;
+        let runs = runs_of(&document, &table).map_err(|mut found| {
+            found.span = found.span.filter(|_| !based);
+            fault(found)
+        })?;
         let is_derived = based || !(document.variant.is_empty() && document.sweep.is_empty());
         let scenario = Scenario {
             document,
@@ -213,10 +230,15 @@ impl Scenario {
             file: name.into(),
             text: text.into(),
             is_derived,
+            is_based: based,
         };
+        let mut shapes = Vec::with_capacity(scenario.runs.len());
         for index in 0..scenario.runs.len() {
-            scenario.plan(index, None, None, files)?;
+            let plan = scenario.plan(index, None, None, files)?;
+            shapes.push(names::shape(&plan));
         }
+        // What would be wrong after the run is said before it.
+        scenario.judge(&shapes)?;
         Ok(scenario)
     }
 
@@ -237,7 +259,7 @@ impl Scenario {
 
     /// The names of its runs; a single one without variants is called "run".
     pub fn runs(&self) -> impl Iterator<Item = &str> {
-        self.runs.iter().map(|(name, _)| name.as_str())
+        self.runs.iter().map(|run| run.name.as_str())
     }
 
     /// The plan of a run, on another machine or with another seed if given.
@@ -251,16 +273,16 @@ impl Scenario {
         seed: Option<u64>,
         files: &mut dyn Files,
     ) -> Result<Plan, ScenarioError> {
-        let Some((name, document)) = self.runs.get(run) else {
+        let Some(chosen) = self.runs.get(run) else {
             let what = format!("there is no run {run}");
             return Err(ScenarioError::new(&self.file, "", Fault::plain(what)));
         };
-        build::plan(document, machine, seed, files).map_err(|mut fault| {
+        build::plan(&chosen.document, machine, seed, files).map_err(|mut fault| {
             if self.is_derived {
-                fault.span = None;
+                fault.span = chosen.span.clone().filter(|_| !self.is_based);
             }
             if self.runs.len() > 1 {
-                fault.what = format!("run {name}: {}", fault.what);
+                fault.what = format!("run {}: {}", chosen.name, fault.what);
             }
             ScenarioError::new(&self.file, &self.text, fault)
         })
@@ -271,12 +293,12 @@ impl Scenario {
     /// # Errors
     /// [`ScenarioError`] for an expression that cannot be computed.
     pub fn judge(&self, outcomes: &[Outcome]) -> Result<Vec<Finding>, ScenarioError> {
-        let names = self.runs.iter().map(|(name, _)| name.clone());
+        let names = self.runs.iter().map(|run| run.name.clone());
         let runs: Vec<(String, &Outcome)> = names.zip(outcomes).collect();
         let mut findings = Vec::new();
         for expect in &self.document.expect {
             let value = expression::evaluate(expect.value.get_ref(), &runs).map_err(|what| {
-                let span = (!self.is_derived).then(|| expect.value.span());
+                let span = (!self.is_based).then(|| expect.value.span());
                 let fault = Fault { span, what };
                 ScenarioError::new(&self.file, &self.text, fault)
             })?;
@@ -355,54 +377,72 @@ fn document_of(table: &Table) -> Result<Document, Fault> {
 }
 
 /// The runs of a document: its variants times the values of its sweeps.
-fn runs_of(document: &Document, table: &Table) -> Result<Vec<(String, Document)>, Fault> {
-    let mut runs: Vec<(String, Table)> = document
+fn runs_of(document: &Document, table: &Table) -> Result<Vec<Run>, Fault> {
+    let mut runs: Vec<(String, Table, Option<Range<usize>>)> = document
         .variant
         .iter()
         .map(|variant| {
             let mut changed = table.clone();
             for (key, value) in flatten(&variant.set) {
-                set(&mut changed, &key, value)
-                    .map_err(|what| Fault::plain(format!("variant {}: {what}", variant.name)))?;
+                set(&mut changed, &key, value).map_err(|what| {
+                    let what = format!("variant {}: {what}", variant.name.get_ref());
+                    Fault::at(variant.name.span(), what)
+                })?;
             }
-            Ok((variant.name.clone(), changed))
+            let span = Some(variant.name.span());
+            Ok((variant.name.get_ref().clone(), changed, span))
         })
         .collect::<Result<_, Fault>>()?;
     if runs.is_empty() {
         if document.sweep.is_empty() {
-            return Ok(vec![("run".into(), document.clone())]);
+            return Ok(vec![Run {
+                name: "run".into(),
+                document: document.clone(),
+                span: None,
+            }]);
         }
-        runs.push((String::new(), table.clone()));
+        runs.push((String::new(), table.clone(), None));
     }
     for sweep in &document.sweep {
         if runs.len().saturating_mul(sweep.values.len()) > RUNS_MAX {
             return Err(Fault::plain(format!("more than {RUNS_MAX} runs")));
         }
         let mut swept = Vec::new();
-        for (name, table) in &runs {
+        for (name, table, _) in &runs {
             for value in &sweep.values {
                 let mut changed = table.clone();
-                set(&mut changed, &sweep.key, value.clone())
-                    .map_err(|what| Fault::plain(format!("sweep of {}: {what}", sweep.key)))?;
+                set(&mut changed, sweep.key.get_ref(), value.clone()).map_err(|what| {
+                    let what = format!("sweep of {}: {what}", sweep.key.get_ref());
+                    Fault::at(sweep.key.span(), what)
+                })?;
                 let shown = match value {
                     Value::String(text) => text.clone(),
                     other => other.to_string(),
                 };
                 let separator = if name.is_empty() { "" } else { "/" };
-                swept.push((format!("{name}{separator}{shown}"), changed));
+                let span = Some(sweep.key.span());
+                swept.push((format!("{name}{separator}{shown}"), changed, span));
             }
         }
         runs = swept;
     }
     let mut seen = std::collections::BTreeSet::new();
     let mut documents = Vec::new();
-    for (name, table) in runs {
+    for (name, table, span) in runs {
+        let fault = |what: String| Fault {
+            span: span.clone(),
+            what,
+        };
         if !seen.insert(name.clone()) {
-            return Err(Fault::plain(format!("two runs are called {name:?}")));
+            return Err(fault(format!("two runs are called {name:?}")));
         }
-        let document = document_of(&table)
-            .map_err(|fault| Fault::plain(format!("run {name}: {}", fault.what)))?;
-        documents.push((name, document));
+        let document =
+            document_of(&table).map_err(|found| fault(format!("run {name}: {}", found.what)))?;
+        documents.push(Run {
+            name,
+            document,
+            span,
+        });
     }
     Ok(documents)
 }

@@ -93,21 +93,20 @@ pub(super) fn add_workload(
     table: &WorkloadTable,
     files: &mut dyn Files,
 ) -> Result<(), Fault> {
+    let group = table.group.as_ref().map_or("", |group| group.get_ref());
     let Some(count) = table.groups else {
-        return add_to_group(plan, table, table.name.get_ref(), &table.group, files);
+        return add_to_group(plan, table, table.name.get_ref(), group, files);
     };
     let count = count.on(plan.machine.cpus());
-    if count > GROUPS_MAX || table.group.is_empty() {
-        let what = format!(
-            "`groups` is {count} in group {:?}: up to {GROUPS_MAX}, below a group",
-            table.group
-        );
+    if count > GROUPS_MAX || group.is_empty() {
+        let what =
+            format!("`groups` is {count} in group {group:?}: up to {GROUPS_MAX}, below a group");
         return Err(Fault::at(table.name.span(), what));
     }
     for number in 0..count {
         let (name, path) = (
             format!("{}.{number}", table.name.get_ref()),
-            format!("{}.{number}", table.group),
+            format!("{group}.{number}"),
         );
         add_to_group(plan, table, &name, &path, files)?;
     }
@@ -145,8 +144,8 @@ fn add_to_group(
             if let Some(Time(begin)) = table.begin {
                 task.begin = begin;
             }
-            if table.cpu.is_some() {
-                task.cpu = table.cpu;
+            if let Some(cpu) = &table.cpu {
+                task.cpu = Some(*cpu.get_ref());
             }
             if let Some(Time(slice)) = table.slice {
                 let slice = Slice::new(slice)
@@ -205,7 +204,8 @@ fn add_synthetic(
                 fields.needed("rounds", table.rounds)?,
                 fields.span("work", table.work)?,
             );
-            synthetic::pipe_test(plan, name, group, rounds, work, table.cpu);
+            let cpu = table.cpu.as_ref().map(|cpu| *cpu.get_ref());
+            synthetic::pipe_test(plan, name, group, rounds, work, cpu);
         }
         _ => add_more(plan, fields, name, group, threads)?,
     }
