@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::convert::input::{From, Input};
 use crate::failure::{Failure, print};
+use crate::json::versioned;
 
 /// Clocks of two CPUs may seem this far apart in a text trace, which rounds to microseconds.
 const TEXT_SKEW_US: u64 = 10;
@@ -83,7 +84,7 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
             clean: findings.is_clean(),
             findings: &findings,
         };
-        serde_json::to_string(&answer).map_err(Failure::during("cannot word the findings"))? + "\n"
+        versioned("quotient-check/1", &answer)? + "\n"
     } else {
         report(&name, &findings)
     };

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
 
 use crate::advise::{self, AdviseArguments};
 use crate::bench::{self, BenchArguments};
@@ -15,13 +15,25 @@ use crate::demo;
 use crate::demo::mode::Mode;
 use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
+use crate::manual::{self, CompletionsArguments, HelpArguments, ManArguments};
 #[cfg(target_os = "linux")]
 use crate::record::{self, RecordArguments};
 use crate::sim::{self, SimArguments};
 
+/// What exit codes say.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 what was checked is broken or missed; 2 arguments or files that cannot be used; \
+3 input that cannot be read; 130 interrupted; 141 nobody reads the output";
+
 /// Groups with weights and CPU limits for the tasks of a tokio program: demo, benchmarks, traces, simulator.
 #[derive(Debug, Parser)]
-#[command(name = "quotient", version, about, arg_required_else_help = true)]
+#[command(
+    name = "quotient",
+    version,
+    about,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = EXIT_CODES
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -48,6 +60,12 @@ enum Command {
     Advise(AdviseArguments),
     /// Files of settings: groups, weights and limits in TOML
     Config(ConfigArguments),
+    /// Help on a command or a topic; `quotient help scenario` is the reference of scenario files
+    Help(HelpArguments),
+    /// Completions for a shell, on standard output
+    Completions(CompletionsArguments),
+    /// The manual page, or all of them
+    Man(ManArguments),
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
@@ -151,6 +169,9 @@ pub fn run() -> Result<(), Failure> {
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Advise(arguments) => advise::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
+        Command::Help(arguments) => manual::help(&arguments, Arguments::command()),
+        Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
     }
@@ -158,8 +179,6 @@ pub fn run() -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

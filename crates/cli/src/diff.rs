@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::convert::input::Input;
 use crate::failure::{Failure, print};
+use crate::json::versioned;
 
 /// What `quotient diff` takes.
 #[derive(Debug, Clone, Args)]
@@ -52,8 +53,7 @@ pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
             b: b.to_string(),
             comparison: &comparison,
         };
-        serde_json::to_string(&answer).map_err(Failure::during("cannot word the comparison"))?
-            + "\n"
+        versioned("quotient-diff/1", &answer)? + "\n"
     } else {
         format!("a: {a}\nb: {b}\n\n{}", table(&comparison))
     };

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::doubts::{self, Doubts};
 use super::{AdviseArguments, How};
 use crate::failure::Failure;
+use crate::sim::unusable;
 
 /// Names that a message lists. Default 12, those with the most CPU time: a screen, not a process table.
 const NAMES_SHOWN: usize = 12;
@@ -108,7 +109,7 @@ fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
             "--comm, --pid, --loop and --alone are about traces; a scenario says it itself".into(),
         ));
     }
-    let usage = |error: quotient_sim::scenario::ScenarioError| Failure::Usage(error.to_string());
+    let usage = |error: quotient_sim::scenario::ScenarioError| unusable(&arguments.input, &error);
     let scenario = Scenario::load(&arguments.input).map_err(usage)?;
     let mut files = Folder::of(&arguments.input);
     let plan = scenario

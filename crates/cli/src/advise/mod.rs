@@ -15,6 +15,7 @@ use quotient_sim::scenario::time;
 use serde::Serialize;
 
 use crate::failure::{Failure, print};
+use crate::json::print_versioned;
 use crate::sim::machine;
 use crate::sim::progress::watched;
 use base::{Base, Played};
@@ -190,8 +191,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         advice: &advice,
     };
     if arguments.json {
-        let text = serde_json::to_string(&report).map_err(Failure::during("cannot write JSON"))?;
-        print(&(text + "\n"))?;
+        print_versioned("quotient-advise/1", &report)?;
     } else {
         print(&show::table(&report, target))?;
     }

@@ -79,7 +79,7 @@ pub fn run(arguments: &ConserveArguments) -> Result<(), Failure> {
         }
     }
     if arguments.json {
-        print_json(&outcomes)?;
+        print_json(&serde_json::json!({ "rows": outcomes }))?;
     }
     Ok(())
 }

@@ -43,6 +43,7 @@ use clap::{Args, Subcommand, value_parser};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::json::print_versioned;
 
 /// What `quotient bench` takes.
 #[derive(Debug, Clone, Args)]
@@ -225,7 +226,5 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(Failure::during("cannot write JSON"))?;
-    println!("{text}");
-    Ok(())
+    print_versioned("quotient-bench/1", value)
 }

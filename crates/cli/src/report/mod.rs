@@ -15,6 +15,7 @@ use serde::Serialize;
 use self::checks::Check;
 use crate::demo::results::{Row, Series};
 use crate::failure::{Failure, print};
+use crate::json::versioned;
 
 /// Width of what is printed for people. Unit: characters. Default 79: every terminal has them.
 const COLUMNS: usize = 79;
@@ -77,9 +78,7 @@ impl Report {
         std::fs::write(out, html::page(self))
             .map_err(Failure::during(&format!("cannot write {}", out.display())))?;
         let text = if json {
-            serde_json::to_string(self)
-                .map_err(Failure::during("cannot word the results as JSON"))?
-                + "\n"
+            versioned("quotient-demo/1", self)? + "\n"
         } else {
             format!(
                 "\n{}\n{}\n\n{}\nThe picture: {}\n",

@@ -7,14 +7,15 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, value_parser};
 use quotient_sim::batch::{BatchError, Control, run_all, run_one};
-use quotient_sim::scenario::{Finding, Folder, Scenario};
+use quotient_sim::scenario::{Finding, Folder, Scenario, ScenarioError};
 use quotient_sim::{Machine, Outcome, Plan};
 use quotient_trace::{Html, JsonLines, Perfetto};
 use serde::Serialize;
 
 use crate::failure::{Failure, print};
+use crate::json::print_versioned;
 use progress::watched;
 
 /// What `quotient sim` takes.
@@ -40,6 +41,9 @@ pub struct SimArguments {
     /// Writes the events of the recorded run, one JSON object a line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Runs computed at the same time (1..=1024) [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -75,8 +79,8 @@ struct RunReport<'a> {
 /// A scenario that cannot be used, a file that cannot be written, expectations that are not met on the scenario's own
 /// machine and seed, or Ctrl-C.
 pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
-    let scenario =
-        Scenario::load(&arguments.scenario).map_err(|error| Failure::Usage(error.to_string()))?;
+    let scenario = Scenario::load(&arguments.scenario)
+        .map_err(|error| unusable(&arguments.scenario, &error))?;
     let names: Vec<String> = scenario.runs().map(str::to_owned).collect();
     let chosen =
         match &arguments.run {
@@ -95,7 +99,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     if let Some(only) = chosen {
         plans = vec![plans.swap_remove(only)];
     }
-    let outcomes = compute(&plans)?;
+    let outcomes = compute(&plans, arguments.jobs)?;
     record(
         arguments,
         &scenario,
@@ -125,8 +129,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
         met,
     };
     if arguments.json {
-        let text = serde_json::to_string(&report).map_err(Failure::during("cannot write JSON"))?;
-        print(&(text + "\n"))?;
+        print_versioned("quotient-sim/1", &report)?;
     } else {
         print(&table::table(&report))?;
     }
@@ -146,8 +149,18 @@ pub fn failure(error: BatchError) -> Failure {
     }
 }
 
-fn compute(plans: &[Plan]) -> Result<Vec<Outcome>, Failure> {
+/// A file that is not there is a wrong argument; one that is no scenario is wrong input.
+pub fn unusable(path: &Path, error: &ScenarioError) -> Failure {
+    if path.is_file() {
+        Failure::Unreadable(error.to_string())
+    } else {
+        Failure::Usage(error.to_string())
+    }
+}
+
+fn compute(plans: &[Plan], jobs: Option<u16>) -> Result<Vec<Outcome>, Failure> {
     watched(plans.len(), |control, threads| {
+        let threads = jobs.map_or(threads, usize::from);
         run_all(plans.len(), threads, control, &|index| plans[index].clone())
     })
 }
