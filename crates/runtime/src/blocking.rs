@@ -1,4 +1,4 @@
-//! Blocking code, charged to the group that asked for it.
+//! Blocking code, charged to the group that asked for it, and under preemption by turns with its tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use crate::inbox::Arrival;
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::meter::ThreadMeter;
+use crate::preempt::run_by_turns;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
 use crate::task::{Id, JoinHandle, promise};
@@ -56,7 +57,8 @@ impl Group {
     ///
     /// The charge arrives when the function reads a clock of its group, returns or panics. The pool's threads are scheduled by
     /// the operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their
-    /// virtual time. The handle is that of every task; as with tokio, aborting stops only a function that has not started.
+    /// virtual time. Under [`crate::Builder::preempt`] the function takes turns with the group's tasks, so that weights and limits do
+    /// hold: see [`ThreadMeter::run`]. The handle is that of every task; as with tokio, aborting stops only a function that has not started.
     ///
     /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
     #[track_caller]
@@ -102,8 +104,9 @@ where
             return;
         }
         let output = {
-            let _meter = ThreadMeter::enter_within(&charged);
-            catch_unwind(AssertUnwindSafe(|| promise.run(|| span.run(function))))
+            catch_unwind(AssertUnwindSafe(|| {
+                run_by_turns(&charged, || promise.run(|| span.run(function)))
+            }))
         };
         // The bill is paid before the handle sees the end.
         promise.deliver(output);

@@ -302,7 +302,7 @@ impl Group {
     /// As [`Group::kill`], and under [`crate::Builder::preempt`] polls in progress lose their turns within some 10 ms: nobody can end a
     /// poll from outside, but a killed one gets no more than the short turns in which stopped polls may give back locks (all of a
     /// scheduler's together 1 % of a processor). Once its poll has returned, the future is dropped. For polls that are not expected to
-    /// return; others return sooner after [`Group::kill`]. Without preemption it is `kill`.
+    /// return; others return sooner after [`Group::kill`]. Blocking functions lose their turns, too. Without preemption it is `kill`.
     ///
     /// # Errors
     /// As [`Group::kill`].

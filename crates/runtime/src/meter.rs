@@ -131,6 +131,12 @@ impl ThreadMeter {
     /// [`MeterError::AlreadyBilled`], [`MeterError::GroupRemoved`], [`MeterError::TooDeep`], [`MeterError::NoThreadClock`];
     /// nothing has changed then.
     pub fn enter(group: &Group) -> Result<Self, MeterError> {
+        Self::check(group)?;
+        Self::enter_within(group)
+    }
+
+    /// Whether the calling thread can be metered for the group.
+    fn check(group: &Group) -> Result<(), MeterError> {
         if local::is_billed() {
             return Err(MeterError::AlreadyBilled);
         }
@@ -141,18 +147,42 @@ impl ThreadMeter {
         if thread_cpu_time().is_none() {
             return Err(MeterError::NoThreadClock);
         }
-        Self::enter_within(group)
+        Ok(())
     }
 
     /// As [`ThreadMeter::enter`], for callers that see to it that nobody else bills the time. Without a clock for threads nothing is
     /// billed, but the thread works for the group all the same.
     pub(crate) fn enter_within(group: &Group) -> Result<Self, MeterError> {
-        let place = local::with_meter(|slot| Meter::enter(slot, group));
+        Self::enter_as(group, true)
+    }
+
+    /// As [`ThreadMeter::enter_within`]; the time is counted and the group does not pay for it, since it pays otherwise.
+    pub(crate) fn enter_unbilled(group: &Group) -> Result<Self, MeterError> {
+        Self::enter_as(group, false)
+    }
+
+    fn enter_as(group: &Group, pays: bool) -> Result<Self, MeterError> {
+        let place = local::with_meter(|slot| Meter::enter(slot, group, pays));
         Ok(Self {
             place: place.unwrap_or(Err(MeterError::NoThreadClock))?,
             billed: Duration::ZERO,
             _not_send: PhantomData,
         })
+    }
+
+    /// Runs `job` for `group` on the calling thread, billed as after [`ThreadMeter::enter`]. Under [`crate::Builder::preempt`] the thread
+    /// also takes turns with the group's tasks: it stands while the group is out of budget or others are ahead of it, at whatever
+    /// instruction it is at, and the group's weight holds for it. So for jobs of rayon and of other pools a limit is a limit.
+    ///
+    /// The group is charged by turns then, some milliseconds later than by a meter. A job that starts in a group with a
+    /// limit waits for its first turn. What the scheduler's end does not do is wait for it: from then on the thread is free. On a thread that
+    /// `quotient_pause` knows already, and beyond [`crate::Preempt::max_borne`] at once, it is only metered.
+    ///
+    /// # Errors
+    /// As [`ThreadMeter::enter`]; `job` was not run.
+    pub fn run<R>(group: &Group, job: impl FnOnce() -> R) -> Result<R, MeterError> {
+        Self::check(group)?;
+        Ok(crate::preempt::run_by_turns(group, job))
     }
 
     /// The thread works for the group no more. Returns what was billed to it through this meter.
@@ -202,6 +232,8 @@ struct Entry {
     unpaid: Nanos,
     /// Its guard is gone, out of order.
     abandoned: bool,
+    /// What is billed is charged to the group; if not, it is charged by turns.
+    pays: bool,
 }
 
 /// All meters of one thread, the innermost last. Never empty while it lies in its slot.
@@ -236,7 +268,7 @@ pub(crate) fn group(slot: &Slot) -> Option<Charged> {
 }
 
 impl Meter {
-    fn enter(slot: &Slot, group: &Group) -> Result<usize, MeterError> {
+    fn enter(slot: &Slot, group: &Group, pays: bool) -> Result<usize, MeterError> {
         let clock = thread_cpu_time();
         let cpu = clock.unwrap_or(Nanos::ZERO);
         let mut meter = match slot.take() {
@@ -262,6 +294,7 @@ impl Meter {
                 billed: Nanos::ZERO,
                 unpaid: Nanos::ZERO,
                 abandoned: false,
+                pays,
             });
             meter.restart(cpu);
             Ok(meter.entries.len())
@@ -382,8 +415,11 @@ impl Meter {
         }
         self.shown = self.shown.saturating_add(time);
         let core = &entry.group.inner.core;
-        core.show_foreign_cpu_time(self.processor, time);
         entry.billed = entry.billed.saturating_add(time);
+        if !entry.pays {
+            return;
+        }
+        core.show_foreign_cpu_time(self.processor, time);
         entry.unpaid = entry.unpaid.saturating_add(time);
         if entry.unpaid >= BATCH {
             core.charge_foreign_cpu_time(entry.unpaid, entry.group.shared.now());

@@ -48,6 +48,8 @@ pub(crate) struct TaskContext {
     pub(crate) moved: AtomicBool,
     /// A kill has reached it; see `kills`. Never taken back.
     pub(crate) killed: AtomicBool,
+    /// It is among the live tasks: not a proxy of a thread that outlives the scheduler.
+    counted: bool,
     /// `None` before the task is listed and after it ended.
     pub(crate) membership: Mutex<Option<Membership>>,
     /// CPU time billed for polls that are over. Unit: nanoseconds.
@@ -153,6 +155,7 @@ impl TaskContext {
             home: AtomicU16::new(home),
             moved: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            counted: true,
             membership: Mutex::new(None),
             cpu: AtomicU64::new(0),
             shown: AtomicU64::new(0),
@@ -161,6 +164,18 @@ impl TaskContext {
             delay: AtomicU64::new(0),
             longest: AtomicU32::new(0),
             throttled: AtomicU64::new(0),
+        }
+    }
+
+    /// As [`TaskContext::new`], for what the scheduler's end does not wait for.
+    pub(crate) fn uncounted(
+        shared: Arc<Shared>,
+        location: &'static Location<'static>,
+        home: u16,
+    ) -> Self {
+        Self {
+            counted: false,
+            ..Self::new(shared, location, home)
         }
     }
 
@@ -266,7 +281,9 @@ impl task::Context for TaskContext {
         if task.id().is_named() {
             task.context().shared.names.forget(task.id());
         }
-        task.context().shared.task_ended();
+        if task.context().counted {
+            task.context().shared.task_ended();
+        }
     }
 }
 

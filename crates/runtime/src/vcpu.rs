@@ -55,6 +55,7 @@ use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
 use crate::task_context::Task;
 
+pub(crate) use self::borne::proxy;
 pub(crate) use self::migrate::stand_in;
 pub(crate) use self::successor::{Bearing, HandedOver, hand_over};
 

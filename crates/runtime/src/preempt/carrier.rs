@@ -131,6 +131,23 @@ impl Carrier {
         Nanos(self.began.load(Ordering::Relaxed))
     }
 
+    /// Before its region: it may not begin until it is chosen.
+    pub(super) fn waits_for_its_turn(&self) {
+        self.allowed.store(false, Ordering::SeqCst);
+    }
+
+    /// The watch: whether its proxy should compete again.
+    pub(super) fn has_returned(&self) -> bool {
+        let blocked_at = {
+            let bearing = lock(&self.bearing);
+            bearing.away.as_ref().map(|_| bearing.blocked_at)
+        };
+        let now = blocked_at.and_then(|_| self.cpu_time());
+        blocked_at
+            .zip(now)
+            .is_some_and(|(at, now)| now.saturating_sub(at) >= RETURN_AFTER)
+    }
+
     /// It was stopped by a freeze.
     pub(crate) fn stands_frozen(&self) {
         self.frozen.store(true, Ordering::Relaxed);

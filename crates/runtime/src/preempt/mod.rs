@@ -72,6 +72,7 @@
 //! Run queue, then `Seat`'s, then one `Bearing`'s; the pool's is a leaf.
 
 mod carrier;
+mod foreign;
 mod nap;
 mod pool;
 mod settings;
@@ -84,6 +85,7 @@ use quotient_core::Enqueue;
 use quotient_pause::Pauser;
 
 pub(crate) use self::carrier::{Carrier, Outcome, current};
+pub(crate) use self::foreign::run as run_by_turns;
 pub(crate) use self::nap::Nap;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
@@ -133,6 +135,8 @@ pub(crate) struct Preempting {
     settings: Preempt,
     /// Bearers now.
     borne: AtomicUsize,
+    /// Threads of others that take turns now.
+    foreign: AtomicUsize,
     watch: Mutex<WatchState>,
     control: watch::Control,
 }
@@ -146,6 +150,7 @@ impl Preempting {
             settings,
             pool,
             borne: AtomicUsize::new(0),
+            foreign: AtomicUsize::new(0),
             control: watch::Control::default(),
         }
     }
@@ -275,6 +280,7 @@ impl Preempting {
             blocked: read(&self.counters.blocked),
             undemoted: read(&self.counters.undemoted),
             borne: self.borne.load(Ordering::Relaxed),
+            foreign: self.foreign.load(Ordering::Relaxed),
             threads: self.pool.threads(),
         }
     }

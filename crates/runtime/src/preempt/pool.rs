@@ -67,6 +67,10 @@ impl Pool {
         Ok(pool)
     }
 
+    pub(super) fn pauser(&self) -> Pauser {
+        self.pauser
+    }
+
     pub(super) fn threads(&self) -> usize {
         lock(&self.state).threads
     }

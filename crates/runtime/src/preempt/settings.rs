@@ -54,7 +54,8 @@ impl Preempt {
     }
 
     /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
-    /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them.
+    /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
+    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once.
     #[must_use]
     pub fn max_borne(mut self, max_borne: usize) -> Self {
         self.max_borne = max_borne;
@@ -84,7 +85,8 @@ impl Preempt {
 pub struct PreemptStats {
     /// Polls that were taken off their virtual CPU.
     pub detached: u64,
-    /// Polls that should have been, and ran on: no thread was free, or [`Preempt::max_borne`] was reached.
+    /// Polls that should have been, and ran on: no thread was free, or [`Preempt::max_borne`] was reached; and blocking functions that
+    /// were only metered, for the same reason.
     pub refused: u64,
     /// Times that a long poll was stopped because policy let others run.
     pub pauses: u64,
@@ -98,6 +100,8 @@ pub struct PreemptStats {
     pub undemoted: u64,
     /// Long polls now.
     pub borne: usize,
+    /// Blocking functions and other threads of others that take turns now.
+    pub foreign: usize,
     /// Threads now, spare ones included.
     pub threads: usize,
 }

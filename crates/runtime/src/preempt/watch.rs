@@ -77,13 +77,22 @@ impl WatchState {
     pub(super) fn new(slots: usize, max_borne: usize) -> Self {
         Self {
             looks: vec![Look::default(); slots],
-            bearers: Vec::with_capacity(2 * max_borne),
+            bearers: Vec::with_capacity(3 * max_borne),
             dead: Vec::with_capacity(max_borne),
             age_from: Nanos::ZERO,
             rescue_from: Nanos::ZERO,
             cursor: 0,
             burst: None,
         }
+    }
+
+    /// One more bearer, from a thread that may allocate but does not: false if there is no room.
+    pub(super) fn enlist(&mut self, carrier: &Arc<Carrier>) -> bool {
+        let room = self.bearers.len() < self.bearers.capacity();
+        if room {
+            self.bearers.push(carrier.clone());
+        }
+        room
     }
 }
 
@@ -194,6 +203,10 @@ impl Preempting {
         }
         if standing && quiet {
             self.let_some_run(&mut state, stalled, now);
+        }
+        if state.bearers.iter().any(|bearer| bearer.has_returned()) {
+            // Its proxy is queued again by the tick thread, which would sleep on if all virtual CPUs do.
+            shared.tick.run();
         }
         busy || !state.bearers.is_empty() || state.burst.is_some()
     }

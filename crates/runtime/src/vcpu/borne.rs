@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Nanos, Slice};
+use quotient_core::{Enqueue, Nanos, Slice, TaskEntity};
 use quotient_pause::End;
 
 use super::dispatch::Began;
 use super::switch::{Previous, enqueue, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
 use crate::gates::RunQueue;
-use crate::group;
+use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
 use crate::local::{Entered, PollNotes};
 use crate::preempt::{Carrier, Outcome, Preempting};
@@ -78,7 +78,7 @@ impl Vcpu {
             core.zip(queue.put_prev_sleep(now))
         };
         // The old carrier was in a poll, so its task is current.
-        let Some((core, mut entity)) = taken else {
+        let Some((core, entity)) = taken else {
             debug_assert!(false, "a poll was detached, and no task is current");
             return;
         };
@@ -88,29 +88,13 @@ impl Vcpu {
             group::lookup(shared, &core)
         };
         preempting.settle_in(self.index, bearer, &group);
-        entity.set_slice(Slice::new(Nanos(u64::try_from(TURN.as_nanos()).unwrap_or(0))).ok());
         let context = TaskContext::new(
             shared.clone(),
             std::panic::Location::caller(),
             u16::try_from(self.index).unwrap_or(0),
         );
-        let owned = Owned {
-            entity,
-            group,
-            since: now,
-            throttling: Some(Box::new(Throttling {
-                bearer: Some(bearer.clone()),
-                ..Throttling::default()
-            })),
-        };
         shared.task_began();
-        let (proxy, _, _) = task::spawn_as(
-            task::Id::next(),
-            task::trace::SpanId::NONE,
-            std::future::pending::<()>(),
-            context,
-            owned,
-        );
+        let proxy = proxy(context, entity, &group, bearer, now);
         self.arrivals.push(Arrival {
             task: proxy,
             kind: Enqueue::Migrate,
@@ -243,6 +227,34 @@ impl Vcpu {
         me.clock.show(charge);
         me.resched.store(false, Ordering::Relaxed);
     }
+}
+
+/// The token that stands for what `bearer` runs.
+pub(crate) fn proxy(
+    context: TaskContext,
+    mut entity: TaskEntity,
+    group: &Arc<GroupShared>,
+    bearer: &Arc<Carrier>,
+    now: Nanos,
+) -> Task {
+    entity.set_slice(Slice::new(Nanos(u64::try_from(TURN.as_nanos()).unwrap_or(0))).ok());
+    let owned = Owned {
+        entity,
+        group: group.clone(),
+        since: now,
+        throttling: Some(Box::new(Throttling {
+            bearer: Some(bearer.clone()),
+            ..Throttling::default()
+        })),
+    };
+    let (proxy, _, _) = task::spawn_as(
+        task::Id::next(),
+        task::trace::SpanId::NONE,
+        std::future::pending::<()>(),
+        context,
+        owned,
+    );
+    proxy
 }
 
 /// Polls a task as a region of this thread.

@@ -1,0 +1,142 @@
+//! Threads that are not the scheduler's and compute for a group: closures of `spawn_blocking`, jobs of other pools. They take turns as the
+//! bearers of long polls do.
+//!
+//! # Protocol
+//! Before such a thread begins it becomes what a thread is after a detachment: a [`Carrier`] that the watch knows, with a proxy in its
+//! group's queue. What it runs is one region. From there on all that the parent module says of bearers holds for it: it runs while its
+//! proxy is the chosen one of a virtual CPU, or while it is blocked and competes for nothing; it stands while its group is
+//! throttled or others are ahead; it gets short turns, in case that it holds a lock; and its CPU clock is what the proxy is charged. What
+//! differs:
+//!
+//! | | a long poll | a foreign thread |
+//! |---|---|---|
+//! | begins | running, chosen if nobody else is | in a group with a limit: waits for its first turn, before its region; else runs until it is picked once |
+//! | priority | lowered | left alone: nobody could raise it again |
+//! | counts | as one of `Preempt::max_borne` | as one of as many again |
+//! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
+//! | its meter | none | knows the group, and bills nothing |
+//!
+//! # Nobody stands for ever
+//! Enlisting and setting free both hold the watch's lock, and the phase is written before the latter: a thread that comes too late
+//! for being set free sees the phase, and runs without turns. The region's end posts the outcome as a bearer's does (E1 to E3), so the
+//! proxy goes wherever it is: queued, it is picked and finds the end; napped for, the nap ends; away, it comes back by E1.
+//! *Locks:* as for polls. A closure that stands may hold a lock of the program's, or of tokio's, for the length of a throttle, but for
+//! aging and rescue.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
+
+use super::carrier::{Carrier, Outcome};
+use super::{Preempting, lock};
+use crate::group::Group;
+use crate::meter::ThreadMeter;
+use crate::shared::{CLOSED, OPEN, Shared};
+use crate::task_context::TaskContext;
+use crate::vcpu;
+
+/// Runs `body` for `group` on the calling thread, which nobody bills yet: by turns if the group's scheduler preempts and has room, else
+/// only metered.
+pub(crate) fn run<R>(group: &Group, body: impl FnOnce() -> R) -> R {
+    let mut body = Some(body);
+    if let Some(preempting) = &group.shared.preempt
+        && group.inner.is_preemptible()
+        && group.shared.phase() == OPEN
+    {
+        let entered = preempting.pool.pauser().enter(|thread| {
+            let carrier = Arc::new(Carrier::new(thread.handle()));
+            if !preempting.enlist(&group.shared, &carrier) {
+                return None;
+            }
+            let body = body.take()?;
+            Some(take_turns(group, preempting, &carrier, body))
+        });
+        if let Ok(Some(result)) = entered {
+            return result;
+        }
+    }
+    let _meter = ThreadMeter::enter_within(group);
+    match body.take() {
+        Some(body) => body(),
+        None => unreachable!("taken only to be run"),
+    }
+}
+
+/// Ends the thread's part, on unwinding too.
+struct Ends<'a> {
+    shared: &'a Arc<Shared>,
+    preempting: &'a Preempting,
+    carrier: &'a Arc<Carrier>,
+    meter: Option<ThreadMeter>,
+    began: Nanos,
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        // Time in which others billed the thread: a meter inside this one, a future in another group.
+        let own = self.meter.take().and_then(|mut meter| meter.leave().ok());
+        let own = Nanos(own.map_or(0, |own| u64::try_from(own.as_nanos()).unwrap_or(u64::MAX)));
+        let all = self.carrier.cpu_time().unwrap_or_default();
+        let others = all.saturating_sub(self.began).saturating_sub(own);
+        self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
+        let (chosen_by, away) = self.carrier.finish(Outcome::Done, others);
+        fence(Ordering::SeqCst);
+        self.preempting.end_nap(chosen_by);
+        if let Some(proxy) = away {
+            self.shared.submit_remote(proxy, Enqueue::Wake);
+        }
+    }
+}
+
+fn take_turns<R>(
+    group: &Group,
+    preempting: &Preempting,
+    carrier: &Arc<Carrier>,
+    body: impl FnOnce() -> R,
+) -> R {
+    let shared = &group.shared;
+    let began = carrier.cpu_time().unwrap_or_default();
+    carrier.charge_from(began);
+    carrier.bears_from(shared.now());
+    let waits = group.inner.is_limited();
+    if waits {
+        carrier.waits_for_its_turn();
+    }
+    let ends = Ends {
+        shared,
+        preempting,
+        carrier,
+        meter: ThreadMeter::enter_unbilled(group).ok(),
+        began,
+    };
+    let home = u16::try_from(shared.next_home()).unwrap_or(0);
+    let location = std::panic::Location::caller();
+    let context = TaskContext::uncounted(shared.clone(), location, home);
+    let entity = TaskEntity::new(Weight::DEFAULT, None);
+    let proxy = vcpu::proxy(context, entity, &group.inner, carrier, shared.now());
+    shared.submit_remote(proxy, Enqueue::Wake);
+    if waits {
+        carrier.wait_until_allowed();
+    }
+    let result = quotient_pause::region(body).0;
+    drop(ends);
+    result
+}
+
+impl Preempting {
+    /// The watch knows the carrier from now on; false if there is no room, or the scheduler has ended.
+    fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
+        let mut state = lock(&self.watch);
+        let room = self.foreign.load(Ordering::Relaxed) < self.settings.max_borne;
+        if shared.phase() == CLOSED || !room || !state.enlist(carrier) {
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        // Added to under the lock only.
+        self.foreign.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.control.wake();
+        true
+    }
+}
