@@ -9,8 +9,42 @@ use crate::demote::{self, Demoted, Demotion};
 use crate::error::{DemoteError, DetachError, PauseError};
 use crate::signal::Signal;
 use crate::slot::{Caught, Slot};
-use crate::system;
+use crate::system::{self, Affinity};
 use crate::thread::Region;
+
+/// A processor, by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Processor(u32);
+
+impl Processor {
+    /// By number. A machine has fewer than it could: whoever asks for one that is not there gets nothing.
+    #[must_use]
+    pub fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The one that the calling thread runs on, which may be another when the caller looks at the answer; `None` where nobody can
+    /// tell. No system call, as a rule.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        system::current_processor().map(Self)
+    }
+
+    /// Those that the calling thread may run on, in the order of their numbers; empty where nobody can tell.
+    #[must_use]
+    pub fn allowed() -> Vec<Self> {
+        Affinity::of(system::thread_id()).map_or_else(Vec::new, |set| {
+            let all = (0..Affinity::SIZE).filter(|number| set.contains(*number));
+            all.map(Self).collect()
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
 
 /// A thread that has regions, for others. Cheap to clone; outlives the thread.
 #[derive(Clone)]
@@ -103,10 +137,67 @@ impl Handle {
         (!self.slot.has_left()).then_some(asleep)
     }
 
+    /// The processor that the thread runs on, or ran on last; `None` if it has left or nobody can tell. As costly as
+    /// [`Handle::is_asleep`].
+    #[must_use]
+    pub fn processor(&self) -> Option<Processor> {
+        if self.slot.identity.process != system::process_id() {
+            return None;
+        }
+        let processor = system::status(self.slot.identity.thread)?.processor?;
+        (!self.slot.has_left()).then_some(Processor(processor))
+    }
+
+    /// Runs `wake`, which lets the thread go on (resumes its pause, say), so that it goes on on `processor`; whether the
+    /// kernel was told so. Left alone, the kernel may put it behind a busy thread on another processor, although the caller knows
+    /// that this one is about to be free.
+    ///
+    /// `wake` runs all the same if the thread may not run there, has left, or is being asked something else. The thread is bound to
+    /// the processor until `wake` returns, and then may run again where it could before. (A change of that by others in these few
+    /// microseconds is undone; and processors that the process is given later are not the thread's, as after any call of
+    /// `sched_setaffinity`.) Three system calls, some 3 us; waits for nobody, unless the thread runs on another processor: then for the
+    /// kernel to move it.
+    pub fn wake_on(&self, processor: Processor, wake: impl FnOnce()) -> bool {
+        let identity = self.slot.identity;
+        let ours = identity.process == system::process_id();
+        // The lock keeps the thread inside, so the id is its own.
+        let alive = self.slot.try_lock_alive().filter(|_| ours);
+        let bound = alive
+            .as_ref()
+            .and_then(|_| Bound::to(identity.thread, processor));
+        wake();
+        bound.is_some()
+    }
+
     /// Whether both are of the same thread.
     #[must_use]
     pub fn is_same_thread(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.slot, &other.slot)
+    }
+}
+
+/// A thread is bound to one processor while this lives.
+struct Bound {
+    thread: i32,
+    before: Affinity,
+}
+
+impl Bound {
+    /// Of a thread that stays inside meanwhile. `None` if it may not run there, or not be bound.
+    fn to(thread: i32, processor: Processor) -> Option<Self> {
+        let before = Affinity::of(thread)?;
+        if !before.contains(processor.number()) {
+            return None;
+        }
+        Affinity::only(processor.number())?.set(thread).ok()?;
+        Some(Self { thread, before })
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Refused only if the process has lost all of those processors just now: then the kernel has moved the thread itself.
+        let _ = self.before.set(self.thread);
     }
 }
 
@@ -237,6 +328,6 @@ impl fmt::Debug for Pause {
 /// allocator's lock may be what the thread sleeps for.
 #[must_use]
 pub fn is_thread_asleep(thread: i32) -> Option<bool> {
-    let letter = system::state_letter(thread)?;
-    Some(matches!(letter, b'S' | b'D'))
+    let status = system::status(thread)?;
+    Some(matches!(status.letter, b'S' | b'D'))
 }

@@ -182,6 +182,11 @@ impl Slot {
         verdicts.alive.then_some(verdicts)
     }
 
+    /// As [`Slot::lock_alive`], or `None` if somebody has the lock.
+    pub(crate) fn try_lock_alive(&self) -> Option<MutexGuard<'_, Verdicts>> {
+        self.try_lock().filter(|verdicts| verdicts.alive)
+    }
+
     /// Whether the thread has left. What was read by its id before this says no was its own.
     pub(crate) fn has_left(&self) -> bool {
         // The reading before must not move behind the look.

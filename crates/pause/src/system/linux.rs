@@ -393,19 +393,123 @@ pub(crate) fn cpu_time(thread: i32) -> Option<u64> {
     Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos))
 }
 
-/// The kernel's letter for what a thread of this process does: `R` runs or could, `S` and `D` sleep. Opens, reads and closes
-/// one small file. Allocates nothing: the allocator's lock may be what the thread sleeps for.
-pub(crate) fn state_letter(thread: i32) -> Option<u8> {
+/// What the kernel says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// What it does: `R` runs or could, `S` and `D` sleep.
+    pub(crate) letter: u8,
+    /// Where it runs, or ran last.
+    pub(crate) processor: Option<u32>,
+}
+
+/// The kernel's word for what a thread of this process does. Opens, reads and closes one small file. Allocates nothing: the
+/// allocator's lock may be what the thread sleeps for.
+pub(crate) fn status(thread: i32) -> Option<Status> {
     let mut path = [0_u8; 48];
     let mut rest = &mut path[..];
     write!(rest, "/proc/self/task/{thread}/stat").ok()?;
     let unused = rest.len();
     let path = std::str::from_utf8(&path[..48 - unused]).ok()?;
-    let mut text = [0_u8; 128];
+    // 52 numbers, of which few are long.
+    let mut text = [0_u8; 1_024];
     let mut file = File::open(path).ok()?;
     let length = file.read(&mut text).ok()?;
-    let text = &text[..length];
+    parse_status(&text[..length])
+}
+
+fn parse_status(text: &[u8]) -> Option<Status> {
     // The name comes in parentheses and may hold some itself.
     let after = text.iter().rposition(|byte| *byte == b')')? + 2;
-    text.get(after).copied()
+    let letter = text.get(after).copied()?;
+    // The state is field 3 of proc_pid_stat(5), the processor 39.
+    let field = text[after..].split(|byte| *byte == b' ').nth(36);
+    let processor = field
+        .and_then(|field| std::str::from_utf8(field).ok())
+        .and_then(|field| field.parse().ok());
+    Some(Status { letter, processor })
+}
+
+/// Where the calling thread runs.
+pub(crate) fn current_processor() -> Option<u32> {
+    // SAFETY: asks for a number.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// The processors that a thread may run on, of the first 1,024.
+#[derive(Clone, Copy)]
+pub(crate) struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    /// How many processors there can be.
+    pub(crate) const SIZE: u32 = 8 * core::mem::size_of::<libc::cpu_set_t>() as u32;
+
+    /// Of a thread. `None` where the machine has more processors than that.
+    pub(crate) fn of(thread: i32) -> Option<Self> {
+        // SAFETY: a set is plain data for which all zeroes is a valid value; the kernel writes at most its size into the local.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            let size = core::mem::size_of::<libc::cpu_set_t>();
+            checked(c_long::from(libc::sched_getaffinity(
+                thread,
+                size,
+                &raw mut set,
+            )))
+            .ok()?;
+            Some(Self(set))
+        }
+    }
+
+    /// One processor; `None` if it is not one of the first 1,024.
+    pub(crate) fn only(processor: u32) -> Option<Self> {
+        let processor = Self::place(processor)?;
+        // SAFETY: a set is plain data for which all zeroes is a valid value, and the place lies inside it.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(processor, &mut set);
+            Some(Self(set))
+        }
+    }
+
+    pub(crate) fn contains(&self, processor: u32) -> bool {
+        // SAFETY: the place lies inside the set.
+        Self::place(processor).is_some_and(|place| unsafe { libc::CPU_ISSET(place, &self.0) })
+    }
+
+    /// Makes it that of a thread. The caller makes sure that the id is the thread's.
+    pub(crate) fn set(&self, thread: i32) -> Result<(), i32> {
+        // SAFETY: the kernel reads a local of the size that it is told.
+        let result = unsafe {
+            libc::sched_setaffinity(
+                thread,
+                core::mem::size_of::<libc::cpu_set_t>(),
+                &raw const self.0,
+            )
+        };
+        checked(c_long::from(result)).map(drop)
+    }
+
+    fn place(processor: u32) -> Option<usize> {
+        (processor < Self::SIZE).then_some(usize::try_from(processor).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_named_to_confuse_is_read_right() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 7 0 0";
+        let text = format!("12 (a) R 1 (b) {rest}");
+        let status = parse_status(text.as_bytes());
+        let expected = Status {
+            letter: b'S',
+            processor: Some(7),
+        };
+        assert_eq!(status, Some(expected));
+        // Cut short, it says less.
+        let status = parse_status(b"12 (a) R 1 2").map(|status| status.processor);
+        assert_eq!(status, Some(None));
+        assert_eq!(parse_status(b"12 (a"), None);
+    }
 }

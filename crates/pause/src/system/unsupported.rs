@@ -93,6 +93,39 @@ pub(crate) fn cpu_time(_thread: i32) -> Option<u64> {
     None
 }
 
-pub(crate) fn state_letter(_thread: i32) -> Option<u8> {
+#[derive(Clone, Copy)]
+pub(crate) struct Status {
+    pub(crate) letter: u8,
+    pub(crate) processor: Option<u32>,
+}
+
+pub(crate) fn status(_thread: i32) -> Option<Status> {
     None
+}
+
+pub(crate) fn current_processor() -> Option<u32> {
+    None
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Affinity;
+
+impl Affinity {
+    pub(crate) const SIZE: u32 = 0;
+
+    pub(crate) fn of(_thread: i32) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn only(_processor: u32) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn contains(&self, _processor: u32) -> bool {
+        false
+    }
+
+    pub(crate) fn set(&self, _thread: i32) -> Result<(), i32> {
+        Err(NOT_IMPLEMENTED)
+    }
 }
