@@ -249,6 +249,9 @@ impl Vcpu {
             }
             Leave::Yield => shared.host.defer(context),
             Leave::Sleep => {
+                if let Some(preempting) = &shared.preempt {
+                    preempting.forget_freed(self.index);
+                }
                 shared.idle.fetch_or(1 << self.index, Ordering::SeqCst);
                 me.park.prepare_sleep(context.waker());
                 // Throttled tasks wait for a refill: the tick thread must know of it before nobody else looks.

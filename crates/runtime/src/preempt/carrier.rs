@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use quotient_core::Nanos;
-use quotient_pause::{Handle, Pause, PauseState};
+use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::{NOBODY, lock};
 use crate::task::Parking;
@@ -74,6 +74,8 @@ pub(crate) struct Bearing {
     excluded: Nanos,
     /// CPU time when it was found to be blocked.
     blocked_at: Nanos,
+    /// Where its poll ended.
+    ended_on: Option<Processor>,
 }
 
 impl std::fmt::Debug for Bearing {
@@ -163,16 +165,37 @@ impl Carrier {
         lock(&self.bearing).by
     }
 
-    /// Lets it run, as the choice of `vcpu`.
-    pub(crate) fn allow(&self, vcpu: usize) {
+    /// Lets it run, as the choice of `vcpu`, and if it wakes for that: where somebody else is about to stop.
+    pub(crate) fn allow(&self, vcpu: usize, freed: Option<Processor>) {
         let mut bearing = lock(&self.bearing);
         bearing.by = vcpu;
         self.frozen.store(false, Ordering::Relaxed);
-        if !self.allowed.swap(true, Ordering::SeqCst) {
-            self.thread.unpark();
+        let was_allowed = self.allowed.swap(true, Ordering::SeqCst);
+        let pause = bearing.pause.take();
+        if was_allowed && pause.is_none() {
+            return;
         }
-        // Dropping it resumes.
-        bearing.pause = None;
+        let wake = || {
+            if !was_allowed {
+                self.thread.unpark();
+            }
+            // Dropping it resumes.
+            drop(pause);
+        };
+        match freed {
+            Some(processor) => {
+                self.handle.wake_on(processor, wake);
+            }
+            None => wake(),
+        }
+    }
+
+    /// Where it runs, or ran last.
+    pub(crate) fn processor(&self) -> Option<Processor> {
+        if self.is_finished() {
+            return lock(&self.bearing).ended_on;
+        }
+        self.handle.processor()
     }
 
     /// Stops it, if `vcpu` was the last to choose it; whether it was asked to stop just now.
@@ -219,7 +242,7 @@ impl Carrier {
 
     /// The scheduler has ended: nobody governs it any more.
     pub(super) fn set_free(&self) {
-        self.allow(NOBODY);
+        self.allow(NOBODY, None);
     }
 
     /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
@@ -282,6 +305,7 @@ impl Carrier {
         let mut bearing = lock(&self.bearing);
         bearing.outcome = Some(outcome);
         bearing.total = total;
+        bearing.ended_on = Processor::current();
         bearing.excluded = bearing.excluded.saturating_add(excluded);
         bearing.pause = None;
         self.finished.store(true, Ordering::Release);

@@ -45,6 +45,12 @@
 //! paused if its group is throttled. *Allowed* is what policy wants, *paused* what is so: a request can miss (the bearer is between two
 //! regions, or somebody else holds its slot), and the watch brings the two together at each look, so an error lasts a tick.
 //!
+//! # Where bearers go on
+//! With one bearer a virtual CPU allowed to run, the kernel may put two of them on one processor while another idles: a thread that is
+//! woken is placed before the one that it replaces stops. So it is let go on where its predecessor was (`Handle::wake_on`), or
+//! if another virtual CPU's chosen one was put there, where none was. Nothing stays bound: the kernel may move it at once, and does
+//! if other programs want the processor.
+//!
 //! # No end is missed
 //! Bearer: (E1) under its lock: outcome and final CPU time are stored, `finished` is set; (E2) fence; (E3) look at the nap of the
 //! virtual CPU in `by`, end it if it is on. Carrier: (N1) nap := on, fence; (N2) look at the inbox, the unthrottles, the phase,
@@ -78,11 +84,11 @@ mod pool;
 mod settings;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient_core::Enqueue;
-use quotient_pause::Pauser;
+use quotient_pause::{Pauser, Processor};
 
 pub(crate) use self::carrier::{Carrier, Outcome, current};
 pub(crate) use self::foreign::run as run_by_turns;
@@ -116,7 +122,7 @@ pub(crate) struct Counters {
 }
 
 /// What one virtual CPU has of this.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seat {
     /// Who turns it.
     pub(crate) carrier: Mutex<Option<Arc<Carrier>>>,
@@ -124,7 +130,40 @@ pub(crate) struct Seat {
     pub(crate) chosen: Mutex<Option<(Arc<Carrier>, Arc<GroupShared>)>>,
     /// Whether there is one: saves the lock after each pick.
     pub(crate) has_chosen: AtomicBool,
+    /// Where the last one that was chosen here ran, until the next is or the carrier sleeps; [`NOWHERE`] otherwise.
+    freed: AtomicU32,
+    /// Where the chosen one was let go on; [`NOWHERE`] if that was the kernel's choice.
+    placed: AtomicU32,
     pub(crate) nap: Nap,
+}
+
+/// No processor.
+const NOWHERE: u32 = u32::MAX;
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            carrier: Mutex::default(),
+            chosen: Mutex::default(),
+            has_chosen: AtomicBool::new(false),
+            freed: AtomicU32::new(NOWHERE),
+            placed: AtomicU32::new(NOWHERE),
+            nap: Nap::default(),
+        }
+    }
+}
+
+impl Seat {
+    /// The bearer that was chosen here is not any more: its processor is free.
+    fn freed_by(&self, bearer: &Carrier) {
+        let number = bearer.processor().map_or(NOWHERE, Processor::number);
+        self.freed.store(number, Ordering::Relaxed);
+    }
+
+    fn take_freed(&self) -> Option<Processor> {
+        let number = self.freed.swap(NOWHERE, Ordering::Relaxed);
+        (number != NOWHERE).then(|| Processor::new(number))
+    }
 }
 
 /// All of a preempting scheduler beside what every scheduler has.
@@ -133,6 +172,8 @@ pub(crate) struct Preempting {
     pub(crate) counters: Counters,
     pool: Arc<Pool>,
     settings: Preempt,
+    /// Where bearers may run, as it was at the beginning.
+    processors: Vec<Processor>,
     /// Bearers now.
     borne: AtomicUsize,
     /// Threads of others that take turns now.
@@ -148,6 +189,7 @@ impl Preempting {
             counters: Counters::default(),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
             settings,
+            processors: Processor::allowed(),
             pool,
             borne: AtomicUsize::new(0),
             foreign: AtomicUsize::new(0),
@@ -166,26 +208,49 @@ impl Preempting {
     pub(crate) fn choose(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
         let mut chosen = lock(&seat.chosen);
-        bearer.allow(vcpu);
+        let freed = seat.take_freed();
         let same = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
         if same {
+            bearer.allow(vcpu, None);
             return;
         }
-        if let Some((old, _)) = chosen.replace((bearer.clone(), group.clone())) {
+        let old = chosen.replace((bearer.clone(), group.clone()));
+        let freed = match &old {
+            Some((old, _)) => old.processor(),
+            None => freed,
+        };
+        let place = freed.map(|freed| self.place(vcpu, freed));
+        let number = place.map_or(NOWHERE, Processor::number);
+        seat.placed.store(number, Ordering::Relaxed);
+        seat.has_chosen.store(true, Ordering::Relaxed);
+        bearer.allow(vcpu, place);
+        if let Some((old, _)) = old {
             self.forbid(&old, vcpu);
         }
-        seat.has_chosen.store(true, Ordering::Relaxed);
+    }
+
+    /// Where a bearer that `vcpu` chooses is to go on, if its predecessor has left `freed`.
+    fn place(&self, vcpu: usize, freed: Processor) -> Processor {
+        let is_taken = |processor: Processor| {
+            self.seats.iter().enumerate().any(|(index, seat)| {
+                index != vcpu
+                    && seat.has_chosen.load(Ordering::Relaxed)
+                    && seat.placed.load(Ordering::Relaxed) == processor.number()
+            })
+        };
+        place_for(freed, &self.processors, is_taken)
     }
 
     /// A poll of `vcpu` was detached and its bearer runs: it is the chosen one if there is none.
     pub(crate) fn settle_in(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
         let mut chosen = lock(&seat.chosen);
-        bearer.allow(vcpu);
+        bearer.allow(vcpu, None);
         if chosen.is_some() {
             self.forbid(bearer, vcpu);
         } else {
             *chosen = Some((bearer.clone(), group.clone()));
+            seat.placed.store(NOWHERE, Ordering::Relaxed);
             seat.has_chosen.store(true, Ordering::Relaxed);
         }
     }
@@ -205,6 +270,7 @@ impl Preempting {
                 .is_some_and(|(_, group)| is_throttled(group));
             if throttled && let Some((bearer, _)) = chosen.take() {
                 seat.has_chosen.store(false, Ordering::Relaxed);
+                seat.freed_by(&bearer);
                 self.forbid(&bearer, vcpu);
             }
         }
@@ -217,6 +283,7 @@ impl Preempting {
         if matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer)) {
             *chosen = None;
             seat.has_chosen.store(false, Ordering::Relaxed);
+            seat.freed_by(bearer);
         }
         if stop {
             self.forbid(bearer, vcpu);
@@ -241,6 +308,14 @@ impl Preempting {
             drop(bearer);
         }
         self.control.wake();
+    }
+
+    /// The carrier of `vcpu` goes to sleep: what is free by then the kernel knows better.
+    pub(crate) fn forget_freed(&self, vcpu: usize) {
+        let freed = &self.seats[vcpu].freed;
+        if freed.load(Ordering::Relaxed) != NOWHERE {
+            freed.store(NOWHERE, Ordering::Relaxed);
+        }
     }
 
     fn forbid(&self, bearer: &Carrier, vcpu: usize) {
@@ -286,6 +361,22 @@ impl Preempting {
     }
 }
 
+/// The processor that was freed, unless the chosen bearer of another virtual CPU was put there (both would go on sharing it for as long
+/// as the kernel lets them, since each inherits its predecessor's), and there is one without. O(processors x virtual CPUs) then.
+fn place_for(
+    freed: Processor,
+    processors: &[Processor],
+    is_taken: impl Fn(Processor) -> bool,
+) -> Processor {
+    if !is_taken(freed) {
+        return freed;
+    }
+    let mut others = processors.iter().copied();
+    others
+        .find(|processor| !is_taken(*processor))
+        .unwrap_or(freed)
+}
+
 /// Starts what a preempting scheduler needs: the pool with its host.
 ///
 /// # Errors
@@ -299,4 +390,33 @@ pub(crate) fn start(
     let pool = Pool::start(pauser, handle.clone(), slots + settings.max_borne)?;
     let host = PoolHost::new(pool.clone(), handle);
     Ok((Preempting::new(settings, slots, pool), host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_polls_of_two_virtual_cpus_do_not_stay_on_one_processor() {
+        let processors: Vec<_> = [0, 1, 2].map(Processor::new).into();
+        let place = |freed: usize, taken: &[usize]| {
+            let is_taken = |processor| taken.iter().any(|index| processors[*index] == processor);
+            place_for(processors[freed], &processors, is_taken)
+        };
+        assert_eq!(place(1, &[]), processors[1]);
+        assert_eq!(place(1, &[0, 2]), processors[1]);
+        assert_eq!(place(0, &[0]), processors[1]);
+        assert_eq!(place(0, &[0, 1]), processors[2]);
+        // More virtual CPUs than processors: where it was.
+        assert_eq!(place(1, &[0, 1, 2]), processors[1]);
+    }
+
+    #[test]
+    fn a_processor_that_was_freed_is_given_away_once() {
+        let seat = Seat::default();
+        assert_eq!(seat.take_freed(), None);
+        seat.freed.store(3, Ordering::Relaxed);
+        assert_eq!(seat.take_freed(), Some(Processor::new(3)));
+        assert_eq!(seat.take_freed(), None);
+    }
 }
