@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quotient_trace::check::{Check, Findings, Options};
-use quotient_trace::{Amount, Item, Limit};
+use quotient_trace::{Amount, Gaps, Item, Limit};
 use serde::Serialize;
 
 use crate::convert::input::{From, Input};
@@ -39,6 +39,9 @@ pub struct CheckArguments {
     /// A limit that the trace does not show, as cgroup's cpu.max in microseconds; may be repeated
     #[arg(long = "limit", value_name = "GROUP=QUOTA/PERIOD", value_parser = parse_limit)]
     limits: Vec<(String, Limit)>,
+    /// Lines that make no sense and are left out before the trace is called unreadable
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    skip_bad: u64,
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -48,6 +51,8 @@ pub struct CheckArguments {
 struct Answer<'a> {
     trace: String,
     clean: bool,
+    /// What is missing: `clean` says nothing about that.
+    gaps: &'a Gaps,
     #[serde(flatten)]
     findings: &'a Findings,
 }
@@ -57,7 +62,7 @@ struct Answer<'a> {
 /// # Errors
 /// `Run` if the trace breaks a rule, `Unreadable` if it is no trace, `Usage` if it cannot be opened, `Interrupted`.
 pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
-    let mut input = Input::open(&arguments.input, arguments.from)?;
+    let mut input = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
     let skew_us = arguments
         .skew_us
         .unwrap_or(if input.is_text() { TEXT_SKEW_US } else { 0 });
@@ -82,11 +87,12 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
         let answer = Answer {
             trace: name,
             clean: findings.is_clean(),
+            gaps: input.gaps(),
             findings: &findings,
         };
         versioned("quotient-check/1", &answer)? + "\n"
     } else {
-        report(&name, &findings)
+        report(&name, &findings, input.gaps())
     };
     print(&text)?;
     if findings.is_clean() {
@@ -99,7 +105,7 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     )))
 }
 
-fn report(name: &str, findings: &Findings) -> String {
+fn report(name: &str, findings: &Findings, gaps: &Gaps) -> String {
     let mut text = String::new();
     for breach in &findings.breaches {
         text += &format!(
@@ -112,10 +118,11 @@ fn report(name: &str, findings: &Findings) -> String {
     for (rule, count) in &findings.counts {
         text += &format!("{count:>8}  {}\n", rule.name());
     }
-    let verdict = if findings.is_clean() {
-        "every rule was kept"
-    } else {
-        "rules were broken"
+    let verdict = match (findings.is_clean(), gaps.is_any()) {
+        (true, false) => "every rule was kept".to_owned(),
+        (true, true) => format!("no rule was seen broken, but {gaps}"),
+        (false, false) => "rules were broken".to_owned(),
+        (false, true) => format!("rules were broken, and {gaps}"),
     };
     text + &format!("{} events: {verdict}\n", findings.events)
 }

@@ -22,6 +22,9 @@ pub struct DiffArguments {
     /// Leave out figures that differ by less, in percent (0..=1000)
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u32).range(0..=1_000))]
     above: u32,
+    /// Lines that make no sense and are left out before the trace is called unreadable
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    skip_bad: u64,
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -40,7 +43,10 @@ struct Answer<'a> {
 /// # Errors
 /// `Usage` for a file that cannot be opened, `Unreadable` for one that is no trace, `Interrupted`.
 pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
-    let mut comparison = compare(&figures(&arguments.a)?, &figures(&arguments.b)?);
+    let mut comparison = compare(
+        &figures(&arguments.a, arguments.skip_bad)?,
+        &figures(&arguments.b, arguments.skip_bad)?,
+    );
     let is_kept = |row: &Metric| {
         row.error_percent
             .is_none_or(|error| error.abs() >= f64::from(arguments.above))
@@ -60,9 +66,11 @@ pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     print(&text)
 }
 
-fn figures(path: &Path) -> Result<Figures, Failure> {
+fn figures(path: &Path, skip_bad: u64) -> Result<Figures, Failure> {
     let mut statistics = Statistics::new();
-    Input::open(path, None)?.pump(&mut statistics)?;
+    let mut input = Input::open(path, None, skip_bad)?;
+    input.pump(&mut statistics)?;
+    input.tell_gaps();
     Ok(statistics.finish())
 }
 

@@ -99,3 +99,63 @@ fn bad_input_is_an_error_with_line_and_column_and_leaves_no_file() {
         Some(2)
     );
 }
+
+/// Two tasks that take turns, with whatever stands between.
+fn turns(between: &str, end: &str) -> String {
+    let switch = |time: &str, prev: u32, next: u32| {
+        format!(
+            "  t{prev}-{prev} [000] d..2. {time}: sched_switch: prev_comm=t{prev} prev_pid={prev} prev_prio=120 prev_state=R ==> next_comm=t{next} next_pid={next} next_prio=120"
+        )
+    };
+    let (first, last) = (switch("1.000000", 1, 2), switch("1.001000", 2, 1));
+    format!("# tracer: nop\n{first}\n{between}{last}{end}")
+}
+
+#[test]
+fn what_is_missing_is_said_beside_the_verdict() {
+    let folder = Folder::new("gaps");
+    let file = folder.file("trace.txt");
+    let bad = "  t2-2 [000] d..2. soon: sched_switch: x\n";
+    let cases = [
+        ("", "\n", "0", "every rule was kept"),
+        (
+            "CPU:0 [LOST 17 EVENTS]\n",
+            "\n",
+            "0",
+            "but 17 events were lost",
+        ),
+        (
+            "  t2 2 [000] 1.000500: PERF_RECORD_LOST lost 5\n",
+            "\n",
+            "0",
+            "but 5 events were lost",
+        ),
+        (
+            bad,
+            "\n",
+            "1",
+            "but 1 bad lines were left out (the first: line 3",
+        ),
+        ("", "", "0", "but the last line has no end"),
+    ];
+    for (between, end, skip, words) in cases {
+        std::fs::write(&file, turns(between, end)).expect("our own folder");
+        let output = quotient(&["check", &file, "--skip-bad", skip]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", stderr(&output));
+        assert!(said.contains(words), "{said}");
+    }
+    // One more than may be left out, in every command that reads traces.
+    std::fs::write(&file, turns(&bad.repeat(2), "\n")).expect("our own folder");
+    let out = folder.file("out.jsonl");
+    for (command, second) in [("check", None), ("convert", Some(&out)), ("advise", None)] {
+        let mut arguments = vec![command, file.as_str(), "--skip-bad", "1"];
+        arguments.extend(second.map(String::as_str));
+        let output = quotient(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{command}");
+        assert!(stderr(&output).contains("line 4"), "{}", stderr(&output));
+    }
+    let output = quotient(&["convert", &file, &out, "--skip-bad", "2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("2 bad lines were left out"));
+}

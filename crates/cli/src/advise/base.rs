@@ -162,7 +162,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             "--meter is about scenarios; a trace is judged by its bursts".into(),
         ));
     }
-    let whole = read(&arguments.input)?;
+    let whole = read(&arguments.input, arguments.skip_bad)?;
     let selection = Selection {
         groups: arguments.group.iter().cloned().collect(),
         names: arguments.comm.clone(),
@@ -191,6 +191,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     if selection.is_everything() {
         doubts::about_everything(&whole, &mut doubts);
     }
+    doubts::about_gaps(&whole, &mut doubts);
     doubts::about_length(&limited, &arguments.period, &mut doubts);
     doubts::about_limits(&limited, &mut doubts);
     let evidence = limited.evidence();
@@ -230,7 +231,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     })
 }
 
-fn read(path: &Path) -> Result<Recording, Failure> {
+fn read(path: &Path, skip_bad: u64) -> Result<Recording, Failure> {
     let name = path.display().to_string();
     let input: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin())
@@ -238,7 +239,8 @@ fn read(path: &Path) -> Result<Recording, Failure> {
         let opened = File::open(path);
         Box::new(opened.map_err(|error| Failure::Usage(format!("{name}: {error}")))?)
     };
-    let recording = Recording::read(&mut BufReader::with_capacity(1 << 18, input));
+    let mut input = BufReader::with_capacity(1 << 18, input);
+    let recording = Recording::read_skipping(&mut input, skip_bad);
     recording.map_err(|error| match error {
         RecordingError::TooLong => Failure::Run(format!("{name}: {error}")),
         _ => Failure::Unreadable(format!("{name}: {error}")),

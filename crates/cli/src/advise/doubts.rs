@@ -51,6 +51,14 @@ pub(super) fn about_everything(whole: &Recording, doubts: &mut Doubts) {
     }
 }
 
+/// Something is missing from the trace.
+pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
+    if whole.gaps.is_any() {
+        // Who was woken or left a CPU in a gap is not known: bursts are cut there.
+        doubts.add(false, format!("of the trace, {}", whole.gaps));
+    }
+}
+
 /// Too short, or too little in it.
 pub(super) fn about_length(limited: &Recording, periods: &[Nanos], doubts: &mut Doubts) {
     let longest = periods.iter().copied().max().unwrap_or(Nanos::ZERO);

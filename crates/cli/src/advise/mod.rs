@@ -74,6 +74,9 @@ pub struct AdviseArguments {
     /// Whose limit it will be
     #[arg(long, value_enum, default_value_t = Rules::Kernel)]
     rules: Rules,
+    /// Of a trace: lines that make no sense and are left out before it is called unreadable
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    skip_bad: u64,
     /// Writes a page with the curves
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,

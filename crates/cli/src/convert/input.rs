@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use quotient_trace::{Format, Item, Progress, Reader, Sink};
+use quotient_trace::{Format, Gaps, Item, Progress, Reader, Sink};
 
 use crate::failure::Failure;
 
@@ -45,11 +45,11 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens `path`, or standard input for `-`.
+    /// Opens `path`, or standard input for `-`; `skip_bad` lines that make no sense are left out.
     ///
     /// # Errors
     /// `Usage` if it cannot be opened, `Unreadable` if it is no trace.
-    pub fn open(path: &Path, from: Option<From>) -> Result<Input, Failure> {
+    pub fn open(path: &Path, from: Option<From>, skip_bad: u64) -> Result<Input, Failure> {
         let name = path.display().to_string();
         let (input, size): (Box<dyn BufRead>, _) = if path == Path::new("-") {
             (Box::new(BufReader::new(io::stdin())), None)
@@ -62,11 +62,12 @@ impl Input {
                 .map(|data| data.len());
             (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), size)
         };
-        let reader = match from {
+        let mut reader = match from {
             Some(From::Ftrace | From::Perf) => Reader::new(input, Format::Text),
             Some(From::Jsonl) => Reader::new(input, Format::JsonLines),
             None => Reader::open(input).map_err(Failure::reading(&name))?,
         };
+        reader.skip_bad(skip_bad);
         Ok(Input {
             reader,
             name,
@@ -86,6 +87,19 @@ impl Input {
     /// The line of the event that came last.
     pub fn line(&self) -> u64 {
         self.reader.line()
+    }
+
+    /// What is missing from what was read so far.
+    pub fn gaps(&self) -> &Gaps {
+        self.reader.gaps()
+    }
+
+    /// Says on standard error what is missing.
+    pub fn tell_gaps(&mut self) {
+        self.clear();
+        if self.gaps().is_any() {
+            print(&format!("{}: {}\n", self.name, self.gaps()));
+        }
     }
 
     /// The next item.

@@ -27,6 +27,9 @@ pub struct ConvertArguments {
     /// What OUT becomes [default: by its extension: .txt or .ftrace, .pftrace or .perfetto-trace, .jsonl, .html]
     #[arg(long)]
     to: Option<To>,
+    /// Lines that make no sense and are left out before the trace is called unreadable
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    skip_bad: u64,
 }
 
 /// What can be written.
@@ -67,7 +70,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         Some(to) => to,
         None => To::by_extension(&arguments.output)?,
     };
-    let mut input = Input::open(&arguments.input, arguments.from)?;
+    let mut input = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
     let mut output = Output::create(&arguments.output)?;
     let written = match to {
         To::Ftrace => {
@@ -93,6 +96,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         }
     };
     written.map_err(Failure::during("cannot write the result"))?;
+    input.tell_gaps();
     output.keep()
 }
 

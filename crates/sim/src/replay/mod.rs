@@ -26,7 +26,7 @@ use crate::random::Span;
 use crate::synthetic::GroupIndex;
 use core::fmt;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{ReadError, TaskId};
+use quotient_trace::{Gaps, ReadError, TaskId};
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 32 bytes each, so that a huge trace is refused before it fills the memory.
@@ -105,6 +105,9 @@ pub struct Recording {
     pub recorded: Nanos,
     /// What was added for bursts that a limit cut off.
     pub restored: Nanos,
+    /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
+    /// know.
+    pub gaps: Gaps,
 }
 
 impl Recording {

@@ -129,7 +129,19 @@ impl Recording {
     /// # Errors
     /// With the line for what cannot be read; or it is too long, or empty.
     pub fn read(input: &mut dyn BufRead) -> Result<Recording, RecordingError> {
+        Recording::read_skipping(input, 0)
+    }
+
+    /// The same, but leaves out up to so many lines that make no sense; [`Recording::gaps`] counts them.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read_skipping(
+        input: &mut dyn BufRead,
+        lines_max: u64,
+    ) -> Result<Recording, RecordingError> {
         let mut reader = Reader::open(input).map_err(RecordingError::Read)?;
+        reader.skip_bad(lines_max);
         let mut replay = Replay::new();
         let mut collector = Collector::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
@@ -145,7 +157,9 @@ impl Recording {
             }
         }
         replay.finish(&mut collector);
-        Recording::of(collector, &replay)
+        let mut recording = Recording::of(collector, &replay)?;
+        recording.gaps = reader.gaps().clone();
+        Ok(recording)
     }
 
     fn of(collector: Collector, replay: &Replay) -> Result<Recording, RecordingError> {

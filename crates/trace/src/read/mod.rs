@@ -4,6 +4,7 @@
 //! is sorted on the way, within [`REORDER_EVENTS`].
 
 mod error;
+mod gaps;
 mod header;
 mod lines;
 mod reorder;
@@ -19,6 +20,7 @@ use quotient_core::event::{Definition, Event, Kind, Sink, TaskId, TaskInfo};
 use error::Fault;
 pub use error::ReadError;
 pub(crate) use error::seconds;
+pub use gaps::Gaps;
 use lines::Lines;
 use reorder::Reorder;
 pub(crate) use text::OWN_EVENT;
@@ -104,6 +106,8 @@ pub struct Reader<R> {
     line: u64,
     progress: Progress,
     newest: Nanos,
+    skipped_max: u64,
+    gaps: Gaps,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,7 +151,20 @@ impl<R: BufRead> Reader<R> {
             line: 0,
             progress: Progress::default(),
             newest: Nanos::ZERO,
+            skipped_max: 0,
+            gaps: Gaps::default(),
         }
+    }
+
+    /// Leaves out up to so many lines that make no sense, instead of ending at the first; [`gaps`](Reader::gaps) counts
+    /// them.
+    pub fn skip_bad(&mut self, lines_max: u64) {
+        self.skipped_max = lines_max;
+    }
+
+    /// What is missing from what was read so far.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
     }
 
     /// The format that is read.
@@ -199,13 +216,30 @@ impl<R: BufRead> Reader<R> {
                 return Ok(None);
             }
             if self.lines.advance()? {
-                self.take_line()?;
+                self.take_line().or_else(|error| self.skip(error))?;
                 self.progress.bytes = self.lines.bytes();
                 self.progress.lines = self.lines.line();
             } else {
+                self.gaps.is_cut = self.lines.is_cut();
                 self.state = State::AtEnd;
             }
         }
+    }
+
+    /// Passes over a line that makes no sense, if that is wanted.
+    fn skip(&mut self, error: ReadError) -> Result<(), ReadError> {
+        let is_bad_line = matches!(
+            error,
+            ReadError::Syntax { .. } | ReadError::Truncated { .. }
+        );
+        if !is_bad_line || self.gaps.skipped >= self.skipped_max {
+            return Err(error);
+        }
+        self.gaps.skipped += 1;
+        if self.gaps.first_skipped.is_none() {
+            self.gaps.first_skipped = Some(error.to_string());
+        }
+        Ok(())
     }
 
     fn take_line(&mut self) -> Result<(), ReadError> {
@@ -248,6 +282,10 @@ impl<R: BufRead> Reader<R> {
                 && state.is_over()
             {
                 self.names.remove(&prev);
+            }
+            if let Kind::Lost { count } = event.kind {
+                let count = count.get().max(0).unsigned_abs();
+                self.gaps.lost = self.gaps.lost.saturating_add(count);
             }
             self.newest = self.newest.max(event.time);
             self.reorder.push(number, event)?;

@@ -94,10 +94,30 @@ fn remark(text: &str, last: Nanos) -> Option<Line<'_>> {
             ..Line::default()
         });
     }
+    if let Some(lost) = lost_by_perf(text, last) {
+        return Some(lost);
+    }
     let is_heading = ["cpus=", "version = ", "CPU "]
         .iter()
         .any(|heading| text.starts_with(heading) && !text.contains('['));
     (is_heading || is_stack(text)).then(Line::default)
+}
+
+/// "swapper 0 [001] 12.345678: PERF_RECORD_LOST lost 17", as `perf script --show-lost-events` writes it.
+fn lost_by_perf(text: &str, last: Nanos) -> Option<Line<'_>> {
+    let (before, after) = text.split_once("PERF_RECORD_LOST")?;
+    let (_, count) = after.split_once(" lost ")?;
+    let count = count.trim().parse().ok()?;
+    let cpu = before
+        .rsplit_once('[')
+        .and_then(|(_, cpu)| cpu.split_once(']')?.0.parse().ok());
+    let kind = Kind::Lost {
+        count: Amount::new(count),
+    };
+    Some(Line {
+        event: Some(Event::new(last, CpuId(cpu.unwrap_or(0)), kind)),
+        ..Line::default()
+    })
 }
 
 /// A frame of a call chain: indented, an address and a symbol, or an arrow and a symbol.
