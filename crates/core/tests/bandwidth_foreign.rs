@@ -201,3 +201,48 @@ fn absurd_foreign_time_overflows_nothing() {
     machine.limit(&group, Some(limit(20, 100)));
     assert!(group.bandwidth_account().is_balanced());
 }
+
+/// A second of a thread that is charged at its end owes what it would owe had it been charged as it went, to one quota: the refills of
+/// that second found a full pool. (They were lost: 200 of 1,000 ms under a fifth of a CPU.)
+#[test]
+fn refills_are_lost_to_foreign_time_that_is_charged_at_its_end() {
+    let quota = 20;
+    let owed = |steps: u64| {
+        let mut machine = Machine::new(Config::new(1));
+        let group = machine.group("g", 100);
+        machine.limit(&group, Some(limit(quota, 100)));
+        machine.run_until(10 * SECOND);
+        for _ in 0..steps {
+            machine.run_until(machine.now + SECOND / steps);
+            group.add_foreign_cpu_time(Nanos(SECOND / steps), Nanos(machine.now));
+        }
+        let account = group.bandwidth_account();
+        assert!(account.is_balanced(), "{account:?}");
+        account.pool
+    };
+    let (at_once, in_steps) = (owed(1), owed(1_000));
+    assert_eq!(at_once, -i128::from(780 * MILLI));
+    assert!(
+        (at_once - in_steps).unsigned_abs() <= u128::from(quota * MILLI),
+        "{at_once} at once, {in_steps} in steps"
+    );
+}
+
+/// Foreign polls that are longer than a period, at just the rate of the limit, beside a task that keeps the group awake: it owes no more
+/// after ten seconds than after one.
+#[test]
+fn long_foreign_polls_at_the_limit_pile_up_debt() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(5, 10)));
+    let (run, sleep) = (1_000, MILLI);
+    machine.spawn(0, &group, Work::Periodic { run, sleep });
+    for _ in 0..250 {
+        machine.run_until(machine.now + 40 * MILLI);
+        // The task's microseconds are a part of the half.
+        group.add_foreign_cpu_time(Nanos(19_900_000), Nanos(machine.now));
+    }
+    let owed = -group.bandwidth_account().pool;
+    assert!(owed <= i128::from(20 * MILLI), "{owed} ns are owed");
+    assert!(group.bandwidth_account().is_balanced());
+}

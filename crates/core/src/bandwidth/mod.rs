@@ -374,8 +374,11 @@ impl Bandwidth {
         let mut pool = self.pool();
         if pool.enabled && time > Nanos::ZERO {
             // First what is due up to now, which is capped: an idle past pays for nothing that came after it.
+            let was_active = pool.active;
             pool.activate(now);
             pool.charge_outside(time.0);
+            pool.recover_outside(time.0, now, was_active);
+            pool.call_in();
             self.settle(&mut pool, timers);
         }
     }
@@ -396,6 +399,7 @@ impl Bandwidth {
     pub(crate) fn charge_belated(self: &Arc<Self>, time: u64, timers: &Timers) {
         let mut pool = self.pool();
         pool.charge_outside(time);
+        pool.call_in();
         self.settle(&mut pool, timers);
     }
 

@@ -440,7 +440,7 @@ impl Pool {
         }
     }
 
-    /// Charges time that no balance was charged. What the pool does not hold is a debt, up to [`DEBT_MAX`].
+    /// Charges time that no balance was charged. What the pool does not hold is a debt, up to [`DEBT_MAX`]; the caller calls it in.
     pub(super) fn charge_outside(&mut self, amount: u64) {
         self.touched = true;
         let amount = i64::try_from(amount).unwrap_or(i64::MAX);
@@ -451,7 +451,28 @@ impl Pool {
         // A debt is not taken from anything.
         self.granted += taken.min(self.runtime.max(0));
         self.runtime = left;
-        self.call_in();
+    }
+
+    /// The pool was charged `charged` ns up to `now`: takes back what spilt meanwhile for want of the charge.
+    pub(super) fn recover_outside(&mut self, charged: u64, now: Nanos, was_active: bool) {
+        if self.rules.is_kernel() {
+            return;
+        }
+        let (since, most) = if was_active {
+            (charged, charged)
+        } else {
+            // Charged as it went, use after an idle time would have begun a period: so many have ended since.
+            let periods = charged / self.limit.period.0;
+            let most = periods.saturating_mul(self.quota().unsigned_abs());
+            (periods * self.limit.period.0, most.min(charged))
+        };
+        // The pool itself would have paid, so there would have been room from the first moment.
+        let since = now.0.saturating_sub(since);
+        let found = self.spills.take(since, 0, most).cast_signed();
+        if found > 0 {
+            self.discarded -= i128::from(found);
+            self.fill(found);
+        }
     }
 
     /// A pool that owes takes what CPUs hold, of those first that have nothing of the group to run: no CPU runs on while
