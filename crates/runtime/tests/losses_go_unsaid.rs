@@ -199,6 +199,21 @@ fn refused_tasks() -> Vec<Row> {
             |losses| losses.refused_tasks = EACH,
             &[REFUSED],
         ),
+        row(
+            "spawns of every kind after the end of their scheduler",
+            |scheduler, group| {
+                Box::pin(async move {
+                    scheduler.shutdown().await;
+                    assert!(group.try_spawn(async {}).is_err());
+                    assert!(group.spawn_blocking(|| ()).await.is_err());
+                    let local = tokio::task::LocalSet::new();
+                    let refused = async { group.spawn_local(async {}).await };
+                    assert!(local.run_until(refused).await.is_err());
+                })
+            },
+            |losses| losses.refused_tasks = EACH,
+            &[REFUSED],
+        ),
     ]
 }
 
@@ -359,6 +374,28 @@ fn refused() -> Vec<Row> {
             |losses| losses.refused_requests = EACH,
             &[REQUEST],
         ),
+        row(
+            "charged requests of a removed group",
+            |_, group| {
+                Box::pin(async move {
+                    group.remove(Leftover::Kill).unwrap();
+                    refused_requests(group, true, |_| {}).await;
+                })
+            },
+            |losses| losses.refused_requests = EACH,
+            &[REQUEST],
+        ),
+        row(
+            "requests after the end of their scheduler",
+            |scheduler, group| {
+                Box::pin(async move {
+                    scheduler.shutdown().await;
+                    refused_requests(group, false, |_| {}).await;
+                })
+            },
+            |losses| losses.refused_requests = EACH,
+            &[REQUEST],
+        ),
     ]
 }
 
@@ -394,6 +431,21 @@ fn cut_off() -> Vec<Row> {
                 losses.killed_tasks = EACH;
             },
             &[KILLED, BODY],
+        ),
+        row(
+            "connections of a removed group",
+            |_, group| {
+                Box::pin(async move {
+                    group.remove(Leftover::Kill).unwrap();
+                    let executor = GroupExecutor::new(group);
+                    for _ in 0..EACH {
+                        hyper::rt::Executor::execute(&executor.clone(), pending::<()>());
+                    }
+                    assert_eq!(executor.refused(), EACH, "clones count together");
+                })
+            },
+            |losses| losses.refused_connections = EACH,
+            &[CONNECTION],
         ),
         row(
             "connections",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{burn, eventually, on_every_host, scheduler};
 use quotient::task::Builder;
-use quotient::{Group, JoinSet, Leftover, SpawnError};
+use quotient::{Group, InGroupExt, JoinSet, Leftover, SpawnError};
 
 /// The bound of these tests.
 const MAX: Duration = Duration::from_millis(20);
@@ -167,6 +167,40 @@ fn a_bound_on_the_number_of_tasks_holds_for_everything_below() {
         let path = "top/late".to_owned();
         assert_eq!(refused, SpawnError::TooManyTasks { path, max: 10 });
         drop(tasks);
+        scheduler.shutdown().await;
+    });
+}
+
+/// A future `in_group` elsewhere runs on its own task: it has a place in the group, which counts, and is never refused.
+#[test]
+fn futures_elsewhere_are_refused_or_do_not_count() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, _) = scheduler(vcpus);
+        // Under a limit each future takes its turns, and so has a place.
+        let group = scheduler.group("g").unwrap().max("1s/1s").tasks_max(2);
+        let group = group.create().unwrap();
+        let (release, _) = tokio::sync::broadcast::channel::<()>(1);
+        let futures: Vec<_> = (0..3)
+            .map(|_| {
+                let mut released = release.subscribe();
+                let future = async move { released.recv().await.unwrap() };
+                tokio::spawn(future.in_group(&group))
+            })
+            .collect();
+        let counted = || group.stats().tasks == 3;
+        eventually("each has its place", counted).await;
+        let refused = group.try_spawn(async {}).expect_err("was accepted");
+        let path = "g".to_owned();
+        assert_eq!(refused, SpawnError::TooManyTasks { path, max: 2 });
+        release.send(()).unwrap();
+        for future in futures {
+            future.await.unwrap();
+        }
+        eventually("the places are gone", || group.stats().tasks == 0).await;
+        assert_eq!(group.try_spawn(async { 7 }).unwrap().await.unwrap(), 7);
+        let losses = group.stats().losses;
+        assert_eq!(losses.refused_tasks, 1, "places are no losses");
+        assert_eq!(losses.killed_tasks + losses.dropped_tasks, 0);
         scheduler.shutdown().await;
     });
 }

@@ -64,15 +64,7 @@ async fn busy_page() -> String {
     let exporter = Exporter::new(&scheduler)
         .record_poll_durations()
         .expect("nothing hinders");
-    let names = [
-        "a\"b",
-        "back\\slash",
-        "{id=\"x\"} 1",
-        "#",
-        " ",
-        "ü",
-        "\\n",
-    ];
+    let names = ["a\"b", "back\\slash", "{id=\"x\"} 1", "#", " ", "ü", "\\n"];
     for name in names {
         let group = scheduler
             .group(name)

@@ -50,6 +50,10 @@ impl GroupBuilder {
     /// How many tasks the group may have at a time, its descendants' included (cgroup `pids.max`): further ones are refused with
     /// [`crate::SpawnError::TooManyTasks`]. `usize::MAX` lifts the bound; none when never set. Tasks that are there already, or are
     /// moved here, stay. A spawn costs one more step of a shared word then.
+    ///
+    /// What counts: each task; each request of the tower layer until its answer is complete; each connection or stream of a
+    /// [`crate::hyper::GroupExecutor`], beside the requests on it; and each future [`in_group`](crate::InGroupExt::in_group) elsewhere
+    /// while it has a place in the group's queue. Such a future is never refused, since it runs on a task that is there already.
     pub fn tasks_max(mut self, tasks: usize) -> Self {
         self.config = self.config.tasks_max(tasks);
         self
