@@ -81,6 +81,8 @@ pub(crate) struct Timeline {
     pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns.
     pub(crate) burst: u64,
+    /// Whether what ran inside last, at any level, is owed something by its siblings there.
+    pub(crate) owed_inside: bool,
     /// The child group that was put back last, until the next choice, or `NONE`.
     pub(crate) put_back: u32,
     /// Service received here and not published yet, ns, and when some was last.
@@ -133,6 +135,7 @@ impl Timeline {
             missed: 0,
             promised: 0,
             burst: 0,
+            owed_inside: false,
             put_back: NONE,
             unpublished: 0,
             published_at: Nanos::ZERO,
@@ -228,6 +231,12 @@ impl Timeline {
         self.cell.publish_waits(waits);
         let promised = core::mem::take(&mut self.promised);
         self.group.time.take_back(promised);
+    }
+
+    /// Whether the group, being ahead, should give way here: on another CPU rather than where what runs inside is owed.
+    #[inline]
+    pub(crate) fn gives_way(&self) -> bool {
+        !self.owed_inside || self.group.time.cpus() < 2
     }
 
     /// Child groups that compete here.

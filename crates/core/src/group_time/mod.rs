@@ -58,6 +58,12 @@
 //! # Moves
 //! A group whose tasks are between two queues is among its siblings still (`stay`).
 //!
+//! # Where a group has its turn
+//! A group that runs on several CPUs gets as much wherever it runs, but what is inside does not: the only task of a child that
+//! should have a whole CPU is where it is. So a CPU that chooses counts what the child at the head inside is owed for the group,
+//! and what it owes against it, a turn at most. And where what runs inside is owed, the group does not give way to a sibling
+//! that waits elsewhere while it is on another CPU as well. What the group gets of its own is the same, since v counts all.
+//!
 //! # One CPU
 //! There the local lag is the global one, and none of the above is done: the lag that a group leaves with waits in its
 //! timeline, and debt decays as the timeline's V goes on.

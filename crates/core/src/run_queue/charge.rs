@@ -129,6 +129,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (mut level, mut waits) = (self.leaf, false);
         if self.service_clock.is_global() {
             self.serve_tasks(level, delta);
+            self.timelines[level as usize].owed_inside = false;
         }
         while level != ROOT {
             if BUDGETS && G::bandwidth() && self.timelines[level as usize].meter.is_some() {

@@ -7,6 +7,7 @@ use crate::config::Policy;
 use crate::gates::Gates;
 use crate::group_time::{GroupTime, Note, OWED_MIN};
 use crate::node::{NONE, Place};
+use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
 
 /// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
@@ -115,10 +116,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let (timeline, above) = self.with_parent(level);
         let siblings = &above.group.time;
-        if siblings.is_somebody_owed() && timeline.group.time.lag(siblings) < -(OWED_MIN + slice) {
+        let lag = timeline.group.time.lag(siblings);
+        let owed_inside = timeline.owed_inside || lag > OWED_MIN;
+        if lag < -(OWED_MIN + slice) && siblings.is_somebody_owed() && timeline.gives_way() {
             // The rest of the turn of one that is so far ahead belongs to who waits elsewhere.
             self.repick = true;
         }
+        self.timelines[parent as usize].owed_inside = owed_inside;
     }
 
     /// Own tasks of the chain's leaf have received `delta` ns beside child groups: tells the children's clock.
@@ -259,23 +263,26 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// The turn of the group that was put back is over and another one is chosen: the first waits from now on. The next
-    /// look around may come after the other's poll, and see nobody waiting however often it happens.
-    pub(super) fn note_put_back(&mut self, level: u32, chosen: u32) {
-        let index = core::mem::replace(&mut self.timelines[level as usize].put_back, NONE);
-        if index == NONE || index == chosen {
-            return;
-        }
-        let owned = self
-            .slab
-            .nodes
-            .get(index as usize)
-            .map_or(NONE, |node| node.owned);
-        if owned != NONE
-            && self.is_waiting_group(owned)
-            && self.timelines[owned as usize].parent == level
-        {
-            self.note_waiting(owned);
+    /// The turn of the group that was put back is over and another one is chosen: the first waits from now on, and so does what
+    /// had its turn inside it. The next look around may come after the other's poll, and see nobody waiting however often
+    /// it happens.
+    pub(super) fn note_put_back(&mut self, mut level: u32, chosen: u32) {
+        let put_back = |queue: &mut Self, level: u32| {
+            core::mem::replace(&mut queue.timelines[level as usize].put_back, NONE)
+        };
+        let mut index = put_back(self, level);
+        while index != NONE && index != chosen {
+            let node = self.slab.nodes.get(index as usize);
+            let Some(node) = node.filter(|node| node.timeline == level && node.place.is_queued())
+            else {
+                break;
+            };
+            if node.is_task() {
+                break;
+            }
+            level = node.owned;
+            self.note_waiting(level);
+            index = put_back(self, level);
         }
     }
 
@@ -328,14 +335,32 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Where a node will stand with what it is about to get on other CPUs.
+    /// What the child group that would have the next turn inside a waiting group is owed, ns; 0 if that is a task.
+    fn lag_inside(&self, level: u32) -> i64 {
+        let inside = &self.timelines[level as usize];
+        let first = inside.ready.peek().or_else(|| inside.later.peek());
+        let owned = first.map_or(NONE, |(index, _)| self.slab.get(index).owned);
+        let child = self.timelines.get(owned as usize);
+        child.map_or(0, |child| child.group.time.lag(&inside.group.time))
+    }
+
+    /// Where a node will stand with what it is about to get on other CPUs, and how much what it would run here needs the turn.
     fn with_promised(&self, index: u32) -> VirtualTime {
         let node = self.slab.get(index);
         if node.is_task() {
             return node.v;
         }
-        let pending = self.timelines[node.owned as usize].group.time.pending();
-        node.v.plus(to_virtual(pending, node.shares))
+        let inside = &self.timelines[node.owned as usize];
+        let pending = inside.group.time.pending();
+        let promised = node.v.plus(to_virtual(pending, node.shares));
+        if inside.groups() == 0 || inside.group.time.cpus() < 2 {
+            return promised;
+        }
+        // On which of its CPUs the group has its turn is for who is inside: a turn's worth, which its time makes up for.
+        let bound = i64::from(node.slice);
+        let lag = self.lag_inside(node.owned).clamp(-bound, bound);
+        let distance = to_virtual(lag.unsigned_abs(), node.shares).cast_signed();
+        promised.offset(-distance * lag.signum())
     }
 
     /// The choice is a group that is owed nothing: if a sibling that is waits on another CPU, that is where to pull from.
@@ -356,7 +381,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let offset = self.timelines[level as usize].offset;
         let v = self.slab.get(chosen).v.offset(offset.wrapping_neg());
-        if !v.is_before(siblings.now())
+        let gives_way = self
+            .timelines
+            .get(owned as usize)
+            .is_none_or(Timeline::gives_way);
+        if gives_way
+            && !v.is_before(siblings.now())
             && let Some(note) = siblings.take_owed(self.cpu)
         {
             self.suggest(note);

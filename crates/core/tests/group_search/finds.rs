@@ -144,3 +144,79 @@ fn sleepers_that_are_owed_are_pulled_as_often_as_they_wake() {
         ),
     );
 }
+
+/// Seed 5, set-up 269: 0.842. The sleepers wait for a choice, and a spinner with short polls makes twenty times as many as its sibling:
+/// it gave way each time, where that one was far ahead of it inside their group.
+#[test]
+fn who_is_owed_inside_its_group_does_not_give_way() {
+    let spinners = [(200, 1, hog(50_000)), (200, 1, hog(1_000_000))];
+    holds(
+        0.95,
+        &Setup::of(
+            3,
+            &[
+                (100, &spinners),
+                (50, &[(100, 3, periodic(50_000, 500_000))]),
+                (2_000, &[(100, 1, hog(1_000_000))]),
+            ],
+        ),
+    );
+}
+
+/// Seed 5, set-up 408: 0.711. A group that waits while others poll was seen waiting only by who looked in between, and what it
+/// was owed was cut as of no use to it.
+#[test]
+fn what_is_owed_for_short_waits_is_not_cut() {
+    holds(
+        0.95,
+        &Setup::of(
+            8,
+            &[
+                (
+                    200,
+                    &[
+                        (100, 15, periodic(200_000, 100_000)),
+                        (2_000, 5, periodic(600_000, 5_000_000)),
+                    ],
+                ),
+                (
+                    100,
+                    &[
+                        (100, 9, hog(1_000_000)),
+                        (50, 1, hog(50_000)),
+                        (50, 2, periodic(600_000, 100_000)),
+                    ],
+                ),
+            ],
+        ),
+    );
+}
+
+/// Seed 5, set-up 112: 0.820. A group's turns went to the CPUs where children that had had theirs waited.
+#[test]
+fn turns_go_where_who_is_inside_is_owed() {
+    holds(
+        0.92,
+        &Setup::of(
+            4,
+            &[
+                (50, &[(100, 3, hog(50_000)), (50, 4, hog(1_000_000))]),
+                (
+                    100,
+                    &[
+                        (2_000, 6, periodic(50_000, 500_000)),
+                        (100, 6, periodic(2_000_000, 5_000_000)),
+                    ],
+                ),
+                (
+                    50,
+                    &[
+                        (50, 4, hog(50_000)),
+                        (700, 7, periodic(200_000, 5_000_000)),
+                        (2_000, 1, hog(250_000)),
+                    ],
+                ),
+            ],
+        ),
+    );
+}

@@ -44,6 +44,17 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// The same with spinners that yield after at most `chunk` ns.
+    pub fn with_polls_of(&self, chunk: u64) -> Setup {
+        let mut setup = self.clone();
+        for leaf in setup.tops.iter_mut().flat_map(|(_, leaves)| leaves) {
+            if let Work::Hog { chunk: each } = &mut leaf.work {
+                *each = chunk.min(*each);
+            }
+        }
+        setup
+    }
+
     /// One that was found.
     pub fn of(cpus: u32, tops: &[Top]) -> Setup {
         let mut setup = Setup {
@@ -144,6 +155,11 @@ fn shares(setup: &Setup) -> Vec<f64> {
 
 /// The least part of its max-min share that a group of steady tasks got over `seconds`, and which group that was.
 pub fn worst(setup: &Setup, seconds: u64) -> (f64, String) {
+    worst_over(setup, seconds * 1_000)
+}
+
+/// As [`worst`], over `millis` ms.
+pub fn worst_over(setup: &Setup, millis: u64) -> (f64, String) {
     let mut machine = Machine::new(Config::new(setup.cpus));
     machine.check_every = 10_007;
     let all = setup.cpus as usize;
@@ -166,12 +182,12 @@ pub fn worst(setup: &Setup, seconds: u64) -> (f64, String) {
         groups.map(|group| usage(&group.unwrap())).collect()
     };
     let before = used(&machine);
-    machine.run_until(SECOND / 2 + seconds * SECOND);
+    machine.run_until(SECOND / 2 + millis * MILLI);
     let after = used(&machine);
     let mut worst = (f64::INFINITY, String::new());
     for (number, share) in shares(setup).into_iter().enumerate() {
         let leaf = leaves[number];
-        let got = (after[number] - before[number]) as f64 / (seconds as f64 * 1e9);
+        let got = (after[number] - before[number]) as f64 / (millis * MILLI) as f64;
         if matches!(leaf.work, Work::Hog { .. }) && got / share < worst.0 {
             let what = format!("{} got {got:.4} of {share:.4}", leaf.name);
             worst = (got / share, what);
