@@ -69,6 +69,41 @@ max = MAX
 "#;
 
 #[test]
+fn a_kernel_and_its_ticks_can_be_given() {
+    let folder = Folder::new("sim-kernel");
+    let path = folder.file("box.toml");
+    let text = r#"
+name = "box"
+duration = "2s"
+machine = { shape = "1" }
+[[group]]
+path = "box"
+quota = "13ms"
+period = "20ms"
+[[workload]]
+name = "w"
+kind = "spin"
+group = "box"
+"#;
+    std::fs::write(&path, text).expect("a writable folder");
+    let throttled = |more: &[&str]| {
+        let json = stdout(&[&["sim", &path, "--json"], more].concat());
+        let value: serde_json::Value = serde_json::from_str(&json).expect("one object");
+        let note = value["kernel"].as_str().map(str::to_owned);
+        let groups = &value["runs"][0]["outcome"]["groups"];
+        (groups[1]["nr_throttled"].as_u64().expect("a count"), note)
+    };
+    let (coarse, note) = throttled(&["--kernel", "6.18", "--hz", "100"]);
+    assert!(note.is_some_and(|note| note.contains("not validated")));
+    let (fine, _) = throttled(&["--kernel", "6.18", "--hz", "1000"]);
+    assert!(fine > coarse, "{fine} {coarse}");
+    assert_eq!(throttled(&[]).1, None);
+    let unknown = quotient(&["sim", &path, "--kernel", "5.4"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("ours, 6.6, 6.12, 6.18"));
+}
+
+#[test]
 fn results_name_their_form_and_exit_codes_tell_missed_from_unreadable() {
     let folder = Folder::new("sim-codes");
     let write = |name: &str, text: &str| {

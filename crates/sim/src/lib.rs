@@ -24,6 +24,7 @@ pub mod batch;
 mod costs;
 mod engine;
 pub mod fuzz;
+mod kernel;
 mod machine;
 mod meters;
 mod outcome;
@@ -38,6 +39,7 @@ pub mod synthetic;
 
 pub use costs::{Costs, Line};
 pub use engine::{RunError, Simulation};
+pub use kernel::Kernel;
 pub use machine::{Machine, MachineError, Ticks};
 pub use meters::Percentiles;
 pub use outcome::{GroupOutcome, Mechanisms, MeterOutcome, Outcome, WorkloadOutcome};

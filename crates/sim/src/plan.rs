@@ -21,6 +21,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Groups, parents before or after their children.
     pub groups: Vec<GroupPlan>,
+    /// Sets of CPUs that tasks are kept to, each ascending.
+    pub cpusets: Vec<Vec<u32>>,
     /// What tasks do; several tasks may share a program.
     pub programs: Vec<Program>,
     /// Who does it.
@@ -55,6 +57,9 @@ pub struct Settings {
     pub balance_every: Option<Nanos>,
     /// When a used-up budget takes the CPU away.
     pub throttling: Throttling,
+    /// Whether a woken task only looks for an idle CPU on the node where it ran last and on its waker's, as the kernel does, rather than
+    /// on the whole machine.
+    pub wake_within_node: bool,
     /// Whether the run queues are verified after every event: slow.
     pub check: bool,
 }
@@ -66,6 +71,7 @@ impl Default for Settings {
             load_average: LoadAverage::Off,
             balance_every: None,
             throttling: Throttling::Queue,
+            wake_within_node: false,
             check: false,
         }
     }
@@ -134,6 +140,8 @@ pub struct TaskPlan {
     pub begin: Nanos,
     /// Where it begins; `None`: where the machine has room.
     pub cpu: Option<u32>,
+    /// Index of the CPUs that it may run on in [`Plan::cpusets`]; `None` for all.
+    pub cpuset: Option<u32>,
 }
 
 /// Requests that arrive whether or not anybody is ready for them.
@@ -221,6 +229,7 @@ impl Plan {
                 ..Settings::default()
             },
             groups: Vec::new(),
+            cpusets: Vec::new(),
             programs: Vec::new(),
             workloads: Vec::new(),
             channels: Vec::new(),
@@ -285,6 +294,20 @@ impl Plan {
         count_of(&self.programs) - 1
     }
 
+    /// The index of a set of CPUs, added if it is not there.
+    pub fn cpuset(&mut self, mut cpus: Vec<u32>) -> u32 {
+        cpus.sort_unstable();
+        cpus.dedup();
+        let known = self.cpusets.iter().position(|known| *known == cpus);
+        known.map_or_else(
+            || {
+                self.cpusets.push(cpus);
+                count_of(&self.cpusets) - 1
+            },
+            |index| u32::try_from(index).unwrap_or(u32::MAX),
+        )
+    }
+
     /// Adds a channel with that many tokens and returns its index.
     pub fn channel(&mut self, tokens: u32) -> u32 {
         self.channels.push(tokens);
@@ -313,6 +336,13 @@ impl Plan {
         for group in &self.groups {
             GroupTree::check_path(&group.path).map_err(PlanError::Group)?;
             self.validate_limit(&group.path, group.limit)?;
+        }
+        for set in &self.cpusets {
+            let last = set.last().copied();
+            ensure(
+                last.is_some_and(|last| last < self.machine.cpus()) && set.is_sorted(),
+                || format!("cpus {set:?} of {}", self.machine.cpus()),
+            )?;
         }
         let tasks: usize = self.workloads.iter().map(|load| load.tasks.len()).sum();
         ensure(tasks <= Plan::TASKS_MAX, || {
@@ -367,6 +397,13 @@ impl Plan {
         ensure(task.cpu.is_none_or(|cpu| cpu < cpus), || {
             format!("workload {workload}: cpu {:?} of {cpus}", task.cpu)
         })?;
+        let set = task.cpuset.map(|set| self.cpusets.get(set as usize));
+        ensure(
+            set.is_none_or(|set| {
+                set.is_some_and(|set| task.cpu.is_none_or(|cpu| set.contains(&cpu)))
+            }),
+            || format!("workload {workload}: begins on a cpu that it may not run on"),
+        )?;
         let group = task
             .group
             .is_none_or(|group| (group as usize) < self.groups.len());

@@ -17,6 +17,7 @@ fn tasks(group: GroupIndex, program: u32, count: u32) -> Vec<TaskPlan> {
         slice: None,
         begin: Nanos::ZERO,
         cpu: None,
+        cpuset: None,
     };
     vec![task; count as usize]
 }

@@ -240,6 +240,7 @@ fn a_loop_without_time_is_reported() {
             slice: None,
             begin: Nanos::ZERO,
             cpu: None,
+            cpuset: None,
         }],
     });
     let mut simulation = Simulation::new(&plan, Discard).unwrap();
@@ -365,4 +366,37 @@ fn digests_are_stable() {
         format!("{:016x}", digest(&trace(&plan))),
         "25915b9ce1ef4cbb"
     );
+}
+
+#[test]
+fn tasks_run_on_their_cpus_only_and_no_cpu_idles_that_could_run_one() {
+    let mut plan = plan("2x4", 2);
+    let (bound, free) = (plan.group("bound"), plan.group("free"));
+    synthetic::spinners(&mut plan, "hog", bound, 6);
+    let (work, think) = (Nanos::from_micros(300).into(), Nanos::from_millis(1).into());
+    synthetic::closed_loop(&mut plan, "web", bound, 4, work, think);
+    synthetic::spinners(&mut plan, "rest", free, 7);
+    let set = plan.cpuset(vec![1, 6, 0]);
+    for load in &mut plan.workloads[..2] {
+        for task in &mut load.tasks {
+            task.cpuset = Some(set);
+        }
+    }
+    let events = trace(&plan);
+    // Tasks are numbered from 1; the first ten are bound.
+    for event in &events {
+        if let Kind::Switch { next, .. } = event.kind
+            && (1..=10).contains(&next.0)
+        {
+            assert!([0, 1, 6].contains(&event.cpu.0), "{event:?}");
+        }
+    }
+    let outcome = run(&plan);
+    assert_eq!(outcome.busy_ns, 16_000_000_000);
+    // Equal groups, of which the bound one has three CPUs, where nobody else wants to be.
+    let used = outcome.group("bound").unwrap().usage_ns;
+    assert!(used >= 5_500_000_000, "{used}");
+    plan.workloads[0].tasks[0].cpu = Some(7);
+    let error = Simulation::new(&plan, Discard).err().unwrap();
+    assert!(error.to_string().contains("may not run on"), "{error}");
 }

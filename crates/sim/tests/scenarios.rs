@@ -187,7 +187,8 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each. A release build, or one with `QUOTIENT_SCENARIOS` set, runs
 /// all.
-const QUICK: [&str; 7] = [
+const QUICK: [&str; 8] = [
+    "cpusets",
     "weights-underprovisioned",
     "weights-nested",
     "max",

@@ -18,8 +18,10 @@ use crate::failure::{Failure, print};
 use crate::json::print_versioned;
 use crate::sim::machine;
 use crate::sim::progress::watched;
+use crate::sim::set_kernel;
 use base::{Base, Played};
 use doubts::Doubts;
+use quotient_sim::Kernel;
 
 /// What `quotient advise` takes.
 #[derive(Debug, Clone, Args)]
@@ -77,6 +79,12 @@ pub struct AdviseArguments {
     /// Of a trace: lines that make no sense and are left out before it is called unreadable
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     skip_bad: u64,
+    /// Everything after a release of Linux, not only the limit (ours, 6.6, 6.12, 6.18)
+    #[arg(long, value_name = "RELEASE", value_parser = crate::sim::kernel, conflicts_with = "rules")]
+    kernel: Option<Kernel>,
+    /// Ticks a second of the machine (1..=100000) [default: 250, or what the scenario says]
+    #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]
+    hz: Option<u32>,
     /// Writes a page with the curves
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -161,6 +169,10 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let mut base = Base::of(arguments)?;
     if arguments.rules == Rules::Kernel {
         base.plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+    }
+    set_kernel(&mut base.plan, arguments.kernel, arguments.hz);
+    if let Some(kernel) = arguments.kernel {
+        base.notes.push(kernel.note().into());
     }
     base.plan.groups[base.group].limit = None;
     let subject = Subject {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, value_parser};
 use quotient_sim::batch::{BatchError, Control, run_all, run_one};
 use quotient_sim::scenario::{Finding, Folder, Scenario, ScenarioError};
-use quotient_sim::{Machine, Outcome, Plan};
+use quotient_sim::{Kernel, Machine, Outcome, Plan};
 use quotient_trace::{Html, JsonLines, Perfetto};
 use serde::Serialize;
 
@@ -29,6 +29,12 @@ pub struct SimArguments {
     /// Another seed (any 64-bit number)
     #[arg(long)]
     seed: Option<u64>,
+    /// Rules after a release of Linux instead of the scenario's own (ours, 6.6, 6.12, 6.18)
+    #[arg(long, value_name = "RELEASE", value_parser = kernel)]
+    kernel: Option<Kernel>,
+    /// Ticks a second (1..=100000)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]
+    hz: Option<u32>,
     /// Only the run of that name; also the one that is recorded [default: all, and the first one is recorded]
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
@@ -49,6 +55,25 @@ pub struct SimArguments {
     json: bool,
 }
 
+/// Reads the name of a preset.
+///
+/// # Errors
+/// What would be accepted.
+pub fn kernel(name: &str) -> Result<Kernel, String> {
+    Kernel::parse(name).ok_or_else(|| {
+        let names = Kernel::ALL.map(Kernel::name).join(", ");
+        format!("there is no preset {name:?}, only {names}")
+    })
+}
+
+/// Gives a plan other ticks and the rules of a kernel, if asked to.
+pub fn set_kernel(plan: &mut Plan, kernel: Option<Kernel>, hz: Option<u32>) {
+    plan.machine.hz = hz.unwrap_or(plan.machine.hz);
+    if let Some(kernel) = kernel {
+        kernel.apply(plan);
+    }
+}
+
 /// Reads a machine's shape.
 ///
 /// # Errors
@@ -62,6 +87,9 @@ struct Report<'a> {
     scenario: &'a str,
     about: &'a str,
     sources: &'a [String],
+    /// Under whose rules, if not the scenario's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'static str>,
     runs: Vec<RunReport<'a>>,
     expectations: &'a [Finding],
     met: bool,
@@ -93,7 +121,9 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     let mut plans = Vec::new();
     for run in 0..names.len() {
         let plan = scenario.plan(run, arguments.machine.as_ref(), arguments.seed, &mut files);
-        plans.push(plan.map_err(|error| Failure::Usage(error.to_string()))?);
+        let mut plan = plan.map_err(|error| Failure::Usage(error.to_string()))?;
+        set_kernel(&mut plan, arguments.kernel, arguments.hz);
+        plans.push(plan);
     }
     let recorded = chosen.unwrap_or(0);
     if let Some(only) = chosen {
@@ -124,6 +154,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
         scenario: scenario.name(),
         about: scenario.about(),
         sources: scenario.sources(),
+        kernel: arguments.kernel.map(Kernel::note),
         runs: shown,
         expectations: &findings,
         met,
@@ -133,7 +164,10 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     } else {
         print(&table::table(&report))?;
     }
-    let is_own = arguments.machine.is_none() && arguments.seed.is_none();
+    let is_own = arguments.machine.is_none()
+        && arguments.seed.is_none()
+        && arguments.kernel.is_none()
+        && arguments.hz.is_none();
     if is_own && !met {
         return Err(Failure::Run("not every expectation was met".into()));
     }

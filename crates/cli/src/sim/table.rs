@@ -22,6 +22,9 @@ fn write(report: &Report<'_>, text: &mut String) -> fmt::Result {
     for source in report.sources {
         writeln!(text, "  cost: {source}")?;
     }
+    if let Some(note) = report.kernel {
+        writeln!(text, "  {note}")?;
+    }
     writeln!(
         text,
         "\n{:<26} {:>10} {:>7} {:>9} {:>10} {:>10} {:>9}",

@@ -11,7 +11,8 @@ impl<S: Sink> Simulation<S> {
         let now = Nanos(self.now);
         let me = CpuId(cpu);
         let plan = balance::plan(&self.topology, me, &self.published, reason, now);
-        plan.is_some_and(|request| self.take(cpu, &request))
+        let any = plan.is_some_and(|request| self.take(cpu, &request));
+        any || reason == Reason::Idle && self.affinity.binds() && self.search(cpu)
     }
 
     /// Moves tasks as a pull says. Returns whether there were any.
@@ -22,8 +23,13 @@ impl<S: Sink> Simulation<S> {
         self.cpus[from as usize]
             .queue
             .detach_to(CpuId(cpu), request, now, &mut moved);
-        let any = !moved.is_empty();
+        let mut any = false;
         for task in moved.drain(..) {
+            if !self.affinity.allows(task.handle, cpu) {
+                self.give_back(from, &task);
+                continue;
+            }
+            any = true;
             let state = &mut self.cpus[cpu as usize];
             let preempts =
                 state

@@ -12,6 +12,7 @@
 //! order is the order of listing. Time is integer nanoseconds; there is no global state; nothing is iterated whose
 //! order is not fixed. A run is `Send`: many of them make a sweep.
 
+mod affinity;
 mod balance;
 mod clocks;
 mod emit;
@@ -109,6 +110,8 @@ pub struct Simulation<S: Sink = Discard> {
     /// The steps of all programs, one after another, each ended by [`Step::Exit`].
     steps: Vec<Step>,
     pub(crate) tasks: Vec<Task>,
+    /// Which CPUs each may run on.
+    affinity: affinity::Affinity,
     /// Loop counters of each.
     counters: Vec<[u32; COUNTERS]>,
     pub(crate) loads: Vec<Load>,

@@ -56,6 +56,7 @@ impl<S: Sink> Simulation<S> {
             groups,
             steps: Vec::new(),
             tasks: Vec::new(),
+            affinity: super::affinity::Affinity::of(plan),
             counters: Vec::new(),
             loads: Vec::new(),
             channels: plan.channels.iter().map(channel).collect(),

@@ -15,7 +15,11 @@ impl<S: Sink> Simulation<S> {
             return;
         }
         let last = self.tasks[task as usize].cpu;
-        let target = self.choose(last, by);
+        let target = if self.affinity.is_bound(task) {
+            self.choose_allowed(task, last, by)
+        } else {
+            self.choose(last, by)
+        };
         let kind = if by == target {
             Enqueue::WakeBuddy
         } else {
@@ -41,10 +45,12 @@ impl<S: Sink> Simulation<S> {
         entry.began = self.now;
         entry.stamp = self.now;
         let asked = entry.cpu;
-        let target = if asked == NONE {
-            self.emptiest(task)
-        } else {
+        let target = if asked != NONE {
             asked
+        } else if self.affinity.is_bound(task) {
+            self.choose_allowed(task, NONE, NONE)
+        } else {
+            self.emptiest(task)
         };
         // Its caches are as cold elsewhere.
         self.tasks[task as usize].cpu = NONE;
@@ -126,13 +132,17 @@ impl<S: Sink> Simulation<S> {
                 return found;
             }
         }
-        let nodes = self.machine.nodes;
+        let nodes = if self.settings.wake_within_node {
+            1
+        } else {
+            self.machine.nodes
+        };
         (1..nodes)
             .find_map(|step| self.idle_in_node((node + step) % nodes))
             .unwrap_or(last)
     }
 
-    fn core_is_idle(&self, cpu: u32) -> bool {
+    pub(super) fn core_is_idle(&self, cpu: u32) -> bool {
         let first = self.machine.first_sibling(cpu);
         (first..first + self.machine.threads).all(|sibling| self.idle.contains(sibling))
     }

@@ -202,6 +202,7 @@ fn task(group: GroupIndex, program: u32) -> TaskPlan {
         slice: None,
         begin: Nanos::ZERO,
         cpu: None,
+        cpuset: None,
     }
 }
 

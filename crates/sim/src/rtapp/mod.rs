@@ -4,8 +4,9 @@
 //! `weight`, `quota`, `period` and `burst` (times in microseconds, as everywhere in the format).
 //!
 //! What is not modelled and refused rather than ignored: `mem` and `iorun` (they measure a memory system that is not
-//! here) and `fork`. What has no meaning here and is ignored: everything in `global` but `duration`, `resources`,
-//! `cpus`, `policy`, `delay_*` and logging.
+//! here), `fork`, policies other than `SCHED_OTHER`, deadlines (`dl-*`), clamps (`util_*`), memory nodes, and whatever a phase says
+//! of its scheduling. What has no meaning here and is ignored: everything in `global` but `duration` and `default_policy`,
+//! `resources`, and logging.
 
 mod json;
 
@@ -76,6 +77,40 @@ enum Resource {
     Mutex,
     Condition,
     Resume,
+    Barrier,
+}
+
+/// What a phase may say in rt-app and not here.
+const PHASE_REFUSED: [&str; 4] = ["cpus", "policy", "priority", "taskgroup"];
+
+/// The names of the barriers that a task comes to, each once.
+fn barriers_of(fields: &[(String, Value)]) -> Result<std::collections::BTreeSet<&str>, Fault> {
+    let mut found = std::collections::BTreeSet::new();
+    for (key, value) in fields {
+        match kind_of(key) {
+            "barrier" => {
+                found.insert(text(value)?);
+            }
+            "phases" => {
+                for (_, phase) in object(value)? {
+                    found.extend(barriers_of(object(phase)?)?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Only tasks of the fair class are modelled.
+fn check_policy(value: &Value) -> Result<(), Fault> {
+    match text(value)? {
+        "SCHED_OTHER" | "SCHED_NORMAL" => Ok(()),
+        other => fault(
+            value,
+            format!("policy {other} is not modelled, only SCHED_OTHER"),
+        ),
+    }
 }
 
 fn fault<T>(value: &Value, what: impl Into<String>) -> Result<T, Fault> {
@@ -139,6 +174,11 @@ impl Builder<'_> {
                 self.plan.duration = self.plan.duration.min(length);
             }
         }
+        if let Some(global) = field(fields, "global")
+            && let Some(policy) = field(object(global)?, "default_policy")
+        {
+            check_policy(policy)?;
+        }
         let Some(tasks) = field(fields, "tasks") else {
             return fault(&root, "there are no \"tasks\"");
         };
@@ -166,6 +206,13 @@ impl Builder<'_> {
             None => self.plan.group(&self.base.clone()),
             Some(group) => self.group(group)?,
         };
+        let cpuset = field(fields, "cpus")
+            .map(|cpus| self.cpus(cpus))
+            .transpose()?;
+        for barrier in barriers_of(fields)? {
+            let index = self.barrier(barrier);
+            self.plan.barriers[index as usize] += instances as u32;
+        }
         let meter = self.plan.meter(workload);
         let mut program = Program::default();
         self.phases(&mut program, task, fields)?;
@@ -179,12 +226,40 @@ impl Builder<'_> {
             slice: None,
             begin,
             cpu: None,
+            cpuset,
         };
         self.plan.workloads.push(WorkloadPlan {
             name: workload.into(),
             tasks: vec![plan; instances as usize],
         });
         Ok(())
+    }
+
+    /// The CPUs that a task is kept to.
+    fn cpus(&mut self, value: &Value) -> Result<u32, Fault> {
+        let Kind::List(list) = &value.kind else {
+            return fault(value, "expected a list of CPUs");
+        };
+        let most = f64::from(self.plan.machine.cpus() - 1);
+        let cpus: Vec<u32> = list
+            .iter()
+            .map(|cpu| number(cpu, "cpu", 0.0, most).map(|cpu| cpu as u32))
+            .collect::<Result<_, _>>()?;
+        if cpus.is_empty() {
+            return fault(value, "expected at least one CPU");
+        }
+        Ok(self.plan.cpuset(cpus))
+    }
+
+    /// A barrier of that name. Who meets there is counted task by task.
+    fn barrier(&mut self, name: &str) -> u32 {
+        let plan = &mut *self.plan;
+        let made = || {
+            plan.barriers.push(0);
+            plan.barriers.len() as u32 - 1
+        };
+        let key = (Resource::Barrier, name.to_owned());
+        *self.resources.entry(key).or_insert_with(made)
     }
 
     fn group(&mut self, value: &Value) -> Result<GroupIndex, Fault> {
@@ -248,6 +323,14 @@ impl Builder<'_> {
         for (_, phase) in object(phases)? {
             let first = program.here();
             let fields = object(phase)?;
+            for (key, value) in fields {
+                if PHASE_REFUSED.contains(&key.as_str()) {
+                    return fault(
+                        value,
+                        format!("{key:?} of a phase is not modelled, only of a task"),
+                    );
+                }
+            }
             self.events(program, task, fields)?;
             // A phase runs once unless it says otherwise; a task for ever.
             if let Some(count) = field(fields, "loop") {
@@ -315,9 +398,12 @@ impl Builder<'_> {
                 program.steps.push(Step::PostOne(other));
             }
             "yield" => program.steps.push(Step::Yield),
-            "loop" | "instance" | "priority" | "delay" | "taskgroup" | "cpus" | "policy"
-            | "nodes_membind" | "dl-runtime" | "dl-period" | "dl-deadline" | "numa_hint"
-            | "util_min" | "util_max" => {}
+            "barrier" => {
+                let barrier = self.barrier(text(value)?);
+                program.steps.push(Step::Meet(barrier));
+            }
+            "policy" => check_policy(value)?,
+            "loop" | "instance" | "priority" | "delay" | "taskgroup" | "cpus" => {}
             _ => return fault(value, format!("event {key:?} is not modelled")),
         }
         Ok(())
@@ -424,8 +510,45 @@ mod tests {
     }
 
     #[test]
+    fn tasks_are_kept_to_their_cpus_and_meet_at_barriers() {
+        let text = r#"{ "tasks": {
+            "fast": { "cpus": [1], "loop": 10, "run": 1000, "barrier": "b" },
+            "slow": { "cpus": [0], "instance": 1, "loop": 10, "phases": { "p": { "run": 4000, "barrier": "b" } } }
+        } }"#;
+        let mut plan = Plan::new(Machine::flat(2));
+        add(&mut plan, "app", None, text).unwrap();
+        let mut simulation = Simulation::new(&plan, Discard).unwrap();
+        simulation.run().unwrap();
+        let outcome = simulation.outcome();
+        // Each of ten rounds lasts as long as its slower half.
+        let finished = outcome.workload("app.fast").unwrap().finished_ns;
+        assert_eq!(finished, Some(40_000_000));
+        assert_eq!(outcome.mechanisms.migrations, 0);
+    }
+
+    #[test]
     fn faults_have_line_and_column() {
         for (text, place) in [
+            (
+                "{\"tasks\":{\"a\":{\"policy\":\"SCHED_FIFO\",\"priority\":10,\"run\":1}}}",
+                "1:25: policy SCHED_FIFO is not modelled",
+            ),
+            (
+                "{\"global\":{\"default_policy\":\"SCHED_RR\"},\"tasks\":{}}",
+                "policy SCHED_RR is not modelled",
+            ),
+            (
+                "{\"tasks\":{\"a\":{\"dl-runtime\":5}}}",
+                "event \"dl-runtime\" is not modelled",
+            ),
+            (
+                "{\"tasks\":{\"a\":{\"phases\":{\"p\":{\"cpus\":[0],\"run\":1}}}}}",
+                "\"cpus\" of a phase is not modelled",
+            ),
+            (
+                "{\"tasks\":{\"a\":{\"cpus\":[1],\"run\":1}}}",
+                "1:24: cpu = 1 is outside 0..=0",
+            ),
             (
                 "{\n \"tasks\": { \"a\": { \"mem\": 5 } }\n}",
                 "2:27: event \"mem\" is not modelled",

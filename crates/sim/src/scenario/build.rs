@@ -2,17 +2,18 @@
 
 use super::document::{
     BandwidthName, ChangeTable, CostTable, Document, GroupClockName, GroupTable, LoadAverageName,
-    MachineTable, PickName, SchedulerTable, ThrottleName, TicksName,
+    MachineTable, PickName, SchedulerTable, ThrottleName,
 };
 use super::values::Time;
 use super::workload::add_workload;
-use super::{Fault, Files, names};
+use super::{Fault, Files, cpusets, names};
 use crate::costs::Costs;
-use crate::machine::{Machine, Ticks};
+use crate::kernel::Kernel;
+use crate::machine::Machine;
 use crate::plan::{Action, Change, LoadAverage, Plan, Settings, Throttling};
 use core::ops::Range;
 use quotient_core::{
-    BandwidthRules, Config, GroupClock, Limit, Nanos, Policy, RatioRule, Weight, WeightMode,
+    BandwidthRules, GroupClock, Limit, Nanos, Policy, RatioRule, Weight, WeightMode,
 };
 use toml::Spanned;
 
@@ -39,20 +40,29 @@ pub(super) fn plan(
     let mut plan = Plan::new(own);
     plan.seed = seed.unwrap_or(document.seed);
     plan.duration = document.duration.0;
-    plan.settings = settings(&document.scheduler, plan.machine.cpus());
+    let kernel = document.scheduler.kernel.unwrap_or(Kernel::Ours);
+    kernel.apply(&mut plan);
+    if let Some(ticks) = document.machine.ticks {
+        plan.machine.ticks = ticks.into();
+    }
+    plan.settings = settings(&document.scheduler, plan.settings);
     plan.costs = costs(&document.costs);
     for (index, group) in document.group.iter().enumerate() {
         names::check_new(&document.group[..index], group)?;
         add_group(&mut plan, group)?;
     }
     let known = names::Known::of(&plan);
+    let mut parts = Vec::with_capacity(document.workload.len());
     for workload in &document.workload {
+        let first = plan.workloads.len();
         if workload.groups.is_none() {
             known.check(workload.group.as_ref())?;
         }
         names::check_cpu(&plan, workload.cpu.as_ref())?;
         add_workload(&mut plan, workload, files)?;
+        parts.push(first..plan.workloads.len());
     }
+    cpusets::keep(&mut plan, document, &parts)?;
     // A change may be of what workloads brought with them.
     let known = names::Known::of(&plan);
     for change in &document.change {
@@ -70,32 +80,34 @@ fn own_machine(table: &MachineTable) -> Result<Machine, Fault> {
     Ok(Machine {
         hz: table.hz.unwrap_or(parsed.hz),
         tick_skew: table.tick_skew.unwrap_or(parsed.tick_skew),
-        ticks: match table.ticks {
-            Some(TicksName::Busy) => Ticks::Busy,
-            Some(TicksName::Needed) | None => Ticks::Needed,
-        },
         smt_speed: table.smt_speed.unwrap_or(parsed.smt_speed),
         distances: table.distances.clone(),
         ..parsed
     })
 }
 
-fn settings(table: &SchedulerTable, cpus: u32) -> Settings {
-    let mut config = Config::new(cpus);
-    if let Some(PickName::Cfs) = table.pick {
-        config.policy = Policy::Cfs;
-    }
-    if let Some(BandwidthName::Kernel) = table.bandwidth {
-        config.bandwidth = BandwidthRules::Kernel {
+/// What the table says, over what a kernel's rules say.
+fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
+    let mut config = preset.config;
+    config.policy = match table.pick {
+        Some(PickName::Cfs) => Policy::Cfs,
+        Some(PickName::Eevdf) => Policy::Eevdf,
+        None => config.policy,
+    };
+    config.bandwidth = match table.bandwidth {
+        Some(BandwidthName::Kernel) => BandwidthRules::Kernel {
             ratio: RatioRule::V2,
             slice_expiry: table.slice_expiry.unwrap_or(false),
-        };
-    }
+        },
+        Some(BandwidthName::Default) => BandwidthRules::Default,
+        None => config.bandwidth,
+    };
     config.group_clock = match table.group_clock {
         Some(GroupClockName::Up) => GroupClock::PerCpu(WeightMode::Up),
         Some(GroupClockName::Smp) => GroupClock::PerCpu(WeightMode::Smp),
         Some(GroupClockName::Concur) => GroupClock::PerCpu(WeightMode::Concur),
-        Some(GroupClockName::Foreign) | None => GroupClock::Foreign,
+        Some(GroupClockName::Foreign) => GroupClock::Foreign,
+        None => config.group_clock,
     };
     let times = [
         (&mut config.base_slice, table.base_slice),
@@ -122,9 +134,10 @@ fn settings(table: &SchedulerTable, cpus: u32) -> Settings {
         throttling: match table.throttle {
             Some(ThrottleName::ExitToUser) => Throttling::ExitToUser,
             Some(ThrottleName::Exact) => Throttling::Exact,
-            Some(ThrottleName::Queue) | None => Throttling::Queue,
+            Some(ThrottleName::Queue) => Throttling::Queue,
+            None => preset.throttling,
         },
-        check: false,
+        ..preset
     }
 }
 

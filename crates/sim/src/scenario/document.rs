@@ -1,6 +1,8 @@
 //! A scenario file, field by field. Every range is checked while reading, so that an error knows its line and column.
 
 use super::values::{Count, SpanValue, Time};
+use crate::kernel::Kernel;
+use crate::machine::Ticks;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
@@ -56,9 +58,19 @@ pub(super) enum TicksName {
     Busy,
 }
 
+impl From<TicksName> for Ticks {
+    fn from(name: TicksName) -> Ticks {
+        match name {
+            TicksName::Needed => Ticks::Needed,
+            TicksName::Busy => Ticks::Busy,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SchedulerTable {
+    pub(super) kernel: Option<Kernel>,
     pub(super) pick: Option<PickName>,
     pub(super) throttle: Option<ThrottleName>,
     pub(super) bandwidth: Option<BandwidthName>,
@@ -145,6 +157,7 @@ pub(super) struct CostTable {
 #[serde(deny_unknown_fields)]
 pub(super) struct GroupTable {
     pub(super) path: Spanned<String>,
+    pub(super) cpus: Option<Spanned<String>>,
     #[serde(default, deserialize_with = "weight")]
     pub(super) weight: Option<u32>,
     #[serde(default)]
@@ -219,6 +232,7 @@ pub(super) struct WorkloadTable {
     pub(super) slice: Option<Time>,
     pub(super) begin: Option<Time>,
     pub(super) cpu: Option<Spanned<u32>>,
+    pub(super) cpus: Option<Spanned<String>>,
     pub(super) work: Option<SpanValue>,
     pub(super) gap: Option<SpanValue>,
     pub(super) think: Option<SpanValue>,

@@ -4,6 +4,7 @@
 //! file; `[[expect]]` compares figures of the runs (see `expression`) with bars and with what the source reports.
 
 mod build;
+mod cpusets;
 mod document;
 mod expression;
 mod names;

@@ -7,6 +7,7 @@ use super::document::{
     SweepTable, ThrottleName, TicksName, VariantTable, WorkloadTable,
 };
 use super::expression;
+use crate::kernel::Kernel;
 use core::fmt::Write;
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
@@ -161,6 +162,11 @@ const PARTS: &[Part] = &[
         fields: names::<SchedulerTable>,
         lines: &[
             (
+                "kernel",
+                One(names::<Kernel>),
+                "rules after that release of Linux, which the fields below change; default ours",
+            ),
+            (
                 "pick",
                 One(names::<PickName>),
                 "how the next is chosen; default eevdf",
@@ -291,6 +297,11 @@ const PARTS: &[Part] = &[
         fields: names::<GroupTable>,
         lines: &[
             ("path", PATH, "its place, such as \"web/api\"; needed"),
+            (
+                "cpus",
+                TEXT,
+                "CPUs that its tasks, and those below it, are kept to, such as \"0-3,8\"; default all",
+            ),
             ("weight", NUMBER, "1..=10000; default 100"),
             ("idle", FLAG, "runs only when nothing else wants to"),
             ("quota", TIME, "CPU time in a period; default none"),
@@ -325,6 +336,11 @@ const PARTS: &[Part] = &[
                 "cpu",
                 NUMBER,
                 "where it begins; default where there is room",
+            ),
+            (
+                "cpus",
+                TEXT,
+                "CPUs that its tasks are kept to, such as \"0-3,8\"; default all",
             ),
             ("work", SPAN, "CPU time of a piece of work"),
             ("gap", SPAN, "time from one arrival to the next"),

@@ -1,0 +1,122 @@
+//! Which CPUs a task may run on: where it is woken, and what a pull has to leave where it is.
+//!
+//! The core knows nothing of it, as of no host's placement. A pull that brings tasks that may not run here gives them back at once;
+//! since the one that was moved longest ago goes first, the next pull looks at others. A CPU with nothing to run tries one CPU after
+//! another, as long as it gets nothing it may run.
+
+use super::Simulation;
+use super::state::NONE;
+use crate::plan::Plan;
+use quotient_core::{CpuId, Detached, Enqueue, Nanos, Pull};
+use quotient_trace::Sink;
+
+/// The sets of CPUs of a run, and whose they are.
+pub(super) struct Affinity {
+    /// As bits.
+    sets: Vec<Vec<u64>>,
+    /// Index of each task's set, or `NONE`. Empty if nobody has one.
+    of: Vec<u32>,
+}
+
+impl Affinity {
+    pub(super) fn of(plan: &Plan) -> Affinity {
+        let words = (plan.machine.cpus() as usize).div_ceil(64);
+        let bits = |cpus: &Vec<u32>| {
+            let mut set = vec![0u64; words];
+            for &cpu in cpus {
+                set[cpu as usize / 64] |= 1 << (cpu % 64);
+            }
+            set
+        };
+        let tasks = plan.workloads.iter().flat_map(|load| &load.tasks);
+        let of: Vec<u32> = tasks.map(|task| task.cpuset.unwrap_or(NONE)).collect();
+        let binds = of.iter().any(|&set| set != NONE);
+        Affinity {
+            sets: plan.cpusets.iter().map(bits).collect(),
+            of: if binds { of } else { Vec::new() },
+        }
+    }
+
+    /// Whether any task is kept to some CPUs.
+    #[inline]
+    pub(super) fn binds(&self) -> bool {
+        !self.of.is_empty()
+    }
+
+    /// Whether this one is.
+    #[inline]
+    pub(super) fn is_bound(&self, task: u32) -> bool {
+        self.binds() && self.of[task as usize] != NONE
+    }
+
+    #[inline]
+    pub(super) fn allows(&self, task: u32, cpu: u32) -> bool {
+        !self.is_bound(task)
+            || self.sets[self.of[task as usize] as usize][cpu as usize / 64] >> (cpu % 64) & 1 == 1
+    }
+}
+
+impl<S: Sink> Simulation<S> {
+    /// Where a task with a set of CPUs goes: its last CPU if that is idle, else an idle one of the set, the nearest first; if none is
+    /// idle, its last CPU or its waker's, else the emptiest of the set. O(CPUs).
+    #[cold]
+    pub(super) fn choose_allowed(&self, task: u32, last: u32, by: u32) -> u32 {
+        let home = if last == NONE { 0 } else { last };
+        let allowed = |cpu: &u32| self.affinity.allows(task, *cpu);
+        let all = 0..self.machine.cpus();
+        let idle = all
+            .clone()
+            .filter(allowed)
+            .filter(|&cpu| self.idle.contains(cpu))
+            .min_by_key(|&cpu| {
+                (
+                    cpu != last,
+                    self.machine.node_distance(home, cpu),
+                    !self.core_is_idle(cpu),
+                    cpu,
+                )
+            });
+        if let Some(idle) = idle {
+            return idle;
+        }
+        let length = |cpu: u32| self.cpus[cpu as usize].queue.nr_running();
+        let near = [last, by].into_iter().filter(|&cpu| cpu != NONE);
+        near.filter(allowed)
+            .min_by_key(|&cpu| length(cpu))
+            .or_else(|| all.filter(allowed).min_by_key(|&cpu| length(cpu)))
+            .unwrap_or(home)
+    }
+
+    /// A task that may not run where it was pulled to goes back.
+    pub(super) fn give_back(&mut self, from: u32, task: &Detached<u32>) {
+        self.cpus[from as usize].queue.enqueue(
+            &task.group,
+            task.entity,
+            task.handle,
+            Enqueue::Migrate,
+            Nanos(self.now),
+        );
+    }
+
+    /// Looks for anything that an idle CPU may run, the fullest CPU of the nearest node first. O(CPUs log CPUs).
+    #[cold]
+    pub(super) fn search(&mut self, cpu: u32) -> bool {
+        let waiting = |other: u32| self.cpus[other as usize].queue.nr_queued();
+        let mut others: Vec<u32> = (0..self.machine.cpus())
+            .filter(|&other| other != cpu && waiting(other) > 0)
+            .collect();
+        others.sort_by_key(|&other| {
+            let distance = self.machine.node_distance(cpu, other);
+            (distance, core::cmp::Reverse(waiting(other)), other)
+        });
+        others.into_iter().any(|from| {
+            let max = self.cpus[from as usize].queue.nr_queued();
+            let request = Pull {
+                from: CpuId(from),
+                max,
+                group: 0,
+            };
+            self.take(cpu, &request)
+        })
+    }
+}

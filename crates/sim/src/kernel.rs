@@ -1,0 +1,216 @@
+//! Settings after releases of Linux, as far as they are modelled: what to compare a machine of that release with.
+//!
+//! | | 6.6 | 6.12 | 6.18 |
+//! |---|---|---|---|
+//! | choice | EEVDF, no buddies, run to parity | the same | the same |
+//! | request length times 1 + log2 of up to 8 CPUs | 0.75 ms | 0.75 ms | 0.7 ms |
+//! | lag kept | up to two requests, at least a tick, either way | the same | the same |
+//! | weights of groups across CPUs | divided by what is runnable | the same | the same |
+//! | limits | slices of 5 ms from a pool, no expiry | the same | the same |
+//! | a throttle | the group's whole queue, at a tick or switch | the same | each task on its way to user mode |
+//! | ticks | while the CPU runs anything | the same | the same |
+//! | a woken task | to an idle CPU that shares its cache, or where it was | the same | the same |
+//!
+//! Not modelled: sleepers that stay queued until their lag is gone (6.12 and later), load averages as what weights are divided by,
+//! slack in the timers of periods, capacity and energy, and the searches of idle balancing across domains. None of the three has been
+//! held against a kernel yet: [`Kernel::is_validated`].
+
+use crate::machine::Ticks;
+use crate::plan::{Plan, Throttling};
+use quotient_core::{BandwidthRules, GroupClock, Nanos, Policy, WeightMode};
+use serde::Deserialize;
+
+/// Whose rules a plan follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Kernel {
+    /// Quotient's own.
+    #[serde(rename = "ours")]
+    Ours,
+    /// Linux 6.6.
+    #[serde(rename = "6.6")]
+    Linux6_6,
+    /// Linux 6.12.
+    #[serde(rename = "6.12")]
+    Linux6_12,
+    /// Linux 6.18.
+    #[serde(rename = "6.18")]
+    Linux6_18,
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Kernel; 4] = [
+        Kernel::Ours,
+        Kernel::Linux6_6,
+        Kernel::Linux6_12,
+        Kernel::Linux6_18,
+    ];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kernel::Ours => "ours",
+            Kernel::Linux6_6 => "6.6",
+            Kernel::Linux6_12 => "6.12",
+            Kernel::Linux6_18 => "6.18",
+        }
+    }
+
+    /// The one of that name.
+    pub fn parse(name: &str) -> Option<Kernel> {
+        Kernel::ALL.into_iter().find(|kernel| kernel.name() == name)
+    }
+
+    /// Whether figures under this preset were held against that kernel. Ours is what it is.
+    pub const fn is_validated(self) -> bool {
+        matches!(self, Kernel::Ours)
+    }
+
+    /// What a user of the figures has to know.
+    pub const fn note(self) -> &'static str {
+        match self {
+            Kernel::Ours => "Quotient's own rules",
+            Kernel::Linux6_6 => "rules after Linux 6.6, not validated against that kernel",
+            Kernel::Linux6_12 => {
+                "rules after Linux 6.12 without delayed dequeue, not validated against that kernel"
+            }
+            Kernel::Linux6_18 => {
+                "rules after Linux 6.18 without delayed dequeue, not validated against that kernel"
+            }
+        }
+    }
+
+    /// Sets a plan's scheduler and ticks after it. The machine's `hz` has to be right before.
+    pub fn apply(self, plan: &mut Plan) {
+        plan.set_machine(plan.machine.clone());
+        if self == Kernel::Ours {
+            let fresh = Plan::new(plan.machine.clone());
+            let check = plan.settings.check;
+            plan.settings = fresh.settings;
+            plan.settings.check = check;
+            plan.machine.ticks = Ticks::Needed;
+            return;
+        }
+        let factor = 1 + u64::from(plan.machine.cpus().clamp(1, 8).ilog2());
+        let slice = match self {
+            Kernel::Linux6_18 => 700_000,
+            _ => 750_000,
+        } * factor;
+        let tick = plan.machine.tick_length();
+        // What lag is clamped to, either way.
+        let clamp = (2 * slice).max(tick);
+        let config = &mut plan.settings.config;
+        config.policy = Policy::Eevdf;
+        config.base_slice = Nanos(slice);
+        config.quantum = Nanos::ZERO;
+        (config.next_buddy, config.last_buddy) = (false, false);
+        config.run_to_parity = true;
+        config.lag_limit = Nanos(clamp - slice);
+        config.debt_limit = Nanos(clamp);
+        config.group_clock = GroupClock::PerCpu(WeightMode::Smp);
+        config.bandwidth = BandwidthRules::KERNEL;
+        plan.settings.throttling = match self {
+            Kernel::Linux6_18 => Throttling::ExitToUser,
+            _ => Throttling::Queue,
+        };
+        plan.settings.wake_within_node = true;
+        plan.machine.ticks = Ticks::Busy;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::{Simulation, Span, synthetic};
+    use quotient_core::Limit;
+    use quotient_trace::{Discard, Kind as Event};
+
+    #[test]
+    fn every_preset_is_a_valid_plan_on_any_machine() {
+        for kernel in Kernel::ALL {
+            assert_eq!(Kernel::parse(kernel.name()), Some(kernel));
+            for (shape, hz) in [("1", 100), ("2x4x2", 250), ("8x16", 1_000)] {
+                let mut plan = Plan::new(Machine {
+                    hz,
+                    ..Machine::parse(shape).unwrap()
+                });
+                kernel.apply(&mut plan);
+                plan.validate().unwrap();
+                let before = plan.clone();
+                kernel.apply(&mut plan);
+                assert_eq!(plan, before, "{kernel:?}");
+            }
+        }
+        assert_eq!(Kernel::parse("5.4"), None);
+    }
+
+    #[test]
+    fn a_quota_of_a_part_of_a_tick_depends_on_hz_as_in_the_kernel() {
+        // 13 ms in 20: budget is looked at when ticks come, so what is used beyond it grows with the tick.
+        let used = |hz: u32, kernel: Kernel| {
+            let mut plan = Plan::new(Machine {
+                hz,
+                ..Machine::flat(1)
+            });
+            plan.duration = Nanos::from_secs(4);
+            kernel.apply(&mut plan);
+            let group = plan.group("box");
+            let limit = Limit::new(Nanos::from_millis(13), Nanos::from_millis(20));
+            plan.groups[0].limit = Some(limit);
+            synthetic::spinners(&mut plan, "box", group, 1);
+            let mut simulation = Simulation::new(&plan, Discard).unwrap();
+            simulation.run().unwrap();
+            simulation.outcome()
+        };
+        let (coarse, fine) = (used(100, Kernel::Linux6_18), used(1_000, Kernel::Linux6_18));
+        let throttled = |hz: &crate::Outcome| hz.group("box").unwrap().nr_throttled;
+        assert!(throttled(&fine) > throttled(&coarse), "{fine:?} {coarse:?}");
+        // In the long run the quota holds all the same, since what is overdrawn is paid back.
+        for outcome in [&coarse, &fine] {
+            let usage = outcome.group("box").unwrap().usage_ns;
+            assert!(usage.abs_diff(2_600_000_000) <= 30_000_000, "{usage}");
+        }
+        assert_eq!(
+            coarse.mechanisms.ticks,
+            used(100, Kernel::Linux6_6).mechanisms.ticks
+        );
+    }
+
+    #[test]
+    fn a_woken_task_stays_with_its_cache_by_kernel_rules() {
+        // Wake-ups to another node than the one on which the task ran last.
+        let strays = |kernel: Kernel| {
+            let mut plan = Plan::new(Machine::parse("2x2").unwrap());
+            plan.duration = Nanos::from_secs(1);
+            kernel.apply(&mut plan);
+            synthetic::spinners(&mut plan, "busy", None, 1);
+            let (work, think) = (
+                Span::Exponential {
+                    mean: Nanos::from_millis(1),
+                },
+                Nanos::from_millis(1).into(),
+            );
+            synthetic::closed_loop(&mut plan, "web", None, 6, work, think);
+            let mut simulation = Simulation::new(&plan, Vec::new()).unwrap();
+            simulation.run().unwrap();
+            let mut last = std::collections::BTreeMap::new();
+            let mut strays = 0;
+            for event in simulation.into_sink() {
+                match event.kind {
+                    Event::Switch { next, .. } => {
+                        last.insert(next.0, event.cpu.0 / 2);
+                    }
+                    Event::Wakeup { task, target, .. } => {
+                        let home = last.get(&task.0);
+                        strays += u32::from(home.is_some_and(|&home| home != target.0 / 2));
+                    }
+                    _ => {}
+                }
+            }
+            strays
+        };
+        assert_eq!(strays(Kernel::Linux6_18), 0);
+        assert!(strays(Kernel::Ours) > 10);
+    }
+}
