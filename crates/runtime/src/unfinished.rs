@@ -57,16 +57,19 @@ impl Unfinished {
     /// What is left of `tasks`. O(tasks).
     pub(crate) fn of(shared: &Shared, tasks: &[TaskRef]) -> Self {
         let now = shared.now();
-        let polls = shared.vcpus.iter().filter_map(|vcpu| {
-            let since = vcpu.polling_since.load(Ordering::Relaxed);
+        let on_vcpus = shared.vcpus.iter().filter_map(|vcpu| {
+            let since = vcpu.polling_since.load(Ordering::Acquire);
             let task = vcpu.polling.load(Ordering::Relaxed);
             (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))
         });
-        let handed_over = shared.handed_over.list();
-        let handed_over = handed_over
-            .into_iter()
-            .map(|(task, since)| (task, now.saturating_sub(since)));
-        let polls: Vec<(u64, Nanos)> = polls.chain(handed_over).collect();
+        // Before the others are looked at: a poll that leaves its virtual CPU is with its bearer first.
+        let mut polls: Vec<(u64, Nanos)> = on_vcpus.collect();
+        // A poll that is preempted is on no virtual CPU any more.
+        let borne = shared.preempt.as_ref();
+        let borne = borne.map_or_else(Vec::new, |preempting| preempting.long_polls());
+        let elsewhere = shared.handed_over.list().into_iter().chain(borne);
+        let elsewhere = elsewhere.map(|(task, since)| (task, now.saturating_sub(since)));
+        polls.extend(elsewhere);
         let mut polling = Vec::new();
         for task in tasks {
             let poll = polls.iter().find(|(id, _)| *id == task.id().number());

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{repetitions, runtime, scheduler};
+use quotient::{Preempt, Scheduler};
 
 /// Says to a test that it is the child, and which.
 const CASE: &str = "QUOTIENT_ENDLESS_CASE";
@@ -24,7 +25,7 @@ fn never_returns(case: &str) {
         }
     };
     match case {
-        "computes" => loop {
+        "computes" | "preempted" => loop {
             std::hint::spin_loop();
         },
         "sleeps" => forever(),
@@ -44,11 +45,20 @@ fn a_program_with_endless_polls() {
     let polls = match case {
         "computes" => workers + 1,
         "sleeps" => 2 * workers,
+        "preempted" => 2 * workers + 1,
         _ => 2 * workers + 3,
     };
     let runtime = runtime(workers);
     let _inside = runtime.enter();
-    let (scheduler, group) = scheduler(workers);
+    let (scheduler, group) = match case {
+        "preempted" => {
+            let builder = Scheduler::builder().vcpus(workers);
+            let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+            let group = scheduler.group("tenants/acme").unwrap().create().unwrap();
+            (scheduler, group)
+        }
+        _ => scheduler(workers),
+    };
     let begun = Arc::new(AtomicUsize::new(0));
     let name: Arc<str> = case.into();
     for _ in 0..polls {
@@ -100,6 +110,16 @@ fn the_program_exits(case: &str) {
 #[test]
 fn polls_that_compute() {
     the_program_exits("computes");
+}
+
+/// They are on no virtual CPU any more when the program ends, and are named all the same.
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+#[test]
+fn polls_that_compute_and_are_preempted() {
+    the_program_exits("preempted");
 }
 
 #[test]

@@ -50,7 +50,8 @@ pub(crate) struct Carrier {
     allowed: AtomicBool,
     /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`].
     frozen: AtomicBool,
-    /// When its poll began, on the scheduler's clock. Unit: nanoseconds.
+    /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
+    task: AtomicU64,
     began: AtomicU64,
     bearing: Mutex<Bearing>,
 }
@@ -97,6 +98,7 @@ impl Carrier {
             demoted: AtomicBool::new(false),
             allowed: AtomicBool::new(true),
             frozen: AtomicBool::new(false),
+            task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             bearing: Mutex::new(Bearing {
                 by: NOBODY,
@@ -123,8 +125,9 @@ impl Carrier {
         lock(&self.bearing).charged = time;
     }
 
-    /// The poll that it bears began then.
-    pub(crate) fn bears_from(&self, began: Nanos) {
+    /// The poll that it bears is this task's and began then.
+    pub(crate) fn bears(&self, task: u64, began: Nanos) {
+        self.task.store(task, Ordering::Relaxed);
         self.began.store(began.as_nanos(), Ordering::Relaxed);
     }
 
@@ -148,6 +151,12 @@ impl Carrier {
         blocked_at
             .zip(now)
             .is_some_and(|(at, now)| now.saturating_sub(at) >= RETURN_AFTER)
+    }
+
+    /// The task whose poll it bears, if that has not ended.
+    pub(super) fn task(&self) -> Option<u64> {
+        let task = self.task.load(Ordering::Relaxed);
+        (task != 0 && !self.is_finished()).then_some(task)
     }
 
     /// It was stopped by a freeze.

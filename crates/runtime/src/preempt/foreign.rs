@@ -98,7 +98,8 @@ fn take_turns<R>(
     let shared = &group.shared;
     let began = carrier.cpu_time().unwrap_or_default();
     carrier.charge_from(began);
-    carrier.bears_from(shared.now());
+    // Of no task.
+    carrier.bears(0, shared.now());
     let waits = group.inner.is_limited();
     if waits {
         carrier.waits_for_its_turn();

@@ -377,6 +377,13 @@ fn place_for(
         .unwrap_or(freed)
 }
 
+/// The builder may fail after the pool was started.
+impl Drop for Preempting {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
 /// Starts what a preempting scheduler needs: the pool with its host.
 ///
 /// # Errors

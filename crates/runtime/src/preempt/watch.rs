@@ -166,6 +166,18 @@ impl Preempting {
         state.bearers.iter().find_map(|bearer| bearer.returned())
     }
 
+    /// The tasks whose polls are borne, and when these began. At most `Preempt::max_borne`.
+    pub(crate) fn long_polls(&self) -> Vec<(u64, Nanos)> {
+        // Taken before the lock: whoever holds that must not wait for an allocator.
+        let mut polls = Vec::with_capacity(self.settings.max_borne);
+        let state = lock(&self.watch);
+        let borne = state.bearers.iter();
+        let borne = borne.filter_map(|bearer| Some((bearer.task()?, bearer.began())));
+        polls.extend(borne.take(self.settings.max_borne));
+        drop(state);
+        polls
+    }
+
     /// The scheduler has ended: whoever stands goes on.
     pub(super) fn set_all_free(&self) {
         for bearer in &lock(&self.watch).bearers {

@@ -63,8 +63,11 @@ impl Vcpu {
         me: &VcpuShared,
         bearer: &Arc<Carrier>,
     ) {
-        let began = me.polling_since.swap(0, Ordering::Relaxed);
-        bearer.bears_from(Nanos(began.saturating_sub(1)));
+        let began = me.polling_since.load(Ordering::Relaxed);
+        let task = me.polling.load(Ordering::Relaxed);
+        // First there and then no longer here: who looks here first finds it (`unfinished`).
+        bearer.bears(task, Nanos(began.saturating_sub(1)));
+        me.polling_since.store(0, Ordering::Release);
         me.blocked.store(false, Ordering::Relaxed);
         me.resched.store(false, Ordering::Relaxed);
         // The turn that was cut off is over.
@@ -125,6 +128,7 @@ impl Vcpu {
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
         let payer = payer_of_the_dead(&mut task);
+        me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
         let preemptible = task.owned_mut().group.is_preemptible();
