@@ -63,7 +63,8 @@
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
-//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. What either costs in CPU time
+//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. Such a turn lasts until half of
+//! that was used, 10 ms at most: on a busy machine a thread of low priority waits for its processor. What either costs in CPU time
 //! stays below 1 % and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
 //!
 //! # Freezes and kills
