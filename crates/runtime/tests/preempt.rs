@@ -287,7 +287,10 @@ fn what_a_long_poll_ends_with_reaches_its_task() {
         }
         let stats = scheduler.preempt_stats().unwrap();
         assert!(stats.detached > 0, "{stats:?}");
-        assert_eq!(scheduler.tasks(), 0, "a proxy stayed: {stats:?}");
+        // The last handle sees the end before its bearer, a thread of low priority, has posted it. One that stays is a hang.
+        while scheduler.tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     });
 }
 
