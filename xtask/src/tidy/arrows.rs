@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("quotient-fleet", &["quotient"]),
     ("quotient-config", &["quotient"]),
+    ("quotient-attach", &["quotient", "quotient-trace"]),
     ("quotient-prometheus", &["quotient"]),
     (
         "quotient-cli",
