@@ -4,6 +4,9 @@
 //! to be sent. The hogs compute for a given CPU time a poll, or for ever. Sides, in turn: plain tokio; the hogs on a second runtime
 //! (today's practice), and with that runtime's threads at nice 10 (the strongest rival); Quotient without and with preemption,
 //! with equal weights; and with the hogs limited to 10 ms in 100. Each row says what the host stole meanwhile.
+//!
+//! Each round ends with the victim alone. A round counts if the victim is well then and the host steals little in every row; what
+//! does not count is shown, and left out of the ratios (medians of the rounds that count, by the row of two runtimes beside them).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,6 +32,10 @@ const BETWEEN_REQUESTS: Duration = Duration::from_millis(4);
 const WARM_UP: Duration = Duration::from_millis(200);
 /// An unanswered request ends its connection after this.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A round counts if the victim's p99 alone is at most this. Unit: microseconds. A quiet machine has 0.2 to 0.4 ms.
+const ALONE_P99_MAX_US: u64 = 1_000;
+/// A round counts if the host steals at most this part of the machine in each of its rows.
+const STEAL_MAX: f64 = 0.01;
 /// Limit of the capped sides.
 const CAP: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
@@ -53,7 +60,7 @@ pub struct PollsArguments {
     /// Only polls of this many milliseconds; `inf` for one that never returns
     #[arg(long, value_name = "MS")]
     poll_ms: Option<f64>,
-    /// Only sides whose name contains this text
+    /// Only sides whose name contains one of these texts, separated by commas
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
@@ -62,6 +69,8 @@ pub struct PollsArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Mode {
+    /// The victim without hogs, at the end of each round.
+    Alone,
     Tokio,
     TwoRuntimes,
     TwoRuntimesNice,
@@ -99,6 +108,27 @@ struct Row {
     steal_ratio: f64,
 }
 
+/// One round of all rows.
+#[derive(Debug, Serialize)]
+struct Round {
+    round: u64,
+    alone_p99_us: u64,
+    /// The most of its rows.
+    steal_ratio: f64,
+    valid: bool,
+}
+
+/// A row beside that of two runtimes with the same polls in the same round; medians of the rounds that count.
+#[derive(Debug, Serialize)]
+struct Ratio {
+    poll_ms: Option<f64>,
+    mode: Mode,
+    rounds: usize,
+    p50: f64,
+    p99: f64,
+    hog_cpus: f64,
+}
+
 /// Measures all rows and prints a table, or one JSON object.
 ///
 /// # Errors
@@ -119,41 +149,148 @@ pub fn run(arguments: &PollsArguments) -> Result<(), Failure> {
             "steal"
         );
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut rounds) = (Vec::new(), Vec::new());
     for round in 1..=arguments.rounds {
-        for poll_ms in POLLS_MS {
-            if arguments.poll_ms.is_some_and(|only| only != poll_ms) {
-                continue;
-            }
-            for (mode, name) in MODES {
-                let wanted = arguments.only.as_ref();
-                if wanted.is_some_and(|text| !name.contains(text.as_str())) {
-                    continue;
-                }
-                let row = measure(arguments, round, poll_ms, mode, workers)?;
-                if !arguments.json {
-                    println!(
-                        "{:>5} {:>8} {:<24} {:>8.3} {:>9} {:>9} {:>9} {:>9.3} {:>6.3}",
-                        row.hogs,
-                        poll_ms,
-                        name,
-                        row.answered_ratio,
-                        row.p50_us,
-                        row.p99_us,
-                        row.max_us,
-                        row.hog_cpus,
-                        row.steal_ratio
-                    );
-                }
-                rows.push(row);
-            }
+        let first = rows.len();
+        measure_round(arguments, round, workers, &mut rows)?;
+        let rows = &rows[first..];
+        selected(rows)?;
+        let alone = measure(arguments, round, 0.0, Mode::Alone, workers)?;
+        let steal_ratio = rows.iter().fold(alone.steal_ratio, |most, row: &Row| {
+            most.max(row.steal_ratio)
+        });
+        let round = Round {
+            round,
+            alone_p99_us: alone.p99_us,
+            steal_ratio,
+            valid: alone.p99_us <= ALONE_P99_MAX_US && steal_ratio <= STEAL_MAX,
+        };
+        if !arguments.json {
+            println!(
+                "round {} {}: alone the victim's p99 is {} us (at most {ALONE_P99_MAX_US}), the host stole {:.3} (at most {STEAL_MAX})",
+                round.round,
+                if round.valid {
+                    "counts"
+                } else {
+                    "is discarded"
+                },
+                round.alone_p99_us,
+                round.steal_ratio
+            );
         }
+        rounds.push(round);
     }
-    selected(&rows)?;
+    let ratios = ratios(&rows, &rounds);
     if arguments.json {
-        print_json(&serde_json::json!({ "workers": workers, "rows": rows }))?;
+        print_json(&serde_json::json!({
+            "workers": workers,
+            "rows": rows,
+            "rounds": rounds,
+            "ratios": ratios,
+        }))?;
+        return Ok(());
+    }
+    for ratio in &ratios {
+        println!(
+            "{:>8} {:<24} by two-runtimes: p50 {:.2}, p99 {:.2}, hog CPUs {:.3}, median of {} rounds",
+            ratio.poll_ms.unwrap_or(f64::INFINITY),
+            name_of(ratio.mode),
+            ratio.p50,
+            ratio.p99,
+            ratio.hog_cpus,
+            ratio.rounds
+        );
     }
     Ok(())
+}
+
+fn measure_round(
+    arguments: &PollsArguments,
+    round: u64,
+    workers: usize,
+    rows: &mut Vec<Row>,
+) -> Result<(), Failure> {
+    for poll_ms in POLLS_MS {
+        if arguments.poll_ms.is_some_and(|only| only != poll_ms) {
+            continue;
+        }
+        for (mode, name) in MODES {
+            let wanted = arguments.only.as_ref();
+            if wanted.is_some_and(|texts| !texts.split(',').any(|text| name.contains(text))) {
+                continue;
+            }
+            let row = measure(arguments, round, poll_ms, mode, workers)?;
+            if !arguments.json {
+                println!(
+                    "{:>5} {:>8} {:<24} {:>8.3} {:>9} {:>9} {:>9} {:>9.3} {:>6.3}",
+                    row.hogs,
+                    poll_ms,
+                    name,
+                    row.answered_ratio,
+                    row.p50_us,
+                    row.p99_us,
+                    row.max_us,
+                    row.hog_cpus,
+                    row.steal_ratio
+                );
+            }
+            rows.push(row);
+        }
+    }
+    Ok(())
+}
+
+fn name_of(mode: Mode) -> &'static str {
+    let known = MODES.iter().find(|(known, _)| *known == mode);
+    known.map_or("alone", |(_, name)| name)
+}
+
+/// Each row by that of two runtimes, where there is one.
+fn ratios(rows: &[Row], rounds: &[Round]) -> Vec<Ratio> {
+    let counts = |row: &&Row| {
+        rounds
+            .iter()
+            .any(|round| round.round == row.round && round.valid)
+    };
+    let mut ratios = Vec::new();
+    for poll in POLLS_MS {
+        let poll_ms = poll.is_finite().then_some(poll);
+        for (mode, _) in MODES {
+            let mut parts = (Vec::new(), Vec::new(), Vec::new());
+            let of_mode = rows
+                .iter()
+                .filter(|row| row.mode == mode && row.poll_ms == poll_ms);
+            for row in of_mode.filter(counts) {
+                let rival = rows.iter().find(|rival| {
+                    rival.mode == Mode::TwoRuntimes
+                        && rival.poll_ms == poll_ms
+                        && rival.round == row.round
+                });
+                if let Some(rival) = rival {
+                    parts.0.push(row.p50_us as f64 / rival.p50_us.max(1) as f64);
+                    parts.1.push(row.p99_us as f64 / rival.p99_us.max(1) as f64);
+                    parts.2.push(row.hog_cpus / rival.hog_cpus);
+                }
+            }
+            if mode == Mode::TwoRuntimes || parts.0.is_empty() {
+                continue;
+            }
+            ratios.push(Ratio {
+                poll_ms,
+                mode,
+                rounds: parts.0.len(),
+                p50: median(parts.0),
+                p99: median(parts.1),
+                hog_cpus: median(parts.2),
+            });
+        }
+    }
+    ratios
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Who is spawned where.
@@ -329,7 +466,12 @@ fn measure(
 ) -> Result<Row, Failure> {
     let sides = Sides::new(mode, workers)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let used: Vec<Arc<AtomicU64>> = (0..arguments.hogs).map(|_| Arc::default()).collect();
+    let hogs = if mode == Mode::Alone {
+        0
+    } else {
+        arguments.hogs
+    };
+    let used: Vec<Arc<AtomicU64>> = (0..hogs).map(|_| Arc::default()).collect();
     let poll = poll_ms
         .is_finite()
         .then(|| Duration::from_secs_f64(poll_ms / 1_000.0));
@@ -378,7 +520,7 @@ fn measure(
     };
     Ok(Row {
         round,
-        hogs: arguments.hogs,
+        hogs,
         poll_ms: poll_ms.is_finite().then_some(poll_ms),
         mode,
         answered_ratio: latencies.len() as f64 / (f64::from(requests) * CONNECTIONS as f64),
@@ -388,4 +530,44 @@ fn measure(
         hog_cpus: after.saturating_sub(before) as f64 / 1e9 / wall,
         steal_ratio: stolen / wall / workers as f64,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(round: u64, mode: Mode, p50_us: u64) -> Row {
+        Row {
+            round,
+            hogs: 4,
+            poll_ms: None,
+            mode,
+            answered_ratio: 1.0,
+            p50_us,
+            p99_us: 10 * p50_us,
+            max_us: 0,
+            hog_cpus: 1.0,
+            steal_ratio: 0.0,
+        }
+    }
+
+    #[test]
+    fn discarded_rounds_are_in_no_ratio() {
+        let round = |round, valid| Round {
+            round,
+            alone_p99_us: 1,
+            steal_ratio: 0.0,
+            valid,
+        };
+        let rows = [
+            row(1, Mode::TwoRuntimes, 100),
+            row(1, Mode::QuotientPreempt, 150),
+            row(2, Mode::TwoRuntimes, 100),
+            row(2, Mode::QuotientPreempt, 900),
+        ];
+        let ratios = ratios(&rows, &[round(1, true), round(2, false)]);
+        assert_eq!(ratios.len(), 1);
+        assert_eq!(ratios[0].mode, Mode::QuotientPreempt);
+        assert_eq!((ratios[0].rounds, ratios[0].p50), (1, 1.5));
+    }
 }
