@@ -72,16 +72,27 @@
 //! three times a lease, and at most eight times while its demand changes; idle ones do not ask.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "client")]
+mod agent;
+#[cfg(feature = "client")]
+mod clock;
 mod demand;
 mod demands;
 mod holder;
 mod limit;
 mod message;
+#[cfg(feature = "client")]
+mod redis;
 pub mod simulation;
 mod store;
 mod tenant;
 mod units;
 
+#[cfg(feature = "client")]
+pub use self::{
+    agent::{Fleet, FleetBuilder, FleetError, FleetFigures, TenantStats},
+    redis::{LISTED_MAX, RedisStore},
+};
 pub use self::{
     holder::{Allowance, Holder, HolderFigures, Settings},
     limit::{FleetLimit, FleetLimitError},

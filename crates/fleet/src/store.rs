@@ -40,6 +40,8 @@ pub enum StoreError {
     WrongType(String),
     /// The answer makes no sense.
     Garbage(String),
+    /// The address is none.
+    Address(String),
     /// The limit is out of range.
     Limit(FleetLimitError),
 }
@@ -61,6 +63,7 @@ impl fmt::Display for StoreError {
             StoreError::Garbage(why) => {
                 write!(formatter, "the store's answer makes no sense: {why}")
             }
+            StoreError::Address(why) => write!(formatter, "not the address of a store: {why}"),
             StoreError::Limit(error) => error.fmt(formatter),
         }
     }

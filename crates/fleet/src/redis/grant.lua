@@ -1,0 +1,368 @@
+#!lua name=quotient_fleet_1
+-- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
+-- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
+--
+-- KEYS  1 tenant: hash; limit and sums   2 processes: hash, process -> record   3 ends: sorted set, process by the end of its lease
+-- All three have one hash tag. Times and CPU times in us, rates in millionths of a CPU.
+
+local ENDED_MAX = 64
+local FLOOR_LIFE = 3600000000
+local VERSION_AHEAD = 86400000000
+local REFILL_MAX = 86400000000
+local DEMAND_MAX = 10000000000
+local POOL_PARTS = 4
+local FLOORS_DIVISOR = 20
+local BUCKETS = 128
+
+-- While a library is loaded there is no `math` yet.
+local function floor(number)
+  return math.floor(number)
+end
+
+local function max(one, other)
+  if other > one then
+    return other
+  end
+  return one
+end
+
+local function min(one, other)
+  if other < one then
+    return other
+  end
+  return one
+end
+
+-- Which life of the server this is: asked once in each, since the code of a library is loaded anew.
+local life
+
+local function server_life()
+  if not life then
+    life = redis.call('INFO', 'server'):match('run_id:(%w+)') or 'unknown'
+  end
+  return life
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function bucket(demand)
+  if demand < 16 then
+    return 1
+  end
+  local mantissa, exponent = math.frexp(demand)
+  return (exponent - 5) * 4 + floor((mantissa * 2 - 1) * 4) + 2
+end
+
+local function add_demand(state, demand, sign)
+  demand = min(demand, DEMAND_MAX)
+  local index = bucket(demand)
+  local counts, sums = state.counts, state.sums
+  counts[index] = max(0, (counts[index] or 0) + sign)
+  sums[index] = max(0, (sums[index] or 0) + sign * demand)
+  if counts[index] == 0 then
+    counts[index] = nil
+    sums[index] = nil
+  end
+  state.total = max(0, state.total + sign)
+end
+
+local function share_of(state, demand, rate)
+  local left, wanting = rate, state.total
+  for index = 1, BUCKETS do
+    local count = state.counts[index]
+    if count then
+      local sum = state.sums[index]
+      if left * count < sum * wanting then
+        return min(floor(left / wanting), demand)
+      end
+      left = max(0, left - sum)
+      wanting = wanting - count
+    end
+  end
+  return demand + floor(floor(left / 2) / max(1, state.total))
+end
+
+local function capacity(state)
+  if state.version == 0 then
+    return 0
+  end
+  return state.burst + floor(state.quota * state.lease / 1000000)
+end
+
+local function cap(state)
+  local room = capacity(state) - state.held
+  if state.pool > room then
+    state.lost = state.lost + state.pool - room
+    state.pool = room
+  end
+end
+
+local function refill(state, till)
+  local from = min(max(state.seen, state.quiet), till)
+  local passed = min(till - from, REFILL_MAX)
+  local earned = state.quota * passed + state.fraction
+  local whole = floor(earned / 1000000)
+  state.fraction = floor(max(0, earned - whole * 1000000))
+  state.pool = state.pool + whole
+  state.seen = till
+  cap(state)
+end
+
+local FIELDS = { 'format', 'version', 'quota', 'burst', 'processes', 'lease', 'life', 'seen', 'quiet', 'pool', 'fraction', 'held',
+  'used', 'floors', 'lost', 'demands' }
+
+local function read_state(key)
+  local values = redis.call('HMGET', key, unpack(FIELDS))
+  local state = {}
+  for index, name in ipairs(FIELDS) do
+    state[name] = values[index]
+  end
+  if state.format and state.format ~= '1' then
+    return nil, redis.error_reply('FLEETFORMAT the tenant is kept in format ' .. state.format)
+  end
+  for _, name in ipairs({ 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'quiet', 'pool', 'fraction', 'held', 'used',
+    'floors', 'lost' }) do
+    state[name] = tonumber(state[name] or 0) or 0
+  end
+  state.counts, state.sums, state.total = {}, {}, 0
+  if state.demands and state.demands ~= '' then
+    local list = cmsgpack.unpack(state.demands)
+    for index = 1, #list, 3 do
+      state.counts[list[index]] = list[index + 1]
+      state.sums[list[index]] = list[index + 2]
+      state.total = state.total + list[index + 1]
+    end
+  end
+  return state
+end
+
+local function write_state(key, state)
+  local list = {}
+  for index = 1, BUCKETS do
+    if state.counts[index] then
+      list[#list + 1] = index
+      list[#list + 1] = state.counts[index]
+      list[#list + 1] = state.sums[index]
+    end
+  end
+  redis.call('HSET', key, 'format', '1', 'version', text(state.version), 'quota', text(state.quota), 'burst', text(state.burst),
+    'processes', text(state.processes), 'lease', text(state.lease), 'life', state.life, 'seen', text(state.seen),
+    'quiet', text(state.quiet), 'pool', text(state.pool), 'fraction', text(state.fraction), 'held', text(state.held),
+    'used', text(state.used), 'floors', text(state.floors), 'lost', text(state.lost), 'demands', cmsgpack.pack(list))
+end
+
+-- A record: sequence, used, held, backed, demand, live, ends, floor, amount, share.
+local function read_entry(keys, process)
+  local record = redis.call('HGET', keys[2], process)
+  if not record then
+    return nil
+  end
+  local e = cmsgpack.unpack(record)
+  return { sequence = e[1], used = e[2], held = e[3], backed = e[4], demand = e[5], live = e[6] == 1, ends = e[7], floor = e[8] == 1,
+    amount = e[9], share = e[10] }
+end
+
+local function write_entry(keys, process, e)
+  redis.call('HSET', keys[2], process, cmsgpack.pack({ e.sequence, e.used, e.held, e.backed, e.demand, e.live and 1 or 0, e.ends,
+    e.floor and 1 or 0, e.amount, e.share }))
+  redis.call('ZADD', keys[3], text(e.ends), process)
+end
+
+local function end_leases(keys, state, now)
+  for _ = 1, ENDED_MAX do
+    -- One by one: a lease that ends makes room for its floor's end, which may be over, too.
+    local process = redis.call('ZRANGEBYSCORE', keys[3], '-inf', text(now), 'LIMIT', 0, 1)[1]
+    if not process then
+      return
+    end
+    local e = read_entry(keys, process)
+    if not e then
+      redis.call('ZREM', keys[3], process)
+    else
+      refill(state, max(e.ends, state.seen))
+      if e.live then
+        state.held = max(0, state.held - e.held)
+        add_demand(state, e.demand, -1)
+        e.held, e.live, e.ends = 0, false, e.ends + FLOOR_LIFE
+        write_entry(keys, process, e)
+      else
+        if e.floor then
+          state.floors = max(0, state.floors - 1)
+        end
+        redis.call('ZREM', keys[3], process)
+        redis.call('HDEL', keys[2], process)
+      end
+    end
+  end
+end
+
+local function follow(keys, state, clock, run, lease)
+  if state.life ~= run or clock + lease < state.seen then
+    local longest = lease
+    if state.version > 0 then
+      longest = max(lease, state.lease)
+    end
+    redis.call('DEL', keys[2], keys[3])
+    state.life, state.seen, state.quiet = run, clock, clock + longest
+    state.pool, state.fraction, state.held, state.floors = 0, 0, 0, 0
+    state.counts, state.sums, state.total = {}, {}, 0
+  end
+  local now = max(clock, state.seen)
+  end_leases(keys, state, now)
+  refill(state, now)
+  return now
+end
+
+local function adopt(state, limit, now)
+  if state.version == 0 then
+    state.quiet = max(state.quiet, now + limit.lease)
+    state.pool = 0
+  end
+  state.version, state.quota, state.burst = limit.version, limit.quota, limit.burst
+  state.processes, state.lease = limit.processes, limit.lease
+  cap(state)
+end
+
+local function sane(limit)
+  return (limit.quota == 0 or (limit.quota >= 1000 and limit.quota <= 10000000000)) and limit.burst >= 0
+    and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= 100000 and limit.lease >= 100000
+    and limit.lease <= 120000000
+end
+
+local function answer(kind, state, amount, duration, share, has_floor)
+  return { kind, amount, duration, share, has_floor and 1 or 0, text(state.version), text(state.quota), state.burst,
+    state.processes, state.lease }
+end
+
+-- The clock, and the life: the server's own; a test gives both.
+local function clock_of(args, from)
+  if args[from] then
+    return tonumber(args[from]), args[from + 1]
+  end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2]), server_life()
+end
+
+-- ARGV: process, sequence, used, left, demand, then the known limit: version (0: none), quota (0: none), burst, processes, lease
+local function ask(keys, args)
+  local process = args[1]
+  local number = {}
+  for index = 2, 10 do
+    local value = tonumber(args[index])
+    if not value or value < 0 or value ~= floor(value) or value > 9007199254740991 then
+      return redis.error_reply('FLEETARGUMENT argument ' .. index .. ' is no number in range')
+    end
+    number[index] = value
+  end
+  local sequence, used, left, demand = number[2], number[3], number[4], number[5]
+  local known = { version = number[6], quota = number[7], burst = number[8], processes = number[9], lease = number[10] }
+  local state, problem = read_state(keys[1])
+  if not state then
+    return problem
+  end
+  local clock, run = clock_of(args, 11)
+  local fresh = state.version == 0
+  if fresh and known.version == 0 then
+    return answer(2, state, 0, 0, 0, false)
+  end
+  local lease = known.version > 0 and known.lease or state.lease
+  local now = follow(keys, state, clock, run, lease)
+  if known.version > state.version and known.version <= now + VERSION_AHEAD and sane(known) then
+    adopt(state, known, now)
+  end
+  if state.version == 0 then
+    return answer(2, state, 0, 0, 0, false)
+  end
+  if state.quota == 0 then
+    write_state(keys[1], state)
+    return answer(2, state, 0, 0, 0, false)
+  end
+  local e = read_entry(keys, process)
+  if e and sequence <= e.sequence then
+    write_state(keys[1], state)
+    if sequence < e.sequence or not e.live or now < state.quiet then
+      return answer(3, state, 0, 0, 0, false)
+    end
+    return answer(0, state, e.amount, max(0, e.ends - now), e.share, e.floor)
+  end
+  -- What the process held goes off the books, and what it neither used nor keeps back into the pool.
+  local has_floor, backed = false, 0
+  if e then
+    local spent = max(0, used - e.used)
+    state.used = state.used + spent
+    has_floor = e.floor
+    if e.live then
+      state.held = max(0, state.held - e.held)
+      add_demand(state, e.demand, -1)
+      state.pool = state.pool + max(0, e.backed - (spent + left))
+      backed = min(e.backed, left)
+    end
+  end
+  if not has_floor and state.floors < state.processes then
+    state.floors = state.floors + 1
+    has_floor = true
+  end
+  if demand > 0 then
+    add_demand(state, demand, 1)
+    state.held = state.held + left
+  end
+  cap(state)
+  local amount, share = 0, 0
+  local quiet = now < state.quiet
+  if not quiet and demand > 0 then
+    local wish = min(demand, DEMAND_MAX)
+    local saved = max(0, state.pool)
+    share = share_of(state, wish, state.quota + floor(saved * 1000000 / floor(state.lease / POOL_PARTS)))
+    local wanted = floor(share * (floor(state.lease / 8) * 5) / 1000000)
+    amount = min(max(0, wanted - left), saved)
+    state.pool = state.pool - amount
+  end
+  local live = demand > 0
+  state.held = state.held + amount
+  write_entry(keys, process, { sequence = sequence, used = used, held = live and left + amount or 0, backed = backed + amount,
+    demand = demand, live = live, ends = now + (live and state.lease or FLOOR_LIFE), floor = has_floor, amount = amount,
+    share = share })
+  write_state(keys[1], state)
+  if quiet then
+    return answer(1, state, 0, state.quiet - now, 0, has_floor)
+  end
+  return answer(0, state, amount, state.lease, share, has_floor)
+end
+
+-- ARGV: quota (0: no limit), burst, processes, lease. Returns the version.
+local function set(keys, args)
+  local limit = { quota = tonumber(args[1]), burst = tonumber(args[2]), processes = tonumber(args[3]), lease = tonumber(args[4]) }
+  if not (limit.quota and limit.burst and limit.processes and limit.lease and sane(limit)) then
+    return redis.error_reply('FLEETARGUMENT the limit is out of range')
+  end
+  local state, problem = read_state(keys[1])
+  if not state then
+    return problem
+  end
+  local clock, run = clock_of(args, 5)
+  local now = follow(keys, state, clock, run, limit.lease)
+  limit.version = state.version > 0 and max(now, state.version + 1) or now
+  adopt(state, limit, now)
+  write_state(keys[1], state)
+  return text(limit.version)
+end
+
+-- Returns limit and sums as they are: version, quota, burst, processes, lease, seen, quiet, pool, held, used, floors, leases, lost.
+local function get(keys)
+  local state, problem = read_state(keys[1])
+  if not state then
+    return problem
+  end
+  local values = {}
+  for index, name in ipairs({ 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'quiet', 'pool', 'held', 'used', 'floors',
+    'total', 'lost' }) do
+    values[index] = text(state[name])
+  end
+  return values
+end
+
+redis.register_function('quotient_fleet_1_ask', ask)
+redis.register_function('quotient_fleet_1_set', set)
+redis.register_function { function_name = 'quotient_fleet_1_get', callback = get, flags = { 'no-writes' } }

@@ -1,0 +1,176 @@
+//! Real schedulers under a fleet's limit, on this machine's processors.
+
+#[path = "common/server.rs"]
+mod server;
+
+use std::time::{Duration, Instant};
+
+use quotient::Scheduler;
+use quotient_fleet::{Allowance, Fleet, FleetLimit, MicroCpus, Micros};
+
+/// A hang is a failure after this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what} takes too long");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn burn() {
+    loop {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(200) {
+            std::hint::spin_loop();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn limit() -> FleetLimit {
+    FleetLimit::new(MicroCpus(300_000)).with_lease(Micros::from_millis(400))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_process_alone_has_the_whole_budget() {
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    let group = scheduler
+        .group("tenants/acme")
+        .expect("a path")
+        .create()
+        .expect("a group");
+    let other = scheduler
+        .group("tenants/free")
+        .expect("a path")
+        .max("50ms/100ms")
+        .create()
+        .expect("a group");
+    let fleet = Fleet::embedded().start(&scheduler).expect("a fleet");
+    fleet.set("tenants/acme", limit()).await.expect("set");
+    group.spawn(burn());
+    let leased = || {
+        let stats = fleet.stats();
+        stats.iter().any(|tenant| {
+            tenant.path == "tenants/acme" && tenant.figures.used > Micros::from_millis(60)
+        })
+    };
+    until("a lease", leased).await;
+    // Never more than the quota, a lease, the floors and a period have earned, however slow the machine is.
+    let begun = Instant::now();
+    let before = group.cpu_time();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let used = group.cpu_time() - before;
+    let most = begun.elapsed().mul_f64(0.3 * 1.05) + Duration::from_millis(400 + 60);
+    assert!(used <= most, "{used:?} of at most {most:?}");
+    let max = group.max().expect("a limit");
+    assert!(max.quota.as_nanos() < max.period.as_nanos(), "{max}");
+    // Without a limit in the fleet the local one is what it was.
+    until("an answer", || {
+        let stats = fleet.stats();
+        stats
+            .iter()
+            .any(|tenant| tenant.path == "tenants/free" && tenant.allowance == Allowance::Unlimited)
+    })
+    .await;
+    until("the local limit", || {
+        other
+            .max()
+            .is_some_and(|max| max.to_string() == "50000 100000")
+    })
+    .await;
+    // And the smaller of both counts where there are both.
+    group.set_max("1ms/100ms").expect("a limit");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let max = group.max().expect("a limit");
+    assert!(max.quota.as_nanos() * 100 <= max.period.as_nanos(), "{max}");
+    drop(fleet);
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_store_groups_run_on_floors_and_never_freely() {
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    let group = scheduler
+        .group("tenants/acme")
+        .expect("a path")
+        .create()
+        .expect("a group");
+    // Nobody listens there.
+    let fleet = Fleet::builder("redis://127.0.0.1:1")
+        .floor(0.02)
+        .start(&scheduler)
+        .expect("a fleet");
+    fleet.adopt(&group);
+    group.spawn(burn());
+    until("a failure", || fleet.figures().away).await;
+    assert!(matches!(
+        fleet.stats()[0].allowance,
+        Allowance::Floor(MicroCpus(20_000))
+    ));
+    let begun = Instant::now();
+    let before = group.cpu_time();
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    let used = group.cpu_time() - before;
+    let most = begun.elapsed().mul_f64(0.02) + Duration::from_millis(20 + 20);
+    assert!(used <= most, "{used:?} of at most {most:?}");
+    drop(fleet);
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_share_and_survive_their_store() {
+    let Some(mut server) = server::start("agent", &[]) else {
+        return;
+    };
+    let mut parts = Vec::new();
+    for _ in 0..2 {
+        let scheduler = Scheduler::builder().build().expect("a scheduler");
+        let group = scheduler
+            .group("tenants/acme")
+            .expect("a path")
+            .create()
+            .expect("a group");
+        let fleet = Fleet::builder(&server.address())
+            .start(&scheduler)
+            .expect("a fleet");
+        fleet.adopt(&group);
+        parts.push((scheduler, group, fleet));
+    }
+    parts[0].2.set("tenants/acme", limit()).await.expect("set");
+    for (_, group, _) in &parts {
+        group.spawn(burn());
+    }
+    let leases = || {
+        let mut each = parts
+            .iter()
+            .map(|(_, _, fleet)| fleet.stats()[0].figures.used);
+        each.all(|used| used > Micros::from_millis(30))
+    };
+    until("a lease each", leases).await;
+    server.kill();
+    let floors = || {
+        let mut each = parts.iter().map(|(_, _, fleet)| fleet.stats()[0].allowance);
+        each.all(|allowance| matches!(allowance, Allowance::Floor(_)))
+    };
+    until("floors", floors).await;
+    // An empty server: the limit comes back from those who knew it.
+    server.restart();
+    let used: Vec<_> = parts
+        .iter()
+        .map(|(_, _, fleet)| fleet.stats()[0].figures.used)
+        .collect();
+    until("leases again", || {
+        let now = parts
+            .iter()
+            .map(|(_, _, fleet)| fleet.stats()[0].figures.used);
+        now.zip(&used)
+            .all(|(now, before)| now > *before + Micros::from_millis(20))
+    })
+    .await;
+    for (scheduler, _, fleet) in parts {
+        drop(fleet);
+        scheduler.shutdown().await;
+    }
+}

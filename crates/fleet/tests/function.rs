@@ -1,0 +1,208 @@
+//! The store's function does what the policy does, and says what is wrong with a store.
+
+#[path = "common/server.rs"]
+mod server;
+
+use quotient_fleet::{
+    FleetLimit, MemoryStore, MicroCpus, Micros, ProcessId, RedisStore, Reply, Request, Store,
+    StoreError,
+};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// The state of random requests: what each process last said.
+struct Asking {
+    sequence: u64,
+    used: u64,
+    left: u64,
+}
+
+/// One random request, mostly of a process that behaves.
+fn request(random: &mut Pcg32, processes: &mut [Asking], known: Option<FleetLimit>) -> Request {
+    let index = random.next_u64() as usize % processes.len();
+    let process = &mut processes[index];
+    let repeats = random.next_u64().is_multiple_of(12);
+    if !repeats {
+        process.sequence += 1;
+        process.used += random.next_u64() % 500_000;
+        process.left = random.next_u64() % 1_000_000;
+    }
+    let stale = random.next_u64().is_multiple_of(15);
+    let idle = random.next_u64().is_multiple_of(6);
+    Request {
+        process: ProcessId(index as u64 * 0x1234_5678_9abc + 1),
+        sequence: process.sequence.saturating_sub(u64::from(stale)),
+        used: Micros(process.used),
+        left: Micros(process.left),
+        demand: MicroCpus(if idle {
+            0
+        } else {
+            random.next_u64() % 8_000_000
+        }),
+        known,
+    }
+}
+
+#[test]
+fn the_function_decides_as_the_policy_does() {
+    let Some(server) = server::start("conformance", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = RedisStore::new(&server.address()).expect("an address");
+    for seed in 0..6 {
+        let tenant = format!("tenants/{{odd}}%{seed}");
+        let mut random = Pcg32::seed_from_u64(seed);
+        let memory = MemoryStore::new();
+        let mut clock = Micros::from_secs(1_700_000_000);
+        let mut run = 1;
+        let mut processes: Vec<Asking> = (0..1 + seed * 3)
+            .map(|_| Asking {
+                sequence: 0,
+                used: 0,
+                left: 0,
+            })
+            .collect();
+        let mut known = None;
+        for step in 0..250 {
+            clock += Micros(random.next_u64() % 300_000);
+            match random.next_u64() % 60 {
+                0 => clock = Micros(clock.0 - random.next_u64() % 4_000_000),
+                1 => {
+                    run += 1;
+                    memory.restart(true);
+                }
+                2 => clock += Micros::from_secs(random.next_u64() % 8_000),
+                _ => {}
+            }
+            memory.set_time(clock);
+            if step == 0 || random.next_u64().is_multiple_of(40) {
+                let limit = FleetLimit::new(MicroCpus(1_000 + random.next_u64() % 20_000_000))
+                    .with_burst(Micros(random.next_u64() % 2_000_000))
+                    .with_processes(1 + (random.next_u64() % 12) as u32);
+                let there = runtime
+                    .block_on(store.set_at(&tenant, limit, clock, run))
+                    .expect("set");
+                let here = memory.set_limit(&tenant, limit).expect("set");
+                assert_eq!(there, here, "seed {seed} step {step}");
+                known = random
+                    .next_u64()
+                    .is_multiple_of(2)
+                    .then_some(limit.with_version(here));
+            }
+            let request = request(&mut random, &mut processes, known);
+            let there = runtime
+                .block_on(store.ask_at(&tenant, &request, clock, run))
+                .expect("asked");
+            let here = memory.ask(&tenant, &request);
+            assert_eq!(there, here, "seed {seed} step {step}: {request:?}");
+        }
+        let (limit, figures) = runtime
+            .block_on(store.get(&tenant))
+            .expect("got")
+            .expect("a tenant");
+        assert_eq!(Some(limit), memory.limit(&tenant));
+        assert_eq!(Some(figures), memory.figures(&tenant));
+    }
+    let names = runtime.block_on(store.list()).expect("listed");
+    assert_eq!(names.len(), 6);
+    assert_eq!(names[0], "tenants/{odd}%0");
+}
+
+fn question() -> Request {
+    Request {
+        process: ProcessId(7),
+        sequence: 1,
+        used: Micros::ZERO,
+        left: Micros::ZERO,
+        demand: MicroCpus::whole(1),
+        known: None,
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_store_has_a_name() {
+    let Some(mut server) = server::start("refusals", &["--requirepass", "secret"]) else {
+        return;
+    };
+    let runtime = runtime();
+    let ask = |store: &RedisStore| {
+        let mut answers = runtime.block_on(store.exchange(&[("tenants/acme", question())]));
+        answers.pop().expect("an answer")
+    };
+    let wrong =
+        RedisStore::new(&format!("redis://:wrong@127.0.0.1:{}", server.port)).expect("an address");
+    assert!(
+        matches!(ask(&wrong), Err(StoreError::Denied(_))),
+        "{:?}",
+        ask(&wrong)
+    );
+    let none = RedisStore::new(&server.address()).expect("an address");
+    assert!(
+        matches!(ask(&none), Err(StoreError::Denied(_))),
+        "{:?}",
+        ask(&none)
+    );
+    let right =
+        RedisStore::new(&format!("redis://:secret@127.0.0.1:{}", server.port)).expect("an address");
+    assert_eq!(ask(&right), Ok(Reply::Unlimited { limit: None }));
+    runtime.block_on(async {
+        let client = redis::Client::open(format!("redis://:secret@127.0.0.1:{}", server.port))
+            .expect("an address");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("connected");
+        let mut set = redis::cmd("SET");
+        set.arg("quotient:1:{tenants/acme}:tenant").arg("a text");
+        set.query_async::<()>(&mut connection).await.expect("set");
+    });
+    assert!(
+        matches!(ask(&right), Err(StoreError::WrongType(_))),
+        "{:?}",
+        ask(&right)
+    );
+    server.kill();
+    assert!(
+        matches!(ask(&right), Err(StoreError::Unreachable(_))),
+        "{:?}",
+        ask(&right)
+    );
+    assert!(matches!(
+        RedisStore::new("no address"),
+        Err(StoreError::Address(_))
+    ));
+}
+
+#[test]
+fn a_server_that_answers_garbage_is_an_error() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        // Ends with the test's process at the latest; each connection gets the same nonsense.
+        for stream in listener.incoming().take(4) {
+            let Ok(mut stream) = stream else { return };
+            let mut buffer = [0_u8; 4_096];
+            while stream.read(&mut buffer).is_ok_and(|read| read > 0) {
+                if stream
+                    .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    .is_err()
+                {
+                    break;
+                }
+            }
+        }
+    });
+    let store = RedisStore::new(&format!("redis://127.0.0.1:{port}")).expect("an address");
+    let answers = runtime().block_on(store.exchange(&[("tenants/acme", question())]));
+    assert_eq!(answers.len(), 1);
+    assert!(answers[0].is_err(), "{answers:?}");
+}
