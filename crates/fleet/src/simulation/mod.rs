@@ -1,4 +1,4 @@
-//! A fleet in virtual time: the same [`Tenant`] and [`Holder`] as in a real one, a network with delays, and everything that fails.
+//! A fleet in virtual time: the same [`Tenant`](crate::Tenant) and [`Holder`](crate::Holder) as in a real one, a network with delays, and everything that fails.
 //!
 //! Time advances in steps of [`STEP`]. In each a process wants so much CPU time as its load says and its CPUs can do, gets what its
 //! allowance lets through, and counts the rest as throttled; what it does not get is gone (a refused request), so that "what all want" is
