@@ -36,7 +36,7 @@ mod serve;
 mod server;
 
 #[cfg(unix)]
-pub use self::client::{Client, ClientError};
+pub use self::client::{ANSWER_WITHIN, Client, ClientError, Closer};
 pub use self::protocol::{
     Answer, Change, GROUPS_MAX, GroupFigures, Hello, REQUEST_BYTES_MAX, Request, Snapshot,
     TRACE_MILLIS_MAX, VERSION,

@@ -12,6 +12,9 @@ pub const GROUPS_MAX: usize = 10_000;
 /// Longest trace. Unit: milliseconds. Default: a minute.
 pub const TRACE_MILLIS_MAX: u64 = 60_000;
 
+/// Most upper bounds of run delays that a client looks at. Default 256: a histogram of powers of two has at most 64.
+const BOUNDS_MAX: usize = 256;
+
 /// The server's first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -165,15 +168,17 @@ impl GroupFigures {
     /// The 99th percentile of the run delays since `before`, exact to a factor of two. Unit: nanoseconds.
     pub fn run_delay_p99_ns(&self, before: Option<&Self>) -> Option<u64> {
         let earlier = |bound: u64| {
-            let known = before.into_iter().flat_map(|before| &before.run_delay);
+            let known = before
+                .into_iter()
+                .flat_map(|before| before.run_delay.iter().take(BOUNDS_MAX));
             known
                 .filter(|(upper, _)| *upper == bound)
-                .map(|(_, count)| *count)
-                .sum::<u64>()
+                .fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
         };
         let counts = self
             .run_delay
             .iter()
+            .take(BOUNDS_MAX)
             .map(|(upper, count)| (*upper, count.saturating_sub(earlier(*upper))));
         let counts: Vec<(u64, u64)> = counts.collect();
         let total = counts
@@ -212,5 +217,16 @@ mod tests {
         };
         assert_eq!(later.run_delay_p99_ns(Some(&before)), Some(1_024));
         assert_eq!(before.run_delay_p99_ns(Some(&before)), None);
+    }
+
+    /// Whoever answers may send anything: neither a sum that overflows nor work that grows with the square of what came.
+    #[test]
+    fn run_delays_of_a_hostile_answer_are_bounded() {
+        let hostile = GroupFigures {
+            run_delay: vec![(8, u64::MAX); 1_000_000],
+            ..Default::default()
+        };
+        assert_eq!(hostile.run_delay_p99_ns(None), Some(8));
+        assert_eq!(hostile.run_delay_p99_ns(Some(&hostile)), None);
     }
 }

@@ -192,7 +192,7 @@ async fn one_too_many_is_told_so_until_another_goes() {
     drop(attached);
     assert!(!path.exists());
     // Their threads end, and with them the connections.
-    let mut rest = clients.pop().expect("some are left").into_rest();
+    let mut rest = clients.pop().expect("some are left").into_rest(HANG);
     assert_eq!(rest.read(&mut [0; 1]).ok(), Some(0));
     scheduler.shutdown().await;
 }
@@ -250,7 +250,7 @@ async fn a_trace_comes_whole_and_leaves_no_recording() {
         busy.await.unwrap();
         let mut text = Vec::new();
         tracing
-            .into_rest()
+            .into_rest(HANG)
             .read_to_end(&mut text)
             .expect("until its end");
         let mut reader = Reader::open(text.as_slice()).expect("our own format");
