@@ -19,6 +19,8 @@ use crate::manual::{self, CompletionsArguments, HelpArguments, ManArguments};
 #[cfg(target_os = "linux")]
 use crate::record::{self, RecordArguments};
 use crate::sim::{self, SimArguments};
+#[cfg(unix)]
+use crate::top::{self, TopArguments, TraceArguments};
 
 /// What exit codes say.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 what was checked is broken or missed; 2 arguments or files that cannot be used; \
@@ -60,6 +62,12 @@ enum Command {
     Advise(AdviseArguments),
     /// Files of settings: groups, weights and limits in TOML
     Config(ConfigArguments),
+    /// The groups of a running process that opened a socket: CPU, limits, throttling, run delays, longest polls
+    #[cfg(unix)]
+    Top(TopArguments),
+    /// A recording of a running process that opened a socket
+    #[cfg(unix)]
+    Trace(TraceArguments),
     /// Help on a command or a topic; `quotient help scenario` is the reference of scenario files
     Help(HelpArguments),
     /// Completions for a shell, on standard output
@@ -169,6 +177,10 @@ pub fn run() -> Result<(), Failure> {
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Advise(arguments) => advise::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
+        #[cfg(unix)]
+        Command::Top(arguments) => top::run(&arguments),
+        #[cfg(unix)]
+        Command::Trace(arguments) => top::trace(&arguments),
         Command::Help(arguments) => manual::help(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),

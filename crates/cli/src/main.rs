@@ -1,6 +1,6 @@
 //! The binary `quotient`: see `quotient --help`.
 //!
-//! Rooms: `advise` and `sim` (under virtual time), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `config` (files of settings), `cli` (arguments), `manual` (what is generated from them), `json` (forms of results), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `record` (this machine, by its kernel), `report` (what a
+//! Rooms: `advise` and `sim` (under virtual time), `top` (running processes), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `config` (files of settings), `cli` (arguments), `manual` (what is generated from them), `json` (forms of results), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `record` (this machine, by its kernel), `report` (what a
 //! person sees of it: progress, table, picture).
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,8 @@ mod manual;
 mod record;
 mod report;
 mod sim;
+#[cfg(unix)]
+mod top;
 
 use std::process::ExitCode;
 

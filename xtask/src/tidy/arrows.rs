@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "quotient-fleet",
             "quotient-config",
+            "quotient-attach",
             "quotient-keys",
             "quotient-core",
             "quotient-trace",
