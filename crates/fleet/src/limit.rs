@@ -56,7 +56,8 @@ impl FleetLimit {
         FleetLimit { burst, ..self }
     }
 
-    /// The same limit for so many processes, with the lease that keeps the store below 3,000 calls a second for this tenant.
+    /// The same limit for so many processes, with the lease that keeps the store below 3,000 calls a second for this tenant while its
+    /// demand is steady.
     #[must_use]
     pub fn with_processes(self, processes: u32) -> FleetLimit {
         let lease = Micros::from_secs(u64::from(processes.div_ceil(1_000)).clamp(1, 120));

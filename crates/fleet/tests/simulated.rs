@@ -1,6 +1,8 @@
 //! Fleets in virtual time: what they use, and what becomes of it when something fails.
 
-use quotient_fleet::simulation::{Event, Fault, Load, Outcome, Scenario, run};
+use quotient_fleet::simulation::{
+    Event, Fault, Load, Outcome, REQUEST_COST, Rival, Scenario, run, run_rival,
+};
 use quotient_fleet::{FleetLimit, MicroCpus, Micros};
 
 fn scenario(processes: usize, load: Load) -> Scenario {
@@ -88,4 +90,49 @@ fn no_window_exceeds_the_bound_whatever_fails() {
             assert!(outcome.excess <= outcome.allowed, "{load:?}: {outcome:?}");
         }
     }
+}
+
+/// The models of other designs meet the loads that ours meets, and show what each is known for.
+#[test]
+fn a_call_for_each_request_is_exact_and_dear_and_long_grants_strand_budget() {
+    let scenario = scenario(40, Load::Moving(seconds(25)));
+    let scenario = Scenario {
+        time: seconds(55),
+        cpus: MicroCpus::whole(16),
+        ..scenario
+    };
+    let ours = run(&scenario);
+    let each = run_rival(&scenario, Rival::PerRequest);
+    let bucket = run_rival(&scenario, Rival::TokenBucket);
+    show("leases", &ours);
+    show("each request", &each);
+    show("token bucket", &bucket);
+    // Twice the quota is wanted, in requests of this much, whether they are admitted or not.
+    let wanted = 2.0 * 12.0 * 1e6 / REQUEST_COST.0 as f64;
+    assert!((each.calls / wanted - 1.0).abs() < 0.01, "{each:?}");
+    assert!((each.use_when_short - 1.0).abs() < 0.01, "{each:?}");
+    assert!(each.excess <= each.allowed, "{each:?}");
+    assert_eq!(each.stranded_time, 0.0);
+    assert!(bucket.calls < ours.calls / 4.0, "{bucket:?}");
+    assert!(bucket.stranded_time > 10.0 * ours.stranded_time);
+    assert!(bucket.followed > ours.followed, "{bucket:?}");
+    assert!(bucket.excess > ours.allowed, "{bucket:?}");
+}
+
+#[test]
+fn who_dies_loses_what_it_held_and_no_more() {
+    let whole = scenario(100, Load::Even);
+    let killed = Scenario {
+        faults: vec![Event {
+            at: seconds(10),
+            fault: Fault::Die(0.5),
+        }],
+        ..whole.clone()
+    };
+    let lost = run(&whole).used - run(&killed).used;
+    // Half of the quota, for one lease; and something, or nobody died.
+    let most = 0.5 * whole.limit.capacity().0 as f64;
+    assert!(lost > 0.0 && lost <= most, "{lost} of {most}");
+    let each = |scenario: &Scenario| run_rival(scenario, Rival::PerRequest).used;
+    assert!((each(&whole) - each(&killed)).abs() < 1e6 * 0.1);
 }

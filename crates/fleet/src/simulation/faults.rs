@@ -6,7 +6,7 @@ use crate::units::Micros;
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// A part of the processes dies, and others begin in their place.
+    /// A part of the processes, next to each other, dies at once, and others begin in their place.
     Die(f64),
     /// A part of the processes stands still, as under SIGSTOP.
     Pause(f64, Micros),

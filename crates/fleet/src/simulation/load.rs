@@ -3,6 +3,7 @@
 use rand_core::Rng;
 use rand_pcg::Pcg32;
 
+use super::{STEP, Scenario};
 use crate::units::Micros;
 
 /// How the wish for CPU time is spread over processes and time.
@@ -48,6 +49,20 @@ impl Load {
             Load::Bursty(_) => (if burst { 10.0 / all } else { 0.0 }, false),
         }
     }
+}
+
+/// What process `index` wants in the step that ends at `now`, us, and whether it is one of those the load has moved to.
+pub(super) fn wants(
+    scenario: &Scenario,
+    bursts: &mut Bursts,
+    index: usize,
+    now: Micros,
+) -> (f64, bool) {
+    let burst = bursts.at(now, scenario.load);
+    let (part, fresh) = scenario.load.part(index, scenario.processes, now, burst);
+    let quota = scenario.limit.quota.unwrap_or_default().as_cpus();
+    let rate = (part * quota * scenario.pressure).min(scenario.cpus.as_cpus());
+    (rate * STEP.0 as f64, fresh)
 }
 
 /// When a process's next burst begins and ends.

@@ -6,11 +6,14 @@
 
 mod faults;
 mod load;
+mod meter;
 mod node;
+mod rivals;
 
 pub use self::{
     faults::{Event, Fault},
     load::Load,
+    rivals::{REQUEST_COST, Rival, TARGET_PERIOD, run_rival},
 };
 
 use std::collections::BTreeMap;
@@ -18,6 +21,7 @@ use std::collections::BTreeMap;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 
+use self::meter::{Meter, Step};
 use self::node::Node;
 use crate::holder::Allowance;
 use crate::limit::FleetLimit;
@@ -65,6 +69,8 @@ pub struct Outcome {
     pub used: f64,
     /// The most by which any window exceeded quota and floors, us.
     pub excess: f64,
+    /// The most by which any window exceeded the quota alone, us.
+    pub excess_of_quota: f64,
     /// What it may be: burst, one lease, and one second's floors, us.
     pub allowed: f64,
     /// Calls to the store a second, over the whole time and in the fullest second.
@@ -77,6 +83,8 @@ pub struct Outcome {
     pub followed_mean: Option<Micros>,
     /// Of the budget, what idle processes held, on average over the time in which more than the quota was wanted.
     pub stranded: f64,
+    /// The same in us of CPU time.
+    pub stranded_time: f64,
 }
 
 enum Message {
@@ -95,24 +103,7 @@ struct World<'a> {
     /// By time and a serial number.
     messages: BTreeMap<(Micros, u64), Message>,
     serial: u64,
-    calls: u64,
-    calls_second: u64,
-    outcome: Outcome,
     meter: Meter,
-}
-
-/// What is measured on the way.
-#[derive(Default)]
-struct Meter {
-    earned: f64,
-    lowest: f64,
-    short_used: f64,
-    short_earned: f64,
-    stranded: f64,
-    short_steps: u64,
-    /// A shift that is not followed yet: its time.
-    shifted: Option<Micros>,
-    follows: Vec<Micros>,
 }
 
 /// Runs a scenario. O(steps * processes).
@@ -147,10 +138,7 @@ impl<'a> World<'a> {
             store_away_until: Micros::ZERO,
             messages: BTreeMap::new(),
             serial: 0,
-            calls: 0,
-            calls_second: 0,
-            outcome: Outcome::default(),
-            meter: Meter::default(),
+            meter: Meter::new(Micros(scenario.limit.lease.0 * 2)),
         }
     }
 
@@ -166,10 +154,6 @@ impl<'a> World<'a> {
         self.deliver();
         self.use_up();
         self.ask();
-        if before.0 / 1_000_000 != self.now.0 / 1_000_000 {
-            self.outcome.calls_most = self.outcome.calls_most.max(self.calls_second);
-            self.calls_second = 0;
-        }
     }
 
     fn fail(&mut self, before: Micros) {
@@ -190,8 +174,9 @@ impl<'a> World<'a> {
         let some = |part: f64| ((count as f64 * part).ceil() as usize).min(count);
         match fault {
             Fault::Die(part) => {
-                for _ in 0..some(part) {
-                    let index = self.below(count as u64) as usize;
+                let first = self.below(count as u64) as usize;
+                for offset in 0..some(part) {
+                    let index = (first + offset) % count;
                     let seed = self.random.next_u64();
                     self.nodes[index].replace(self.scenario, seed, now);
                 }
@@ -246,8 +231,7 @@ impl<'a> World<'a> {
                         1
                     };
                     for _ in 0..copies {
-                        self.calls += 1;
-                        self.calls_second += 1;
+                        self.meter.call();
                         let reply = self.store.ask(TENANT, &request);
                         self.send(Message::Answer(node, life, request.sequence, reply));
                     }
@@ -270,55 +254,18 @@ impl<'a> World<'a> {
     fn use_up(&mut self) {
         let scenario = self.scenario;
         let limit = self.store.limit(TENANT).unwrap_or(scenario.limit);
-        let quota = limit.quota.unwrap_or_default().as_cpus();
-        let mut wanted = 0.0;
-        let mut used = 0.0;
-        let mut fresh_wanted = 0.0;
-        let mut fresh_used = 0.0;
-        let mut idle_held = 0.0;
-        let shift = scenario.load.shift(self.now);
+        let mut step = Step::default();
         for node in &mut self.nodes {
             let (wants, gets, fresh) = node.run(scenario, self.now);
-            wanted += wants;
-            used += gets;
-            if fresh {
-                fresh_wanted += wants;
-                fresh_used += gets;
-            }
-            if wants == 0.0 && node.holder.ends() > self.now {
-                idle_held += node.holder.held().0 as f64;
-            }
+            let holds = if node.holder.ends() > self.now {
+                node.holder.held().0 as f64
+            } else {
+                0.0
+            };
+            step.add(wants, gets, fresh, holds);
         }
-        let step = STEP.0 as f64;
-        self.outcome.used += used;
-        let floors = quota / FleetLimit::FLOORS_DIVISOR as f64;
-        let meter = &mut self.meter;
-        meter.lowest = meter.lowest.min(self.outcome.used - used - meter.earned);
-        // Both over the same step: use and what is earned in it.
-        meter.earned += (quota + floors) * step;
-        let excess = self.outcome.used - meter.earned - meter.lowest;
-        self.outcome.excess = self.outcome.excess.max(excess);
-        let room = limit.capacity().0 as f64 + floors * 1e6;
-        self.outcome.allowed = self.outcome.allowed.max(room);
-        let settled = self.now > Micros(limit.lease.0 * 2);
-        if wanted > quota * step && settled {
-            meter.short_used += used;
-            meter.short_earned += quota * step;
-            meter.stranded += idle_held / (limit.capacity().0 as f64).max(1.0);
-            meter.short_steps += 1;
-        }
-        if shift.is_some_and(|at| at > self.now.saturating_sub(STEP)) {
-            meter.shifted = Some(self.now);
-        }
-        let due = fresh_wanted.min(quota * step);
-        if let Some(at) = meter.shifted
-            && self.now > at
-            && fresh_wanted > 0.0
-            && fresh_used >= 0.9 * due
-        {
-            meter.follows.push(self.now - at);
-            meter.shifted = None;
-        }
+        self.meter
+            .step(self.now, &limit, scenario.load.shift(self.now), &step);
     }
 
     fn ask(&mut self) {
@@ -330,22 +277,8 @@ impl<'a> World<'a> {
         }
     }
 
-    fn finish(mut self) -> Outcome {
-        let seconds = self.scenario.time.0 as f64 / 1e6;
-        self.outcome.calls = self.calls as f64 / seconds;
-        let meter = &self.meter;
-        self.outcome.use_when_short = if meter.short_earned > 0.0 {
-            meter.short_used / meter.short_earned
-        } else {
-            f64::NAN
-        };
-        self.outcome.stranded = meter.stranded / meter.short_steps.max(1) as f64;
-        self.outcome.followed = meter.follows.iter().max().copied();
-        if !meter.follows.is_empty() {
-            let sum: u64 = meter.follows.iter().map(|time| time.0).sum();
-            self.outcome.followed_mean = Some(Micros(sum / meter.follows.len() as u64));
-        }
-        self.outcome
+    fn finish(self) -> Outcome {
+        self.meter.finish(self.scenario.time)
     }
 }
 

@@ -3,7 +3,7 @@
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
 
-use super::load::Bursts;
+use super::load::{Bursts, wants};
 use super::{PATIENCE_PARTS, STEP, Scenario, rate_of};
 use crate::holder::{Holder, Settings};
 use crate::message::{ProcessId, Reply, Request};
@@ -78,14 +78,9 @@ impl Node {
     /// One step that ends at `now`: what it wants, what it gets, whether the load has moved to it.
     pub(super) fn run(&mut self, scenario: &Scenario, now: Micros) -> (f64, f64, bool) {
         let begin = now.saturating_sub(STEP);
-        let burst = self.bursts.at(now, scenario.load);
-        let (part, fresh) = scenario
-            .load
-            .part(self.index, scenario.processes, now, burst);
-        let quota = scenario.limit.quota.unwrap_or_default().as_cpus();
+        let (wants, fresh) = wants(scenario, &mut self.bursts, self.index, now);
         let step = STEP.0 as f64;
         let most = scenario.cpus.as_cpus();
-        let wants = (part * quota * scenario.pressure).min(most) * step;
         if self.paused_until > now {
             return (0.0, 0.0, false);
         }
