@@ -5,6 +5,8 @@
 
 mod printable;
 mod rows;
+#[cfg(feature = "screen")]
+mod screen;
 mod trace;
 
 use std::ffi::OsString;
@@ -61,10 +63,18 @@ pub struct TopArguments {
 /// # Errors
 /// `Usage` if nobody answers at the socket, `Unreadable` for an answer that is none, `Run` if the process refuses, takes too long or ends.
 pub fn run(arguments: &TopArguments) -> Result<(), Failure> {
+    #[cfg(not(feature = "screen"))]
     if !arguments.once {
-        return Err(Failure::Usage("give --once".to_owned()));
+        return Err(Failure::Usage(
+            "give --once: the screen is in programs that were built with --features screen"
+                .to_owned(),
+        ));
     }
     let mut client = arguments.link.connect()?;
+    #[cfg(feature = "screen")]
+    if !arguments.once {
+        return screen::run(client, arguments);
+    }
     let before = arguments.link.snapshot(&mut client)?;
     std::thread::sleep(Duration::from_millis(arguments.interval_ms));
     let after = arguments.link.snapshot(&mut client)?;

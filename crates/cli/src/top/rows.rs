@@ -26,6 +26,21 @@ pub enum Sort {
     Poll,
 }
 
+#[cfg(feature = "screen")]
+impl Sort {
+    /// The next one, for a key.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Cpu => Self::Path,
+            Self::Path => Self::Weight,
+            Self::Weight => Self::Throttled,
+            Self::Throttled => Self::Delay,
+            Self::Delay => Self::Poll,
+            Self::Poll => Self::Cpu,
+        }
+    }
+}
+
 /// What is shown of one group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
