@@ -80,7 +80,7 @@ fn answer_all(mut stream: &UnixStream, answer: &[u8]) -> std::io::Result<()> {
     stream.write_all(b"{\"quotient\":1,\"pid\":7,\"vcpus\":2,\"changes\":false}\n")?;
     let mut requests = BufReader::new(stream);
     while requests.read_line(&mut String::new())? > 0 {
-        (&*stream).write_all(answer)?;
+        stream.write_all(answer)?;
         // A trace ends with the connection, and so does nonsense.
         if !answer.starts_with(b"{\"groups\"") {
             return Ok(());
