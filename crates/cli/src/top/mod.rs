@@ -1,7 +1,7 @@
 //! `quotient top` and `quotient trace`: looking into a running process that opened a socket (`quotient-attach`).
 //!
 //! Whoever answers may be broken or hostile: each answer has a bound in time ([`Link::timeout_ms`]) and size, nothing of it reaches the
-//! terminal as a command ([`printable`]), and a trace is read and checked before it is written.
+//! terminal as a command ([`printable()`]), and a trace is read and checked before it is written.
 
 mod printable;
 mod rows;
