@@ -15,6 +15,8 @@ use crate::demo;
 use crate::demo::mode::Mode;
 use crate::diff::{self, DiffArguments};
 use crate::failure::Failure;
+#[cfg(feature = "fleet")]
+use crate::fleet::{self, FleetArguments};
 use crate::manual::{self, CompletionsArguments, HelpArguments, ManArguments};
 #[cfg(target_os = "linux")]
 use crate::record::{self, RecordArguments};
@@ -68,6 +70,9 @@ enum Command {
     /// A recording of a running process that opened a socket
     #[cfg(unix)]
     Trace(TraceArguments),
+    /// Limits of tenants over many processes, in Valkey or Redis
+    #[cfg(feature = "fleet")]
+    Fleet(FleetArguments),
     /// Help on a command or a topic; `quotient help scenario` is the reference of scenario files
     Help(HelpArguments),
     /// Completions for a shell, on standard output
@@ -181,6 +186,8 @@ pub fn run() -> Result<(), Failure> {
         Command::Top(arguments) => top::run(&arguments),
         #[cfg(unix)]
         Command::Trace(arguments) => top::trace(&arguments),
+        #[cfg(feature = "fleet")]
+        Command::Fleet(arguments) => fleet::run(&arguments),
         Command::Help(arguments) => manual::help(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),

@@ -1,6 +1,6 @@
 //! The binary `quotient`: see `quotient --help`.
 //!
-//! Rooms: `advise` and `sim` (under virtual time), `top` (running processes), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `config` (files of settings), `cli` (arguments), `manual` (what is generated from them), `json` (forms of results), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `record` (this machine, by its kernel), `report` (what a
+//! Rooms: `advise` and `sim` (under virtual time), `top` (running processes), `bench` (Quotient against plain tokio in one run), `check`, `convert`, `diff` (recorded traces), `fleet` (limits in a store, a feature), `config` (files of settings), `cli` (arguments), `manual` (what is generated from them), `json` (forms of results), `demo` (the main job: a noisy neighbour on real HTTP traffic, tamed), `record` (this machine, by its kernel), `report` (what a
 //! person sees of it: progress, table, picture).
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,8 @@ mod convert;
 mod demo;
 mod diff;
 mod failure;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod json;
 mod manual;
 #[cfg(target_os = "linux")]
