@@ -92,6 +92,7 @@ impl Group {
     /// [`Error::Weight`] outside 1..=10000, [`Error::Root`] for the root group, [`Error::Removed`]; the old weight stays.
     pub fn set_weight(&self, weight: u32) -> Result<(), Error> {
         let weight = Weight::new(weight)?;
+        let _shield = self.shared.shield();
         self.check_changeable()?;
         self.inner.core.set_weight(weight);
         Ok(())
@@ -102,6 +103,7 @@ impl Group {
     /// # Errors
     /// [`Error::Root`] for the root group, [`Error::Removed`].
     pub fn set_idle(&self, idle: bool) -> Result<(), Error> {
+        let _shield = self.shared.shield();
         self.check_changeable()?;
         self.inner.core.set_idle(idle);
         Ok(())
@@ -109,6 +111,7 @@ impl Group {
 
     /// The limit in force, if any.
     pub fn max(&self) -> Option<Limit> {
+        let _shield = self.shared.shield();
         self.inner.core.limit()
     }
 
@@ -222,6 +225,7 @@ impl Group {
 
     /// Everything that is counted for the group. O(virtual CPUs), stops nobody.
     pub fn stats(&self) -> GroupStats {
+        let _shield = self.shared.shield();
         let mut stats = GroupStats {
             cpu: self.cpu_time(),
             tasks: self.inner.owned.len(),
@@ -235,6 +239,7 @@ impl Group {
 
     /// The figures of each live task of the group itself. O(tasks).
     pub fn task_stats(&self) -> Vec<TaskStats> {
+        let _shield = self.shared.shield();
         let tasks = self.inner.owned.snapshot();
         tasks
             .iter()
@@ -351,6 +356,7 @@ impl Group {
 
     /// Kills the tasks of this group and of all below it; returns them.
     fn kill_subtree(&self) -> Vec<TaskRef> {
+        let _shield = self.shared.shield();
         let mut dead = Vec::new();
         let mut subtree = Vec::new();
         {
@@ -387,6 +393,7 @@ impl Group {
     /// [`Error::Root`]; [`Error::Removed`] if it was removed before; [`Error::Busy`] with [`Leftover::Refuse`] if the group or a
     /// descendant has live tasks: nothing changed.
     pub fn remove(&self, leftover: Leftover) -> Result<(), Error> {
+        let _shield = self.shared.shield();
         self.check_changeable()?;
         let subtree = {
             // What is made below from here on is removed from the start: it is made under the same lock.
@@ -403,6 +410,9 @@ impl Group {
             let subtree = self.subtree_of_shape();
             for group in &subtree {
                 group.population.close();
+                // Nobody can thaw it any more: polls that stand in it go on to their ends.
+                group.frozen_inside.store(false, Ordering::Relaxed);
+                group.settle_held(&self.shared);
             }
             subtree
         };
@@ -438,6 +448,7 @@ impl Group {
         if !Arc::ptr_eq(&self.shared, &target.shared) || self == target {
             return Ok(());
         }
+        let _shield = self.shared.shield();
         self.inner.move_all(&self.shared, &target.inner);
         Ok(())
     }

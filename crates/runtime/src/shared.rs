@@ -243,6 +243,7 @@ impl Shared {
 
     /// What was applied last.
     pub(crate) fn config(&self) -> Arc<Config> {
+        let _shield = self.shield();
         self.config
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
@@ -339,7 +340,7 @@ impl Shared {
             kind
         };
         // Nobody is to be stopped while it holds an inbox.
-        let _shield = self.preempt.is_some().then(quotient_pause::uninterrupted);
+        let _shield = self.shield();
         let now = self.clock.now();
         task.owned_mut().since = now;
         let home = task.context().home.load(Ordering::Relaxed) as usize;
@@ -618,7 +619,7 @@ impl Shared {
     /// Locks the shape of the tree: who is whose parent, frozen flags, the map of groups. Virtual CPUs take it, so a poll that holds it is
     /// not stopped.
     pub(crate) fn lock_shape(&self) -> Shape<'_> {
-        let shield = self.preempt.is_some().then(quotient_pause::uninterrupted);
+        let shield = self.shield();
         Shape {
             _guard: self
                 .shape
@@ -628,8 +629,16 @@ impl Shared {
         }
     }
 
+    /// While it lives, a poll is not stopped here: for whoever takes a lock of the runtime's that others need to get on. Nothing without
+    /// preemption.
+    #[inline]
+    pub(crate) fn shield(&self) -> Option<quotient_pause::Uninterrupted> {
+        self.preempt.is_some().then(quotient_pause::uninterrupted)
+    }
+
     /// Every group that exists, the root first.
     pub(crate) fn all_groups(&self) -> Vec<Arc<GroupShared>> {
+        let _shield = self.shield();
         let groups = self
             .groups
             .read()

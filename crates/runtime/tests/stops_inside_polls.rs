@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use quotient::{Group, JoinHandle, Preempt, Scheduler};
+use quotient::{Group, JoinHandle, Leftover, Preempt, Scheduler, ThreadMeter};
 
 /// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
 const HANG: Duration = Duration::from_secs(120);
@@ -221,5 +221,107 @@ fn polls_of_a_group_that_is_not_preemptible_are_taken_off_their_virtual_cpus() {
         while detached() == 0 {
             round().await;
         }
+    });
+}
+
+#[test]
+fn a_poll_that_stood_frozen_is_killed_and_never_ends() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        for freeze_first in [true, false] {
+            let (hog, handle) = hog(&group, false).await;
+            if freeze_first {
+                group.freeze_immediately().unwrap();
+                uses_at_most(&hog, Duration::ZERO).await;
+                group.kill_immediately().unwrap();
+            } else {
+                group.kill_immediately().unwrap();
+                group.freeze_immediately().unwrap();
+                uses_at_most(&hog, Duration::ZERO).await;
+            }
+            group.thaw().unwrap();
+            // The short turns of the killed are enough to see this.
+            hog.stop.store(true, SeqCst);
+            assert!(handle.await.unwrap_err().is_cancelled());
+        }
+    });
+}
+
+#[test]
+fn a_group_is_removed_while_its_poll_stands_frozen_and_never_goes() {
+    run(|scheduler| async move {
+        for leftover in [Leftover::Kill, Leftover::MoveToParent] {
+            let group = scheduler.group("group/inner").unwrap().create().unwrap();
+            let (hog, handle) = hog(&group, false).await;
+            group.freeze_immediately().unwrap();
+            uses_at_most(&hog, Duration::ZERO).await;
+            scheduler.find("group").unwrap().remove(leftover).unwrap();
+            hog.stop.store(true, SeqCst);
+            handle.abort();
+            assert!(handle.await.unwrap_err().is_cancelled());
+            while scheduler.find("group").is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_function_that_begins_in_a_frozen_group_runs() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        group.freeze_immediately().unwrap();
+        let function = Arc::new(Shared::default());
+        let thread = {
+            let (function, group) = (function.clone(), group.clone());
+            std::thread::spawn(move || {
+                let body = || function.compute(|| function.stop.load(SeqCst));
+                ThreadMeter::run(&group, body).unwrap();
+            })
+        };
+        while scheduler.preempt_stats().unwrap().foreign == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        uses_at_most(&function, Duration::ZERO).await;
+        group.thaw().unwrap();
+        goes_on(&function).await;
+        function.stop.store(true, SeqCst);
+        while !thread.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_poll_that_is_frozen_holds_a_lock_of_the_scheduler() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let looking = {
+            let (scheduler, group, stop) = (scheduler.clone(), group.clone(), stop.clone());
+            group.clone().spawn(async move {
+                while !stop.load(SeqCst) {
+                    scheduler.groups();
+                    group.stats();
+                    group.task_stats();
+                    group.max();
+                    scheduler.find("elsewhere").ok();
+                }
+            })
+        };
+        for round in 0..60 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            group.freeze_immediately().unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let other = scheduler.group(&format!("other-{round}")).unwrap();
+            let other = other.create().unwrap();
+            assert_eq!(other.spawn(async { 7 }).await.unwrap(), 7);
+            other.remove(Leftover::Kill).unwrap();
+            group.task_stats();
+            group.thaw().unwrap();
+        }
+        stop.store(true, SeqCst);
+        looking.await.unwrap();
     });
 }

@@ -49,6 +49,7 @@ struct Step {
 /// Makes `config` the scheduler's; see [`crate::Scheduler::apply`].
 pub(crate) fn apply(shared: &Arc<Shared>, config: &Config) -> Result<Applied, ApplyError> {
     config.check(shared.regular)?;
+    let _shield = shared.shield();
     let mut kicked = 0_u64;
     let applied = {
         let _shape = shared.lock_shape();

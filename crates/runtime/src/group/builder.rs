@@ -132,6 +132,8 @@ impl GroupBuilder {
         if self.shared.phase() != OPEN {
             return Err(Error::ShutDown);
         }
+        let shared = self.shared.clone();
+        let _shield = shared.shield();
         self.config.limit.check(&self.shared, &self.path)?;
         let mut kicked = 0;
         let looked_up = {

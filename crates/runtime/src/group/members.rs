@@ -252,6 +252,8 @@ where
     if shared.phase() != OPEN {
         return Err(SpawnError::ShutDown);
     }
+    // Nobody is to be stopped while it holds a list of tasks.
+    let _shield = shared.shield();
     // S1 of `kills`.
     let now = shared.kills.now();
     group

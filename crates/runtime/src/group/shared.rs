@@ -264,7 +264,7 @@ impl GroupShared {
         shared: &Shared,
     ) -> Result<Tickets, (TooLong, Arc<Self>)> {
         // Nobody is to be stopped while it holds a line.
-        let _shield = shared.preempt.is_some().then(quotient_pause::uninterrupted);
+        let _shield = shared.shield();
         Tickets::draw(self.lineage(), shared.now())
     }
 
@@ -320,6 +320,7 @@ impl GroupShared {
 
     /// Has the core give the group up, now or in a tick. At most one entry a group.
     pub(super) fn queue_removal(self: &Arc<Self>, shared: &Shared) {
+        let _shield = shared.shield();
         let mut leaving = shared
             .leaving
             .lock()
@@ -357,6 +358,7 @@ impl GroupShared {
 
     /// The task `id` of the group was aborted: it is not to be kept back here. O(log of the tasks that are).
     pub(crate) fn let_go(self: &Arc<Self>, shared: &Shared, id: Id) {
+        let _shield = shared.shield();
         if self.is_held() {
             let parked = self.lock_parked().remove(&id.number());
             if let Some(task) = parked {

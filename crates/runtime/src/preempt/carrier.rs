@@ -48,7 +48,7 @@ pub(crate) struct Carrier {
     pub(super) demoted: AtomicBool,
     /// Policy lets it run. Written under the lock; the bearer only reads it, since one of low priority should not hold the lock.
     allowed: AtomicBool,
-    /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`].
+    /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`] and [`Carrier::stands_killed`].
     frozen: AtomicBool,
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
     task: AtomicU64,
@@ -162,6 +162,11 @@ impl Carrier {
     /// It was stopped by a freeze.
     pub(crate) fn stands_frozen(&self) {
         self.frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// It was killed: whatever a freeze said of it, it has short turns until its poll ends.
+    pub(crate) fn stands_killed(&self) {
+        self.frozen.store(false, Ordering::Relaxed);
     }
 
     /// Whether it is to stand still and may have short turns meanwhile.

@@ -70,7 +70,10 @@
 //! # Freezes and kills
 //! A freeze holds a group's tasks between polls; its proxies go on being chosen, so that a poll that holds a lock comes to its end.
 //! After [`freeze_immediately`](crate::Group::freeze_immediately) a proxy that is picked stops its bearer and is held as any token;
-//! such a bearer has no part in aging and rescue (a tenant that is frozen is to use nothing), until it is chosen again.
+//! such a bearer has no part in aging and rescue (a tenant that is frozen is to use nothing), until it is chosen again, or found killed.
+//! So nobody may be stopped so while it holds a lock that the thaw, or anybody else's group, needs: whatever of the runtime's own locks user
+//! code can take in a poll is taken under a shield (`Shared::shield`). A group that is removed is frozen inside no more, since nobody could
+//! thaw it.
 //! After [`kill_immediately`](crate::Group::kill_immediately) a proxy of a poll that began before is put *away*, as a blocked one's,
 //! with its bearer stopped; aging goes on, and the end of the poll takes the proxy along (E1). Neither outlives the scheduler: once it
 //! closes, every proxy is chosen as usual, and at its end everybody is set free.
@@ -291,11 +294,12 @@ impl Preempting {
         }
     }
 
-    /// The bearer's group is frozen: it stops, whoever has chosen it.
+    /// The bearer's group is frozen, or its poll was killed: it stops, whoever has chosen it, if anybody has.
     pub(crate) fn stop_anywhere(&self, bearer: &Arc<Carrier>) {
-        let by = bearer.chosen_by();
-        if by != NOBODY {
-            self.dismiss(by, bearer, true);
+        match bearer.chosen_by() {
+            // A thread of others runs until it is picked once, and that was now.
+            NOBODY => self.forbid(bearer, NOBODY),
+            by => self.dismiss(by, bearer, true),
         }
     }
 

@@ -174,6 +174,7 @@ impl Vcpu {
         if doomed && shared.phase() == OPEN && !bearer.is_finished() {
             // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
             preempting.stop_anywhere(bearer);
+            bearer.stands_killed();
             let now = shared.now();
             self.note_turn(me, bearer.take_charge(), now.saturating_sub(started));
             return (Previous::Away(proxy), now);
