@@ -1,14 +1,15 @@
 //! The threads behind the socket.
 
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::Scheduler;
+use quotient::{GroupConfig, Scheduler};
 use quotient_trace::JsonLines;
 
 use crate::protocol::{
@@ -24,6 +25,9 @@ const TRACE_EVENTS: usize = 1 << 18;
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
+    /// Device and number of the socket's file: what is at the path by now may be another's.
+    file: Option<(u64, u64)>,
+    listener: Arc<UnixListener>,
     common: Arc<Common>,
 }
 
@@ -46,9 +50,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.common.stop.store(true, Ordering::Release);
-        // Wakes the thread that waits for connections. If that fails it is not waiting any more.
-        UnixStream::connect(&self.path).ok();
-        std::fs::remove_file(&self.path).ok();
+        // Whoever removed the file meanwhile, or put another in its place: the thread is reached by its own socket, and only that goes.
+        // Wakes the thread that waits for connections. It fails for a socket that is shut down already.
+        rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).ok();
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            std::fs::remove_file(&self.path).ok();
+        }
     }
 }
 
@@ -57,8 +64,10 @@ pub(crate) fn open(attach: Attach) -> Result<Server, AttachError> {
     let path = attach.path.or(own).ok_or(AttachError::NoFolder)?;
     let refused =
         |error: std::io::Error| AttachError::System(format!("{}: {error}", path.display()));
+    let lock = Lock::take(&path).map_err(refused)?;
     make_room(&path)?;
-    let listener = UnixListener::bind(&path).map_err(refused)?;
+    let listener = Arc::new(UnixListener::bind(&path).map_err(refused)?);
+    drop(lock);
     // Between these two lines others may connect, who are asked for their user all the same.
     let mode = std::fs::Permissions::from_mode(0o600);
     let opened = std::fs::set_permissions(&path, mode).map_err(refused);
@@ -70,7 +79,9 @@ pub(crate) fn open(attach: Attach) -> Result<Server, AttachError> {
         connections: AtomicUsize::new(0),
     });
     let server = Server {
+        file: file_at(&path),
         path: path.clone(),
+        listener: listener.clone(),
         common: common.clone(),
     };
     opened?;
@@ -79,6 +90,38 @@ pub(crate) fn open(attach: Attach) -> Result<Server, AttachError> {
         .spawn(move || accept(&listener, &common))
         .map_err(|error| AttachError::System(error.to_string()))?;
     Ok(server)
+}
+
+/// Which file is at a path.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// One at a time looks at what is in a folder and puts its own socket there: two that find the same left-over one would otherwise both
+/// remove it, the second the first's new one. The kernel lets go of it if the process ends.
+struct Lock {
+    _folder: File,
+}
+
+impl Lock {
+    fn take(path: &Path) -> std::io::Result<Self> {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")))?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            match rustix::fs::flock(&folder, operation) {
+                Ok(()) => break,
+                // Whoever may read the folder can hold it: the race is rarer than that is harmful.
+                Err(_) if Instant::now() > end => break,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Ok(Self { _folder: folder })
+    }
 }
 
 /// Removes a socket that nobody answers.
@@ -109,7 +152,7 @@ fn accept(listener: &UnixListener, common: &Arc<Common>) {
         let Some(place) = place.filter(|_| may_come(&stream)) else {
             // A stranger and one too many learn the same, and nothing more.
             let refusal = Answer::Error("the connection is refused".to_owned());
-            send(&stream, &refusal).ok();
+            send(&stream, common, &refusal).ok();
             continue;
         };
         let thread = std::thread::Builder::new().name("quotient-attach".into());
@@ -150,16 +193,46 @@ fn may_come(stream: &UnixStream) -> bool {
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
-fn send<T: serde::Serialize>(mut stream: &UnixStream, line: &T) -> std::io::Result<()> {
+fn send<T: serde::Serialize>(
+    stream: &UnixStream,
+    common: &Common,
+    line: &T,
+) -> std::io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
-    stream.write_all(&text)
+    Writer { stream, common }.write_all(&text)
+}
+
+/// Writes to a client that may not read: for [`SILENCE_MAX`] at most, and not longer than the socket is open.
+struct Writer<'connection> {
+    stream: &'connection UnixStream,
+    common: &'connection Common,
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        let began = Instant::now();
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if is_pause(&error) => {}
+                written => return written,
+            }
+            if self.common.stop.load(Ordering::Acquire) || began.elapsed() > SILENCE_MAX {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn converse(stream: &UnixStream, common: &Common) -> std::io::Result<()> {
     send(
         stream,
+        common,
         &Hello {
             quotient: VERSION,
             pid: std::process::id(),
@@ -173,14 +246,18 @@ fn converse(stream: &UnixStream, common: &Common) -> std::io::Result<()> {
             Ok(line) => serde_json::from_slice(line).map_err(|error| error.to_string()),
             Err(TooLong) => {
                 let message = format!("a request has more than {REQUEST_BYTES_MAX} bytes");
-                return send(stream, &Answer::Error(message));
+                return send(stream, common, &Answer::Error(message));
             }
         };
         match request {
-            Ok(Request::Groups {}) => send(stream, &Answer::Groups(snapshot(common)))?,
-            Ok(Request::Set(change)) => send(stream, &set(common, &change))?,
+            Ok(Request::Groups {}) => send(stream, common, &Answer::Groups(snapshot(common)))?,
+            Ok(Request::Set(change)) => send(stream, common, &set(common, &change))?,
             Ok(Request::Trace { millis }) => return trace(stream, common, millis),
-            Err(error) => send(stream, &Answer::Error(format!("no request: {error}")))?,
+            Err(error) => send(
+                stream,
+                common,
+                &Answer::Error(format!("no request: {error}")),
+            )?,
         }
     }
     Ok(())
@@ -201,7 +278,14 @@ fn set(common: &Common, change: &Change) -> Answer {
     if !common.changes {
         return Answer::Error("this process allows no changes".to_owned());
     }
-    let changed = common.scheduler.find(&change.group).and_then(|group| {
+    // The weight is looked at before the limit is set: what is refused has changed nothing.
+    let asked = GroupConfig::new();
+    let asked = change
+        .weight
+        .map_or(asked.clone(), |weight| asked.weight(weight));
+    let checked = asked.check(&change.group, common.scheduler.vcpus());
+    let group = checked.and_then(|()| common.scheduler.find(&change.group));
+    let changed = group.and_then(|group| {
         // The limit first: it can be refused for more reasons. One that is refused leaves the weight as it was.
         if let Some(max) = &change.max {
             group.set_max(max.as_str())?;
@@ -220,18 +304,18 @@ fn set(common: &Common, change: &Change) -> Answer {
 fn trace(stream: &UnixStream, common: &Common, millis: u64) -> std::io::Result<()> {
     if !(1..=TRACE_MILLIS_MAX).contains(&millis) {
         let message = format!("millis is {millis}, allowed are 1 to {TRACE_MILLIS_MAX}");
-        return send(stream, &Answer::Error(message));
+        return send(stream, common, &Answer::Error(message));
     }
     let recording = match common.scheduler.record(TRACE_EVENTS) {
         Ok(recording) => recording,
-        Err(error) => return send(stream, &Answer::Error(error.to_string())),
+        Err(error) => return send(stream, common, &Answer::Error(error.to_string())),
     };
-    send(stream, &Answer::Trace {})?;
-    let mut sink = JsonLines::new(BufWriter::new(stream));
+    send(stream, common, &Answer::Trace {})?;
+    let mut sink = JsonLines::new(BufWriter::new(Writer { stream, common }));
     let end = Instant::now() + Duration::from_millis(millis);
     while !common.stop.load(Ordering::Acquire) {
         let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if left.is_zero() || has_gone(stream) {
             break;
         }
         std::thread::sleep(left.min(PATIENCE));
@@ -239,6 +323,17 @@ fn trace(stream: &UnixStream, common: &Common, millis: u64) -> std::io::Result<(
     }
     recording.finish(&mut sink);
     sink.finish().map(drop)
+}
+
+/// Whether the client is not there any more: then nobody is to wait for the end of its trace. What it says meanwhile is not read.
+fn has_gone(stream: &UnixStream) -> bool {
+    let mut polled = [rustix::event::PollFd::new(
+        stream,
+        rustix::event::PollFlags::empty(),
+    )];
+    let now = rustix::event::Timespec::default();
+    let gone = rustix::event::PollFlags::HUP | rustix::event::PollFlags::ERR;
+    rustix::event::poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(gone)
 }
 
 /// The requests of a connection.

@@ -277,3 +277,103 @@ async fn a_socket_that_is_left_over_is_replaced_and_no_other() {
     assert_eq!(std::fs::read_to_string(folder.socket()).unwrap(), "mine");
     scheduler.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_is_refused_changes_a_half() {
+    let (folder, scheduler) = (Folder::new("half"), scheduler());
+    let web = scheduler.group("web").unwrap().create().unwrap();
+    let attached = Attach::new(&scheduler)
+        .path(folder.socket())
+        .allow_changes()
+        .open()
+        .unwrap();
+    let refused = set(&mut client(&attached), "web", Some(0), Some("10ms/100ms"));
+    assert!(refused.is_err_and(|reason| reason.contains("1..=10000")));
+    assert_eq!((web.weight(), web.max()), (100, None));
+    scheduler.shutdown().await;
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < HANG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_socket_whose_file_went_keeps_its_thread_and_its_scheduler() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let folder = Folder::new("gone");
+    let scheduler = runtime.block_on(async { scheduler() });
+    let open = || Attach::new(&scheduler).path(folder.socket()).open();
+    let attached = open().unwrap();
+    let first = UnixStream::connect(attached.path()).unwrap();
+    std::fs::remove_file(attached.path()).unwrap();
+    let other = open().expect("nothing is there");
+    drop(attached);
+    // What the first held is gone, its connection too, and what is another's is there.
+    assert_eq!(answers(&first).len(), 1);
+    client(&other);
+    drop(other);
+    assert!(!folder.socket().exists());
+    until("the threads end", || {
+        let open = std::fs::read_to_string("/proc/net/unix").unwrap();
+        !open.contains(&*folder.socket().to_string_lossy())
+    });
+    runtime.block_on(scheduler.shutdown());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_outlives_the_socket() {
+    let (folder, scheduler) = (Folder::new("unread"), scheduler());
+    for index in 0..1_000 {
+        let path = format!("many/{index:0>200}");
+        scheduler.group(&path).unwrap().create().unwrap();
+    }
+    let attached = Attach::new(&scheduler)
+        .path(folder.socket())
+        .open()
+        .unwrap();
+    let mut stream = UnixStream::connect(attached.path()).unwrap();
+    stream.write_all(&b"{\"groups\":{}}\n".repeat(16)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    drop(attached);
+    // Its thread gives up before the client has read anything, and not after a minute of silence.
+    let mut polled = [rustix::event::PollFd::new(
+        &stream,
+        rustix::event::PollFlags::empty(),
+    )];
+    let most = rustix::event::Timespec {
+        tv_sec: 30,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut polled, Some(&most)).unwrap();
+    let closed = polled[0].revents();
+    assert!(closed.contains(rustix::event::PollFlags::HUP));
+    assert!(began.elapsed() < Duration::from_secs(30));
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_went_keeps_others_from_recording() {
+    let (folder, scheduler) = (Folder::new("left"), scheduler());
+    let attached = Attach::new(&scheduler)
+        .path(folder.socket())
+        .open()
+        .unwrap();
+    let mut left = client(&attached);
+    left.ask(&Request::Trace { millis: 60_000 }).unwrap();
+    drop(left);
+    let began = Instant::now();
+    while client(&attached)
+        .ask(&Request::Trace { millis: 1 })
+        .is_err()
+    {
+        assert!(began.elapsed() < HANG / 2, "still recording");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    scheduler.shutdown().await;
+}
