@@ -32,11 +32,11 @@ fn frozen_tasks_do_not_run_and_thawed_ones_go_on() {
         eventually("running", || count.load(Ordering::SeqCst) > 10).await;
         group.freeze().unwrap();
         assert!(inner.is_frozen(), "a frozen ancestor holds the group");
-        // A poll in progress may end; then the count stands still.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // A poll in progress may end, however late on a busy machine, and no other begins.
         let frozen = count.load(Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(count.load(Ordering::SeqCst), frozen);
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        let later = count.load(Ordering::SeqCst);
+        assert!(later <= frozen + 1, "{frozen} polls, then {later}");
         inner.thaw().unwrap();
         assert!(inner.is_frozen(), "the ancestor's freeze is still in force");
         group.thaw().unwrap();

@@ -30,6 +30,8 @@ struct World {
     channel: tokio::sync::mpsc::Sender<u64>,
     received: AtomicU64,
     sent: AtomicU64,
+    /// Hostile tasks that have run.
+    ran: AtomicU64,
 }
 
 /// One kind of hostile work, of about a millisecond; it is repeated in one poll.
@@ -96,6 +98,9 @@ async fn hostile(kind: usize, world: Arc<World>, group: Group) -> u64 {
         while started.elapsed() < Duration::from_millis(20) {
             work(kind, &world, round);
             round += 1;
+            if round == 1 {
+                world.ran.fetch_add(1, Ordering::Relaxed);
+            }
         }
         match round % 4 {
             0 => tokio::task::yield_now().await,
@@ -123,6 +128,7 @@ fn all_at_once(vcpus: usize) {
             channel: sender,
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            ran: AtomicU64::new(0),
         });
         let free = scheduler.group("free").unwrap().create().unwrap();
         let limited = scheduler.group("limited").unwrap();
@@ -140,6 +146,14 @@ fn all_at_once(vcpus: usize) {
             })
             .collect();
         tokio::time::sleep(Duration::from_secs_f64(seconds())).await;
+        // On a busy machine that may be too short for the first poll of each.
+        let all_ran = async {
+            while world.ran.load(Ordering::Relaxed) < 2 * KINDS as u64 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let ended = tokio::time::timeout(HANG, all_ran).await;
+        assert!(ended.is_ok(), "never ran: {:?}", scheduler.preempt_stats());
         world.stop.store(true, Ordering::Relaxed);
         for task in tasks {
             let ended = tokio::time::timeout(HANG, task).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{CountDrop, on_every_host, repeatedly, scheduler};
+use common::{CountDrop, eventually, on_every_host, repeatedly, scheduler};
 use quotient::{Group, JoinSet};
 
 #[test]
@@ -157,8 +157,13 @@ fn dropping_the_host_runs_every_destructor() {
         (scheduler, group)
     });
     drop(runtime);
-    assert_eq!(dropped.load(Ordering::SeqCst), 100);
-    assert_eq!(kept.0.tasks(), 0);
+    // Where a busy machine has brought a stand-in, it drops what is left, on a thread that the runtime does not wait for.
+    common::runtime(1).block_on(async {
+        eventually("each destructor has run", || {
+            dropped.load(Ordering::SeqCst) == 100 && kept.0.tasks() == 0
+        })
+        .await;
+    });
 }
 
 #[test]
