@@ -6,7 +6,8 @@
 //! is one of level `INFO`.
 //!
 //! The text is compared and not the file's time, so that nothing is missed between two writes of one tick of the file system, and links
-//! that are turned (as Kubernetes' config maps are) need nothing more. Write a new file and rename it over the old one: a half-written
+//! that are turned (as Kubernetes' config maps are) need nothing more. What is good and the scheduler refuses, since a group is just being
+//! removed, is tried again at each look. Write a new file and rename it over the old one: a half-written
 //! file that happens to be good would be applied.
 
 use std::fmt;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient::{Applied, Scheduler};
+use quotient::{Applied, Config, Scheduler};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -134,12 +135,14 @@ impl Reload {
         let hangups = Hangups::new(self.on_hangup)?;
         let text = read(&self.path)?;
         let mut status = Status::default();
-        let applied = apply(&self.scheduler, &self.path, &text)?;
+        let config = read_config(&self.scheduler, &self.path, &text)?;
+        let applied = apply(&self.scheduler, &self.path, &config)?;
         status.applied = 1;
         say(&self.path, &applied);
         let (sender, receiver) = watch::channel(status);
         let follow = Follow {
-            seen: Some(text),
+            seen: Ok(text),
+            refused: None,
             reload: Arc::new(self),
             status: sender,
         };
@@ -172,8 +175,10 @@ impl Drop for Reloader {
 /// The task's own part.
 struct Follow {
     reload: Arc<Reload>,
-    /// What the file said at the last look; `None` if it could not be read.
-    seen: Option<String>,
+    /// What the file said at the last look, or why it could not be read.
+    seen: Result<String, ReloadError>,
+    /// Why the scheduler refused that: it may take it later, when a group is gone that was being removed.
+    refused: Option<ReloadError>,
     status: watch::Sender<Status>,
 }
 
@@ -195,16 +200,21 @@ impl Follow {
             let looked = tokio::task::spawn_blocking(move || read(&reload.path)).await;
             // It ends with the runtime.
             let Ok(text) = looked else { return };
-            let known = match &text {
-                Ok(text) => self.seen.as_ref() == Some(text),
-                Err(_) => self.seen.is_none(),
-            };
-            if known && !told {
+            let known = self.seen == text;
+            if known && !told && self.refused.is_none() {
                 continue;
             }
-            self.seen = text.as_ref().ok().cloned();
-            let applied =
-                text.and_then(|text| apply(&self.reload.scheduler, &self.reload.path, &text));
+            self.seen = text.clone();
+            let scheduler = &self.reload.scheduler;
+            let config = text.and_then(|text| read_config(scheduler, &self.reload.path, &text));
+            let is_good = config.is_ok();
+            let applied = config.and_then(|config| apply(scheduler, &self.reload.path, &config));
+            let refused = applied.as_ref().err().filter(|_| is_good).cloned();
+            let is_said = known && refused.is_some() && refused == self.refused;
+            self.refused = refused;
+            if is_said && !told {
+                continue;
+            }
             let path = &self.reload.path;
             match &applied {
                 Ok(applied) => say(path, applied),
@@ -239,7 +249,8 @@ async fn sleep(every: Option<Duration>) {
     }
 }
 
-/// The file's text; one byte more than allowed is enough to be refused.
+/// The file's text; one byte more than allowed is enough to be refused. Never waits: opening a FIFO would, until somebody writes to it, and
+/// with it the runtime's end. So the file is opened without, and has to be a regular one.
 fn read(path: &Path) -> Result<String, ReloadError> {
     let fail = |reason: std::io::Error| ReloadError::File {
         path: path.to_owned(),
@@ -247,23 +258,37 @@ fn read(path: &Path) -> Result<String, ReloadError> {
     };
     let mut text = String::new();
     let bound = TEXT_BYTES_MAX as u64 + 1;
-    let file = File::open(path).map_err(fail)?;
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
+    );
+    let file = options.open(path).map_err(fail)?;
+    let found = file.metadata().map_err(fail)?;
+    if !found.is_file() {
+        return Err(fail(std::io::Error::other("it is no regular file")));
+    }
     file.take(bound).read_to_string(&mut text).map_err(fail)?;
     Ok(text)
 }
 
-fn apply(scheduler: &Scheduler, path: &Path, text: &str) -> Result<Applied, ReloadError> {
+fn read_config(scheduler: &Scheduler, path: &Path, text: &str) -> Result<Config, ReloadError> {
     let name = path.display();
-    let config = parse(text, scheduler.vcpus()).map_err(|problems| {
+    parse(text, scheduler.vcpus()).map_err(|problems| {
         let lines: Vec<String> = problems
             .to_string()
             .lines()
             .map(|line| format!("{name}:{line}"))
             .collect();
         ReloadError::Refused(lines.join("\n"))
-    })?;
-    let applied = scheduler.apply(&config);
-    applied.map_err(|error| ReloadError::Refused(format!("{name}: {error}")))
+    })
+}
+
+fn apply(scheduler: &Scheduler, path: &Path, config: &Config) -> Result<Applied, ReloadError> {
+    let applied = scheduler.apply(config);
+    applied.map_err(|error| ReloadError::Refused(format!("{}: {error}", path.display())))
 }
 
 /// Signals to reload.

@@ -210,3 +210,55 @@ async fn a_hangup_reloads_and_ends_nothing() {
     drop(reloader);
     scheduler.shutdown().await;
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fifo_in_the_files_place_stops_reloads_for_ever() {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let file = File::new("fifo");
+    file.write("[groups.web]\nweight = 300\n");
+    let every = Duration::from_millis(10);
+    let start = || Reload::new(&scheduler, &file.0).every(every).start();
+    let mut reloader = start().expect("good");
+    std::fs::remove_file(&file.0).unwrap();
+    until(&mut reloader, |status| status.refused == 1).await;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file.0, rustix::fs::Mode::RUSR).unwrap();
+    let status = until(&mut reloader, |status| status.refused == 2).await;
+    let error = status.error.expect("it was refused").to_string();
+    assert!(error.ends_with("it is no regular file"), "{error}");
+    assert!(matches!(start(), Err(ReloadError::File { .. })));
+    std::fs::remove_file(&file.0).unwrap();
+    file.write("[groups.web]\nweight = 7\n");
+    until(&mut reloader, |status| status.applied == 2).await;
+    assert_eq!(scheduler.find("web").unwrap().weight(), 7);
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_came_while_a_group_was_removed_is_never_in_force() {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let file = File::new("removed");
+    file.write("");
+    let mut reloader = Reload::new(&scheduler, &file.0)
+        .every(Duration::from_millis(10))
+        .start()
+        .expect("good");
+    let group = scheduler.group("web").unwrap().create().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let task = group.spawn(async move {
+        began.send(()).ok();
+        released.recv().ok();
+    });
+    has_begun.recv().unwrap();
+    group.remove(quotient::Leftover::Kill).unwrap();
+    file.write("[groups.web]\nweight = 7\n");
+    let status = until(&mut reloader, |status| status.refused == 1).await;
+    assert!(status.error.unwrap().to_string().contains("was removed"));
+    drop(release);
+    task.await.ok();
+    let status = until(&mut reloader, |status| status.applied == 2).await;
+    assert_eq!((status.refused, status.error), (1, None));
+    assert_eq!(scheduler.find("web").unwrap().weight(), 7);
+    scheduler.shutdown().await;
+}
