@@ -10,6 +10,12 @@ use quotient_fleet::{
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 
+/// A store that waits for its server however little of the machine that gets: what is bounded is a hang.
+fn store(address: &str) -> RedisStore {
+    let store = RedisStore::new(address).expect("an address");
+    store.within(std::time::Duration::from_secs(30))
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -56,7 +62,7 @@ fn the_function_decides_as_the_policy_does() {
         return;
     };
     let runtime = runtime();
-    let store = RedisStore::new(&server.address()).expect("an address");
+    let store = self::store(&server.address());
     for seed in 0..6 {
         let tenant = format!("tenants/{{odd}}%{seed}");
         let mut random = Pcg32::seed_from_u64(seed);
@@ -137,21 +143,19 @@ fn what_is_wrong_with_a_store_has_a_name() {
         let mut answers = runtime.block_on(store.exchange(&[("tenants/acme", question())]));
         answers.pop().expect("an answer")
     };
-    let wrong =
-        RedisStore::new(&format!("redis://:wrong@127.0.0.1:{}", server.port)).expect("an address");
+    let wrong = store(&format!("redis://:wrong@127.0.0.1:{}", server.port));
     assert!(
         matches!(ask(&wrong), Err(StoreError::Denied(_))),
         "{:?}",
         ask(&wrong)
     );
-    let none = RedisStore::new(&server.address()).expect("an address");
+    let none = store(&server.address());
     assert!(
         matches!(ask(&none), Err(StoreError::Denied(_))),
         "{:?}",
         ask(&none)
     );
-    let right =
-        RedisStore::new(&format!("redis://:secret@127.0.0.1:{}", server.port)).expect("an address");
+    let right = store(&format!("redis://:secret@127.0.0.1:{}", server.port));
     assert_eq!(ask(&right), Ok(Reply::Unlimited { limit: None }));
     runtime.block_on(async {
         let client = redis::Client::open(format!("redis://:secret@127.0.0.1:{}", server.port))
@@ -201,7 +205,7 @@ fn a_server_that_answers_garbage_is_an_error() {
             }
         }
     });
-    let store = RedisStore::new(&format!("redis://127.0.0.1:{port}")).expect("an address");
+    let store = self::store(&format!("redis://127.0.0.1:{port}"));
     let answers = runtime().block_on(store.exchange(&[("tenants/acme", question())]));
     assert_eq!(answers.len(), 1);
     assert!(answers[0].is_err(), "{answers:?}");

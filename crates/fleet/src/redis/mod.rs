@@ -35,7 +35,7 @@ use crate::units::{MicroCpus, Micros};
 /// The functions, as the server loads them.
 const LIBRARY: &str = include_str!("grant.lua");
 
-/// How long a connection may take to be made, and an answer to come.
+/// How long a connection may take to be made, and an answer to come, unless [`RedisStore::within`] says otherwise.
 ///
 /// Unit: milliseconds. Default: 500. The background task gives up sooner, after a quarter of a lease.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -47,6 +47,7 @@ pub const LISTED_MAX: usize = 100_000;
 pub struct RedisStore {
     target: Target,
     connection: Mutex<Option<Connection>>,
+    within: Duration,
 }
 
 enum Target {
@@ -110,7 +111,15 @@ impl RedisStore {
         Ok(RedisStore {
             target,
             connection: Mutex::new(None),
+            within: TIMEOUT,
         })
+    }
+
+    /// How long a connection may take to be made, and an answer to come. Default: 500 ms. A cluster's are its client's own.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> RedisStore {
+        self.within = time;
+        self
     }
 
     async fn connect(&self) -> Result<Connection, StoreError> {
@@ -119,8 +128,8 @@ impl RedisStore {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(TIMEOUT));
+            .set_connection_timeout(Some(self.within))
+            .set_response_timeout(Some(self.within));
         let made = match &self.target {
             Target::Single(client) => {
                 let made = client
