@@ -71,17 +71,19 @@ impl Tracefs {
         })
     }
 
-    /// Removes instances whose recorder is dead.
+    /// Removes instances whose recorder is dead: of no process, or of one that had our number (in a container that is the same each time),
+    /// since this one has none yet.
     fn clean(&self) {
         let Ok(instances) = fs::read_dir(self.root.join("instances")) else {
             return;
         };
+        let own = std::process::id().to_string();
         for entry in instances.flatten() {
             let name = entry.file_name();
             let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
             let is_dead = process
                 .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-                .is_some_and(|number| !Path::new("/proc").join(number).exists());
+                .is_some_and(|number| number == own || !Path::new("/proc").join(number).exists());
             if is_dead {
                 // Somebody may read from it: then it stays, and costs its buffers.
                 let _ = fs::remove_dir(entry.path());
@@ -189,5 +191,31 @@ impl Drop for Instance {
         // The events of a removed instance are off. What stays, because somebody reads it, the next recorder removes.
         let _ = self.run(false);
         let _ = fs::remove_dir(&self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_recorder_of_our_number_keeps_us_from_recording() {
+        let own = std::process::id();
+        let root = std::env::temp_dir().join(format!("quotient-tracefs-{own}"));
+        // The first process is always there.
+        let names = [own.to_string(), "1".to_owned(), "other".to_owned()];
+        let places = names.map(|name| root.join("instances").join(format!("{PREFIX}{name}")));
+        for place in &places {
+            fs::create_dir_all(place).unwrap();
+        }
+        let is_ours = false;
+        let tracefs = Tracefs {
+            root: root.clone(),
+            is_ours,
+        };
+        tracefs.clean();
+        let left = places.each_ref().map(|place| place.exists());
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(left, [false, true, true]);
     }
 }
