@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,12 +44,9 @@ pub(crate) struct TaskContext {
     pub(crate) location: &'static Location<'static>,
     /// The virtual CPU that ran it last: wake-ups go there first.
     pub(crate) home: AtomicU16,
-    /// Set when `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
-    pub(crate) moved: AtomicBool,
+    pub(crate) marks: Marks,
     /// A kill has reached it; see `kills`. Never taken back.
     pub(crate) killed: AtomicBool,
-    /// It is among the live tasks: not a proxy of a thread that outlives the scheduler.
-    counted: bool,
     /// `None` before the task is listed and after it ended.
     pub(crate) membership: Mutex<Option<Membership>>,
     /// CPU time billed for polls that are over. Unit: nanoseconds.
@@ -63,6 +60,35 @@ pub(crate) struct TaskContext {
     /// The longest poll, rounded up. Unit: 1,024 nanoseconds, so that 32 bits hold more than an hour; longer ones count as that.
     longest: AtomicU32,
     throttled: AtomicU64,
+}
+
+/// Two marks of a task in one byte: with two, its head would pass 208 bytes.
+#[derive(Debug)]
+pub(crate) struct Marks(AtomicU8);
+
+impl Marks {
+    const MOVED: u8 = 1;
+    const UNCOUNTED: u8 = 2;
+
+    /// Whether `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
+    pub(crate) fn is_moved(&self, order: Ordering) -> bool {
+        self.0.load(order) & Self::MOVED != 0
+    }
+
+    /// The membership was changed, under its lock.
+    pub(crate) fn set_moved(&self) {
+        self.0.fetch_or(Self::MOVED, Ordering::Release);
+    }
+
+    /// Takes the mark away: whoever holds the token follows now.
+    pub(crate) fn take_moved(&self) -> bool {
+        self.0.fetch_and(!Self::MOVED, Ordering::AcqRel) & Self::MOVED != 0
+    }
+
+    /// Whether it is among the live tasks: not a proxy of a thread that outlives the scheduler. Never changes.
+    fn is_counted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::UNCOUNTED == 0
+    }
 }
 
 /// The part of the run token's holder.
@@ -153,9 +179,8 @@ impl TaskContext {
             shared,
             location,
             home: AtomicU16::new(home),
-            moved: AtomicBool::new(false),
+            marks: Marks(AtomicU8::new(0)),
             killed: AtomicBool::new(false),
-            counted: true,
             membership: Mutex::new(None),
             cpu: AtomicU64::new(0),
             shown: AtomicU64::new(0),
@@ -174,7 +199,7 @@ impl TaskContext {
         home: u16,
     ) -> Self {
         Self {
-            counted: false,
+            marks: Marks(AtomicU8::new(Marks::UNCOUNTED)),
             ..Self::new(shared, location, home)
         }
     }
@@ -281,7 +306,7 @@ impl task::Context for TaskContext {
         if task.id().is_named() {
             task.context().shared.names.forget(task.id());
         }
-        if task.context().counted {
+        if task.context().marks.is_counted() {
             task.context().shared.task_ended();
         }
     }

@@ -112,7 +112,7 @@ fn move_task(
     let old = std::mem::replace(&mut member.group, target.clone());
     old.owned.remove(member.place);
     member.place = place;
-    context.moved.store(true, Ordering::Release);
+    context.marks.set_moved();
     drop(membership);
     old.left(shared);
     if is_stillborn(&target.killed_at, now, None) {

@@ -218,7 +218,7 @@ impl GroupShared {
         let mut parked = self.lock_parked();
         // A killed task goes on to its end: kill marks its tasks before it takes this lock to empty the list.
         // A moved task is not the group's to keep: its mover marks it before it takes this lock.
-        let moved = task.context().moved.load(Ordering::Acquire);
+        let moved = task.context().marks.is_moved(Ordering::Acquire);
         if !self.is_held() || moved || task.is_aborted() {
             return Err(task);
         }

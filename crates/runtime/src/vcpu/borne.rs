@@ -319,7 +319,7 @@ fn bear(
             Polled::Done => break Outcome::Done,
             Polled::Again(mut task) => {
                 task.context().record_poll(billed, wall, began.delay);
-                let moved = task.context().moved.load(Ordering::Relaxed);
+                let moved = task.context().marks.is_moved(Ordering::Relaxed);
                 let held = task.owned_mut().group.is_held();
                 let deferring = task.owned_mut().deferral().is_some();
                 if wall < LONG_POLL || moved || held || deferring {

@@ -199,7 +199,7 @@ pub(super) fn admit_to_poll(
         enqueue(queue, task, Enqueue::Migrate, now);
         return None;
     }
-    let moved = task.context().moved.load(Ordering::Relaxed);
+    let moved = task.context().marks.is_moved(Ordering::Relaxed);
     if !moved && !task.owned_mut().group.is_held() {
         return Some(task);
     }
@@ -213,7 +213,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
     }
     // The entity leaves the queue before another thread may see the token.
     settle(queue, task.owned_mut(), now);
-    if task.context().moved.swap(false, Ordering::AcqRel) {
+    if task.context().marks.take_moved() {
         let group = task
             .context()
             .membership
