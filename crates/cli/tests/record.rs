@@ -89,7 +89,9 @@ fn wrong_subjects_are_refused_before_anything_is_touched() {
     let cases = [
         (vec!["--pid", &none], "--pid 4294967295"),
         (vec!["--cgroup", "no/such/cgroup"], "--cgroup no/such"),
+        (vec!["--cgroup", "../.."], "--cgroup ../..: no such cgroup"),
         (vec!["--only"], "--only needs somebody"),
+        (vec!["--tracefs", "/proc/self"], "would hide what is there"),
         (vec!["--tracefs", &file], "cannot use tracefs"),
         (vec!["5ms"], "10ms..=1h"),
     ];

@@ -106,7 +106,8 @@ fn subjects(
     let subjects = members.subjects(&arguments.pid, arguments.cgroup.as_deref());
     if let Some(path) = &arguments.cgroup {
         let folder = hierarchy.folder(path);
-        if !folder.is_some_and(|folder| folder.is_dir()) {
+        let climbs = path.split('/').any(|part| part == "..");
+        if climbs || !folder.is_some_and(|folder| folder.is_dir()) {
             return Err(Failure::Usage(format!(
                 "--cgroup {path}: no such cgroup where CPU limits are set; /proc/PID/cgroup says what a process is in"
             )));

@@ -63,6 +63,12 @@ impl Tracefs {
             }
         }
         let place = places[0];
+        let mut entries = fs::read_dir(place).map_err(|error| refused(place, &error))?;
+        if entries.next().is_some() {
+            let hidden =
+                io::Error::other("it is no tracefs, and mounting it would hide what is there");
+            return Err(refused(place, &hidden));
+        }
         mount("tracefs", place, "tracefs", MountFlags::empty(), None)
             .map_err(|error| refused(place, &error.into()))?;
         Ok(Tracefs {
