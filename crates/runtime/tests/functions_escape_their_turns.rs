@@ -7,63 +7,28 @@
 ))]
 
 mod common;
+#[path = "common/preempted.rs"]
+mod preempted;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quotient::{Group, Preempt, Scheduler, ThreadMeter};
+use preempted::keeps_to_a_tenth;
+use quotient::{Group, Scheduler, ThreadMeter};
 
-/// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
-const HANG: Duration = Duration::from_secs(120);
-
-/// One test at a time: each keeps the whole machine busy.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// Runs `body` on a tokio runtime of two workers with a preempting scheduler; panics at a hang, at the end too.
+/// Runs `body` with two virtual CPUs; functions that were told to stop may take a while to.
 fn run<F>(body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
-    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
-    let runtime = common::runtime(2);
-    runtime.block_on(async {
-        let builder = Scheduler::builder().vcpus(2).preempt(Preempt::default());
-        let scheduler = builder.build().unwrap();
-        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
-        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
-        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
-        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
-    });
-    runtime.shutdown_timeout(Duration::from_secs(10));
+    preempted::run(2, Duration::from_secs(10), body);
 }
 
 fn compute(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::hint::black_box((0..1_000_u64).sum::<u64>());
-    }
-}
-
-/// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault; less may be
-/// the machine's doing.
-async fn keeps_to_a_tenth(scheduler: &Scheduler, group: &Group) {
-    let (mut over, mut seen) = (0, Vec::new());
-    loop {
-        let before = (group.cpu_time(), Instant::now());
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
-        let passed = before.1.elapsed().as_secs_f64();
-        let used = (group.cpu_time() - before.0).as_secs_f64() / passed;
-        if (0.02..0.13).contains(&used) {
-            return;
-        }
-        over += u32::from(used >= 0.13);
-        seen.push(used);
-        assert!(
-            over < 3 && seen.len() < 40,
-            "CPUs of 0.1 at most: {seen:?}, {:?}",
-            scheduler.preempt_stats()
-        );
     }
 }
 

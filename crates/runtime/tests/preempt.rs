@@ -7,43 +7,27 @@
 ))]
 
 mod common;
+#[path = "common/preempted.rs"]
+mod preempted;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use preempted::{HANG, alone, keeps_to_a_tenth};
 use quotient::{Preempt, Scheduler};
-
-/// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
-const HANG: Duration = Duration::from_secs(120);
 
 /// Rounds in which polls must have been detached, or refused to be. A host that keeps the watch from its processor for longer than a
 /// poll computes makes it miss some.
 const ROUNDS_MAX: u64 = 40;
 
-/// One test at a time: each keeps the whole machine busy, and would be the others' noise.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// Runs `body` on a tokio runtime of two workers with a preempting scheduler of `vcpus`; panics at a hang.
+/// Runs `body` with `vcpus` virtual CPUs.
 fn run<F>(vcpus: usize, body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
-    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
-    let runtime = common::runtime(2);
-    runtime.block_on(async {
-        let scheduler = Scheduler::builder()
-            .vcpus(vcpus)
-            .preempt(Preempt::default())
-            .build()
-            .unwrap();
-        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
-        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
-        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
-        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
-    });
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    preempted::run(vcpus, Duration::from_secs(1), body);
 }
 
 /// Computes until `until`, in one poll.
@@ -202,25 +186,7 @@ fn a_limit_holds_inside_a_poll_that_never_returns() {
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        // Never more than the limit and the debt of a turn; but what a bearer of low priority had is seen in lumps on a machine that
-        // is busy elsewhere, and it may get nothing at all for a while.
-        let (mut most, mut over, mut windows) = (0.0_f64, 0, 0);
-        loop {
-            let before = (group.cpu_time(), Instant::now());
-            tokio::time::sleep(Duration::from_millis(1_000)).await;
-            let passed = before.1.elapsed().as_secs_f64();
-            let used = (group.cpu_time() - before.0).as_secs_f64() / passed;
-            if (0.02..0.13).contains(&used) {
-                break;
-            }
-            (most, windows) = (most.max(used), windows + 1);
-            over += u32::from(used >= 0.13);
-            assert!(
-                over < 3 && windows < 40,
-                "{most:.3} CPUs of 0.1 at most, {over} of {windows} windows above, {:?}",
-                scheduler.preempt_stats()
-            );
-        }
+        keeps_to_a_tenth(&scheduler, &group).await;
         stop.store(true, Ordering::Relaxed);
         for hog in hogs {
             hog.await.unwrap();
@@ -434,7 +400,7 @@ fn settings_out_of_their_range_are_refused() {
 
 #[test]
 fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
-    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _alone = alone();
     let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
@@ -464,7 +430,7 @@ fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
 
 #[test]
 fn a_runtime_can_end_beside_an_endless_poll() {
-    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _alone = alone();
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = common::runtime(2);
     let started = Instant::now();

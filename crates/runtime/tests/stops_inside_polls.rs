@@ -7,36 +7,22 @@
 ))]
 
 mod common;
+#[path = "common/preempted.rs"]
+mod preempted;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use quotient::{Group, JoinHandle, Leftover, Preempt, Scheduler, ThreadMeter};
+use quotient::{Group, JoinHandle, Leftover, Scheduler, ThreadMeter};
 
-/// Longer than anything here takes, on a busy machine too: a hang, not a measurement.
-const HANG: Duration = Duration::from_secs(120);
-
-/// One test at a time: each keeps a processor busy.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// Runs `body` on a tokio runtime of two workers with a preempting scheduler; panics at a hang, at the end too.
+/// Runs `body` with two virtual CPUs.
 fn run<F>(body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
-    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
-    let runtime = common::runtime(2);
-    runtime.block_on(async {
-        let builder = Scheduler::builder().vcpus(2).preempt(Preempt::default());
-        let scheduler = builder.build().unwrap();
-        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
-        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
-        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
-        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
-    });
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    preempted::run(2, Duration::from_secs(1), body);
 }
 
 /// What a hog and its test share.

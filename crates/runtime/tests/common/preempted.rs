@@ -1,0 +1,60 @@
+//! A preempting scheduler for tests whose polls do not return. On real threads: what is asserted of time is generous, since the machine
+//! is shared.
+#![allow(dead_code)] // each test file uses its part
+
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use quotient::{Group, Preempt, Scheduler};
+
+/// Longer than anything in these tests takes, on a busy machine too: a hang, not a measurement.
+pub const HANG: Duration = Duration::from_secs(120);
+
+/// One test at a time: each keeps processors busy, and would be the others' noise.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Runs `body` on a tokio runtime of two workers with a preempting scheduler of `vcpus`; panics at a hang, at the end too. The runtime's
+/// own end is waited for `end` long.
+pub fn run<F>(vcpus: usize, end: Duration, body: impl FnOnce(Scheduler) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let _alone = alone();
+    let runtime = crate::common::runtime(2);
+    runtime.block_on(async {
+        let builder = Scheduler::builder().vcpus(vcpus);
+        let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
+        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
+        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
+        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
+    });
+    runtime.shutdown_timeout(end);
+}
+
+/// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault: it is more than
+/// the limit and the debt of a turn. Less may be the machine's doing: what a bearer of low priority had is seen in lumps on a machine that
+/// is busy elsewhere, and it may get nothing at all for a while.
+pub async fn keeps_to_a_tenth(scheduler: &Scheduler, group: &Group) {
+    let (mut over, mut seen) = (0, Vec::new());
+    loop {
+        let before = (group.cpu_time(), Instant::now());
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        let passed = before.1.elapsed().as_secs_f64();
+        let used = (group.cpu_time() - before.0).as_secs_f64() / passed;
+        if (0.02..0.13).contains(&used) {
+            return;
+        }
+        over += u32::from(used >= 0.13);
+        seen.push(used);
+        assert!(
+            over < 3 && seen.len() < 40,
+            "CPUs of 0.1 at most: {seen:?}, {:?}",
+            scheduler.preempt_stats()
+        );
+    }
+}
