@@ -1,7 +1,7 @@
 //! Why a command ended without doing its job, and the exit code that says so.
 
 use std::fmt;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Why a command failed.
@@ -40,6 +40,14 @@ impl Failure {
     pub fn reading<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Self {
         move |error| Self::Unreadable(format!("{what}: {error}"))
     }
+
+    /// A closure for `map_err` of what is written to others: `Closed` when nobody reads it any more, else `Run` with `what` in front.
+    pub fn writing(what: &str) -> impl FnOnce(io::Error) -> Self {
+        move |error| match error.kind() {
+            ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Run(format!("{what}: {error}")),
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -63,8 +71,5 @@ pub fn print(text: &str) -> Result<(), Failure> {
     let written = output
         .write_all(text.as_bytes())
         .and_then(|()| output.flush());
-    written.map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::Closed,
-        _ => Failure::Run(format!("cannot write to standard output: {error}")),
-    })
+    written.map_err(Failure::writing("cannot write to standard output"))
 }

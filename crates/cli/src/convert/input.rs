@@ -173,7 +173,10 @@ impl Drop for Input {
 }
 
 /// A flag that Ctrl-C sets, so that the command can leave by its own door.
-fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+///
+/// # Errors
+/// `Run` if the system takes no handler.
+pub fn interruption() -> Result<Arc<AtomicBool>, Failure> {
     // `diff` opens two traces, and a process has one handler.
     static FLAG: std::sync::OnceLock<Arc<AtomicBool>> = std::sync::OnceLock::new();
     if let Some(flag) = FLAG.get() {

@@ -1,10 +1,11 @@
 //! Who was in which cgroup when a recording began: a running service is never seen entering its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use quotient_sim::replay::is_within;
 use quotient_trace::{Definition, GroupId, GroupInfo, TaskId, TaskInfo};
 
 /// Numbers for cgroups whose folder cannot be seen: above those of the kernel, which counts from 1.
@@ -115,19 +116,20 @@ impl Members {
 
     /// Threads of the processes `pids`, or of these numbers themselves, and those in the cgroup `path` or below it.
     pub(super) fn subjects(&self, pids: &[u32], path: Option<&str>) -> Vec<u32> {
-        let is_inside = |group: GroupId, path: &str| {
-            self.groups.iter().any(|(known, id)| {
-                let rest = known.strip_prefix(path.trim_matches('/'));
-                *id == group && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            })
-        };
+        let is_asked = |known: &str| path.is_some_and(|path| is_within(known, path));
+        let groups: BTreeSet<GroupId> = self
+            .groups
+            .iter()
+            .filter(|(known, _)| is_asked(known))
+            .map(|(_, id)| *id)
+            .collect();
         self.tasks
             .iter()
             .filter(|(id, info)| {
                 let process = info.process.map_or(id.0, |process| process.0);
                 pids.contains(&id.0)
                     || pids.contains(&process)
-                    || path.is_some_and(|path| is_inside(info.group.unwrap_or_default(), path))
+                    || groups.contains(&info.group.unwrap_or_default())
             })
             .map(|(id, _)| id.0)
             .collect()

@@ -11,7 +11,7 @@ mod tracefs;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
@@ -19,6 +19,7 @@ use quotient_core::Nanos;
 use quotient_sim::scenario::time;
 use quotient_trace::{Ftrace, Sink};
 
+use crate::convert::input::interruption;
 use crate::failure::Failure;
 use members::{Hierarchy, Members};
 use pump::{Pumped, pump};
@@ -59,8 +60,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Ctrl-C was pressed.
-static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// What was tried when the trace could not be written.
+const WRITING: &str = "cannot write the trace";
 
 /// Records.
 ///
@@ -72,20 +73,19 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let members = Members::now(&hierarchy);
     let subjects = subjects(arguments, &hierarchy, &members)?;
     let only: &[u32] = if arguments.only { &subjects } else { &[] };
+    let interrupted = interruption()?;
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
     let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
-    ctrlc::set_handler(|| IS_OVER.store(true, SeqCst))
-        .map_err(Failure::during("cannot listen for Ctrl-C"))?;
     let mut output = open(arguments)?;
     output = head(output, members)?;
     let begin = Instant::now();
     let mut pipe = instance.pipe()?;
     instance.run(true)?;
-    let is_over = || IS_OVER.load(SeqCst) || begin.elapsed() >= arguments.duration;
+    let is_over = || interrupted.load(Relaxed) || begin.elapsed() >= arguments.duration;
     let pumped = pump(&mut pipe, &mut output, is_over, || instance.run(false))?;
     let length = begin.elapsed();
     drop((pipe, instance));
-    output.flush().map_err(writing)?;
+    output.flush().map_err(Failure::writing(WRITING))?;
     eprint!("{}", summary(arguments, pumped, length));
     Ok(())
 }
@@ -140,7 +140,7 @@ fn head(output: Output, members: Members) -> Result<Output, Failure> {
     for definition in members.definitions() {
         writer.define(&definition);
     }
-    let mut output = writer.finish().map_err(writing)?;
+    let mut output = writer.finish().map_err(Failure::writing(WRITING))?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     writeln!(
         output,
@@ -148,15 +148,8 @@ fn head(output: Output, members: Members) -> Result<Output, Failure> {
         env!("CARGO_PKG_VERSION"),
         kernel.trim()
     )
-    .map_err(writing)?;
+    .map_err(Failure::writing(WRITING))?;
     Ok(output)
-}
-
-fn writing(error: io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::Closed,
-        _ => Failure::Run(format!("cannot write the trace: {error}")),
-    }
 }
 
 fn summary(arguments: &RecordArguments, pumped: Pumped, length: Duration) -> String {

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use super::writing;
+use super::WRITING;
 use crate::failure::Failure;
 
 /// Between two looks at an empty pipe. Default 20 ms: 8 MiB a CPU hold some 100,000 events, so nothing is lost below
@@ -69,7 +69,7 @@ fn step(
         Ok(length) => {
             let read = &buffer[..length];
             tally.take(read);
-            output.write_all(read).map_err(writing)?;
+            output.write_all(read).map_err(Failure::writing(WRITING))?;
             Ok(true)
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),

@@ -1,7 +1,7 @@
 //! `quotient trace`: a recording of a running process, through its socket.
 
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,10 +70,7 @@ pub fn trace(arguments: &TraceArguments) -> Result<(), Failure> {
     let copied = copy(&mut reader, &mut sink);
     sink.finish()
         .and_then(|mut output| output.flush())
-        .map_err(|error| match error.kind() {
-            ErrorKind::BrokenPipe => Failure::Closed,
-            _ => Failure::Run(format!("{}: {error}", arguments.out.display())),
-        })?;
+        .map_err(Failure::writing(&arguments.out.display().to_string()))?;
     let events = reader.progress().events;
     let lost = reader.gaps().lost;
     eprintln!(

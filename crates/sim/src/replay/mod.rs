@@ -18,7 +18,7 @@ mod read;
 mod select;
 
 pub use evidence::Evidence;
-pub use select::Selection;
+pub use select::{Selection, is_within};
 
 use crate::plan::{Plan, Source, TaskPlan, WorkloadPlan};
 use crate::program::{Program, Step};

@@ -33,12 +33,14 @@ impl Selection {
     }
 
     fn has_group(&self, path: &str) -> bool {
-        let is_in = |group: &String| {
-            let rest = path.strip_prefix(group.trim_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        self.groups.is_empty() || self.groups.iter().any(is_in)
+        self.groups.is_empty() || self.groups.iter().any(|group| is_within(path, group))
     }
+}
+
+/// Whether the group of this path is `group` or one below it. Slashes at the ends of `group` do not count.
+pub fn is_within(path: &str, group: &str) -> bool {
+    let rest = path.strip_prefix(group.trim_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl Recording {
