@@ -30,9 +30,9 @@ struct CheckArguments {
     /// The file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Virtual CPUs of the scheduler, of which `share` is a part (1..=32) [default: the processors of this machine]
-    #[arg(long, value_parser = value_parser!(u8).range(1..=32))]
-    vcpus: Option<u8>,
+    /// Virtual CPUs of the scheduler, of which `share` is a part (1..=1024) [default: the processors of this machine]
+    #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
+    vcpus: Option<u16>,
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,

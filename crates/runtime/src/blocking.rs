@@ -155,7 +155,7 @@ where
     let pass = local::lend_pass(&shared);
     // Who idles serves what this poll leaves and wakes, and the watch brings a stand-in should that not do.
     let work = shared.has_work(index);
-    if shared.idle.load(Ordering::Relaxed) == 0 || work && !shared.kick_idle() {
+    if !shared.idle.any() || work && !shared.kick_idle(index) {
         vcpu::stand_in(&shared);
     }
     let mut meter = Group::current().and_then(|group| ThreadMeter::enter_within(&group).ok());

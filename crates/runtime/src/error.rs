@@ -7,8 +7,9 @@ use quotient_pause::InstallError;
 
 use quotient_core::{ConfigError, GroupError, LimitError, SliceError, WeightError};
 
-/// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: one 64-bit idle mask, half of it for stand-ins.
-pub const MAX_VCPUS: usize = 32;
+/// Largest number of virtual CPUs of one scheduler. Unit: virtual CPUs. Origin: the core's 4,096
+/// CPUs and the threads that can be paused, with a slot for a stand-in beside each; nothing is sized by it.
+pub const MAX_VCPUS: usize = 1_024;
 
 /// Why a scheduler was not built.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+mod idle;
 mod in_group;
 mod kills;
 mod park;
@@ -97,6 +98,8 @@ mod meter;
 mod names;
 #[cfg(not(loom))]
 mod owned;
+#[cfg(not(loom))]
+mod per_vcpu;
 #[cfg(not(loom))]
 mod preempt;
 #[cfg(not(loom))]

@@ -3,8 +3,8 @@
 //! # Who may touch what
 //! - A run queue belongs to its virtual CPU; a thief takes its lock with `try_lock` and only removes waiting tasks. Nobody holds
 //!   two run-queue locks at once, and no lock is held while user code runs.
-//! - The idle mask says which virtual CPUs may be claimed: set by the sleeper before it sleeps, cleared by whoever claims it or by
-//!   its own next poll. It is a hint for choosing; the truth is the parking word (see `park`).
+//! - The idle set says which virtual CPUs may be claimed: a bit is set by the sleeper before it sleeps, cleared by whoever claims it or by
+//!   its own next poll. It is a hint for choosing (see `idle`); the truth is the parking word (see `park`).
 //! - A woken task goes (1) to the `next` slot of the virtual CPU that the waking thread runs (`local`), or (2) to the inbox of its
 //!   home, or, if its home is busy and another is idle, to the idle one's. A queued token is in exactly one slot, inbox, run queue
 //!   or frozen list.
@@ -13,7 +13,7 @@
 //!
 //! # Publish to idle
 //! A wake-up that is displaced from the slot during a poll is offered at once. Publisher: (P1) push to the own inbox; (P2) fence;
-//! (P3) look at the idle mask, and wake one of those in it. Sleeper: (S1) set its bit in the idle mask and the parking word;
+//! (P3) look at the idle set, and wake one of those in it. Sleeper: (S1) set its bit in the idle set and the parking word;
 //! (S2) fence; (S3) look at all inboxes. Either P3 sees the bit, or S3 sees the arrival. What is left in a slot, a queue or a mailbox of
 //! somebody who got stuck later is the watch's to find (`watch`).
 //! Waking from inside a poll needs the host's door bell: tokio puts whom a worker wakes where only that worker looks, and it is busy.
@@ -40,6 +40,7 @@ use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::host::Host;
 use crate::host_end::HostEnd;
+use crate::idle::{IdleSet, VcpuSet};
 use crate::inbox::{Arrival, Inbox};
 use crate::kills::Kills;
 use crate::last_rites::LastRites;
@@ -112,7 +113,7 @@ pub(crate) struct Shared {
     pub(crate) regular: usize,
     pub(crate) loads: Box<[Arc<CpuLoad>]>,
     pub(crate) topology: Topology,
-    pub(crate) idle: CachePadded<AtomicU64>,
+    pub(crate) idle: IdleSet,
     phase: AtomicU8,
     /// Live tasks of all groups.
     live: CachePadded<AtomicUsize>,
@@ -212,7 +213,7 @@ impl Shared {
             regular,
             loads: loads.into_boxed_slice(),
             topology: Topology::flat(u32::try_from(slots).unwrap_or(u32::MAX)),
-            idle: CachePadded::new(AtomicU64::new(0)),
+            idle: IdleSet::new(slots),
             phase: AtomicU8::new(OPEN),
             live: CachePadded::new(AtomicUsize::new(0)),
             futures: AtomicUsize::new(regular),
@@ -317,16 +318,16 @@ impl Shared {
         } else if polling && self.vcpus.len() > 2 {
             // P2, P3. With one regular virtual CPU there is nobody to offer it to.
             fence(Ordering::SeqCst);
-            if self.idle.load(Ordering::Relaxed) != 0 {
-                self.offer();
+            if self.idle.any() {
+                self.offer(vcpu);
             }
         }
     }
 
     /// Wakes an idle virtual CPU from inside a poll.
     #[cold]
-    fn offer(&self) {
-        if self.kick_idle() {
+    fn offer(&self, vcpu: usize) {
+        if self.kick_idle(vcpu) {
             self.host.ring();
         }
     }
@@ -390,18 +391,13 @@ impl Shared {
         if vcpu.park.is_sleeping() {
             return home;
         }
-        let idle = self.idle.load(Ordering::Relaxed);
-        if idle == 0 {
+        let Some(idle) = self.idle.find(home) else {
             return home;
-        }
+        };
         let busy = vcpu.polling_since.load(Ordering::Relaxed) != 0
             || self.loads[home].nr_queued() > 0
             || vcpu.inbox.len() > 0;
-        if busy {
-            idle.trailing_zeros() as usize
-        } else {
-            home
-        }
+        if busy { idle } else { home }
     }
 
     /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], has
@@ -489,10 +485,7 @@ impl Shared {
 
     /// Wakes one virtual CPU if it sleeps; work for it must be visible already.
     pub(crate) fn wake_vcpu(&self, vcpu: usize) -> bool {
-        let leave_mask = || {
-            self.idle.fetch_and(!(1 << vcpu), Ordering::SeqCst);
-        };
-        let woken = self.vcpus[vcpu].park.wake(leave_mask);
+        let woken = self.vcpus[vcpu].park.wake(|| self.idle.remove(vcpu));
         if !woken && let Some(preempting) = &self.preempt {
             // `wake` has passed a fence.
             preempting.end_nap(vcpu);
@@ -503,13 +496,9 @@ impl Shared {
         woken
     }
 
-    /// Makes virtual CPUs look at their groups that a refill or a raised limit has paid for; bit i is virtual CPU i. The groups were
-    /// posted before.
-    pub(crate) fn kick(&self, vcpus: u64) {
-        let mut left = vcpus;
-        while left != 0 {
-            let vcpu = left.trailing_zeros() as usize;
-            left &= left - 1;
+    /// Makes virtual CPUs look at their groups that a refill or a raised limit has paid for. The groups were posted before.
+    pub(crate) fn kick(&self, vcpus: &VcpuSet) {
+        for vcpu in vcpus.iter() {
             self.vcpus[vcpu].resched.store(true, Ordering::Relaxed);
             self.wake_vcpu(vcpu);
         }
@@ -580,19 +569,20 @@ impl Shared {
         if self.tree.next_refill().is_none_or(|due| due > now) {
             return false;
         }
-        let mut kicked = 0_u64;
-        let more = self.tree.refill(now, &mut |cpu| kicked |= 1 << cpu.index());
+        let mut kicked = VcpuSet::default();
+        let more = self.tree.refill(now, &mut |cpu| kicked.insert(cpu.index()));
         if RuntimeGates::events() {
             self.log.look_at_limits(self, now);
         }
-        self.kick(kicked);
+        self.kick(&kicked);
         more
     }
 
-    /// Wakes an idle virtual CPU, if there is one, to take part of the caller's queue.
-    pub(crate) fn kick_idle(&self) -> bool {
-        let idle = self.idle.load(Ordering::SeqCst);
-        idle != 0 && self.wake_vcpu(idle.trailing_zeros() as usize)
+    /// Wakes an idle virtual CPU, if there is one, to take part of what waits at `vcpu`.
+    pub(crate) fn kick_idle(&self, vcpu: usize) -> bool {
+        self.idle
+            .find(vcpu)
+            .is_some_and(|sleeper| self.wake_vcpu(sleeper))
     }
 
     /// Wakes all virtual CPUs, so that they look at the phase.
@@ -660,7 +650,7 @@ impl Shared {
     /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).
     pub(crate) fn future_ended(&self, vcpu: usize) {
         self.vcpus[vcpu].online.store(false, Ordering::Release);
-        self.idle.fetch_and(!(1 << vcpu), Ordering::Relaxed);
+        self.idle.remove_if_there(vcpu);
         self.future_gone();
     }
 

@@ -14,6 +14,7 @@ use quotient_core::Nanos;
 use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
 use crate::loss::Losses;
+use crate::per_vcpu::PerVcpu;
 use crate::task::Id;
 
 /// The longest poll seen and where its task was spawned.
@@ -126,7 +127,8 @@ pub(crate) struct GroupCpu {
     longest: AtomicU64,
     longest_at: Mutex<Option<&'static Location<'static>>>,
     run_delay: AtomicHistogram,
-    poll_duration: AtomicHistogram,
+    /// Made when one is recorded first: few programs ask for it.
+    poll_duration: OnceLock<Box<AtomicHistogram>>,
 }
 
 /// Adds to a counter that only this thread writes; wraps after 584 years of nanoseconds.
@@ -153,7 +155,7 @@ impl GroupCpu {
             self.run_delay.record(delay);
         }
         if gates::poll_histograms() {
-            self.poll_duration.record(wall);
+            self.poll_duration.get_or_init(Box::default).record(wall);
         }
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
             self.longest.store(wall.as_nanos(), Ordering::Relaxed);
@@ -181,27 +183,24 @@ impl GroupCpu {
     }
 }
 
-/// One slot for each virtual CPU, filled when the group first runs there.
+/// The figures of a group on the virtual CPUs that it has run on.
 #[derive(Debug)]
-pub(crate) struct GroupCpus {
-    slots: Box<[OnceLock<std::sync::Arc<GroupCpu>>]>,
-}
+pub(crate) struct GroupCpus(PerVcpu<std::sync::Arc<GroupCpu>>);
 
 impl GroupCpus {
     pub(crate) fn new(vcpus: usize) -> Self {
-        Self {
-            slots: (0..vcpus).map(|_| OnceLock::new()).collect(),
-        }
+        Self(PerVcpu::new(vcpus))
     }
 
     /// The figures of the group on one virtual CPU; made on first use.
+    #[inline]
     pub(crate) fn on(&self, vcpu: usize) -> &std::sync::Arc<GroupCpu> {
-        self.slots[vcpu].get_or_init(Default::default)
+        self.0.of(vcpu)
     }
 
     /// Sums all virtual CPUs into `stats`.
     pub(crate) fn add_to(&self, stats: &mut GroupStats) {
-        for cpu in self.slots.iter().filter_map(OnceLock::get) {
+        for cpu in self.0.iter() {
             stats.wall += Duration::from_nanos(cpu.wall.load(Ordering::Relaxed));
             stats.steal += Duration::from_nanos(cpu.steal.load(Ordering::Relaxed));
             stats.polls = stats.polls.wrapping_add(cpu.polls.load(Ordering::Relaxed));
@@ -209,7 +208,9 @@ impl GroupCpus {
                 .escaped_spawns
                 .wrapping_add(cpu.escaped.load(Ordering::Relaxed));
             cpu.run_delay.add_to(&mut stats.run_delay);
-            cpu.poll_duration.add_to(&mut stats.poll_duration);
+            if let Some(polls) = cpu.poll_duration.get() {
+                polls.add_to(&mut stats.poll_duration);
+            }
             let duration = Duration::from_nanos(cpu.longest.load(Ordering::Relaxed));
             let location = *cpu
                 .longest_at

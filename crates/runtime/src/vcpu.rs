@@ -195,7 +195,6 @@ impl Future for Vcpu {
         let this = self.get_mut();
         let shared = this.shared.clone();
         let me: &VcpuShared = &shared.vcpus[this.index];
-        let bit = 1_u64 << this.index;
         me.park.begin();
         if this.preempting && !this.seated {
             this.sit_down(&shared, me);
@@ -213,9 +212,7 @@ impl Future for Vcpu {
         if turn == 0 {
             me.park.remember(context.waker());
         }
-        if shared.idle.load(Ordering::Relaxed) & bit != 0 {
-            shared.idle.fetch_and(!bit, Ordering::Relaxed);
-        }
+        shared.idle.remove_if_there(this.index);
         shared.tick.run();
         let bomb = AbortOnUnwind;
         let leave = {
@@ -252,7 +249,7 @@ impl Vcpu {
                 if let Some(preempting) = &shared.preempt {
                     preempting.forget_freed(self.index);
                 }
-                shared.idle.fetch_or(1 << self.index, Ordering::SeqCst);
+                shared.idle.add(self.index);
                 me.park.prepare_sleep(context.waker());
                 // Throttled tasks wait for a refill: the tick thread must know of it before nobody else looks.
                 fence(Ordering::SeqCst);
@@ -264,7 +261,7 @@ impl Vcpu {
                 let offered = || shared.has_offers(self.index, shared.now());
                 if me.inbox.len() > 0 || refilled || asked || shared.may_end() || offered() {
                     me.park.cancel_sleep();
-                    shared.idle.fetch_and(!(1 << self.index), Ordering::SeqCst);
+                    shared.idle.remove(self.index);
                     context.waker().wake_by_ref();
                 }
             }
@@ -406,7 +403,7 @@ impl Vcpu {
         self.left_at = now;
         self.passed = passed.then(|| (thread_mark(), local::gated()));
         // What was let through takes this worker: then all that waits here is surplus.
-        if self.waiting > usize::from(!passed) && shared.kick_idle() {
+        if self.waiting > usize::from(!passed) && shared.kick_idle(self.index) {
             return Leave::YieldAfterKick;
         }
         Leave::Yield

@@ -73,7 +73,7 @@ impl Watch {
             let stuck = shared.is_stuck(index, now);
             needy |= work && (stuck || long);
         }
-        if needy && !shared.kick_idle() {
+        if needy && !shared.kick_idle(0) {
             self.look_for_sleepers(shared, now);
             vcpu::stand_in(shared);
         }
@@ -98,10 +98,7 @@ impl Watch {
             return;
         }
         let gated = vcpu.gated_at.load(Ordering::Relaxed);
-        if gated != 0
-            && now.saturating_sub(Nanos(gated - 1)) < STUCK
-            && shared.idle.load(Ordering::Relaxed) == 0
-        {
+        if gated != 0 && now.saturating_sub(Nanos(gated - 1)) < STUCK && !shared.idle.any() {
             // What its thread does is the groups' work, and nobody could take over. Asked again, the host would poll it before the
             // yields that it has deferred, and it would choose from what is left.
             return;

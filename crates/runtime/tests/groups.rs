@@ -185,7 +185,7 @@ fn a_scheduler_is_not_built_from_bad_settings() {
         for value in [0, MAX_VCPUS + 1] {
             let error = Scheduler::builder().vcpus(value).build().unwrap_err();
             assert_eq!(error, BuildError::Vcpus { value });
-            assert!(error.to_string().contains("1 to 32"), "{error}");
+            assert!(error.to_string().contains("1 to 1024"), "{error}");
         }
         for slice in [Duration::ZERO, Duration::from_secs(1)] {
             let error = Scheduler::builder().slice(slice).build().unwrap_err();

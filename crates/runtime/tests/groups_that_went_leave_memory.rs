@@ -104,3 +104,36 @@ fn what_a_group_takes_on_each_virtual_cpu() {
         scheduler.shutdown().await;
     });
 }
+
+/// Hazard: on a machine of many processors a group takes memory for each of them, though it runs on few.
+#[test]
+fn a_group_on_few_of_many_virtual_cpus_takes_little() {
+    const GROUPS: usize = 4_000;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (vcpus, most) in [(2, 4_096), (32, 8_192), (128, 8_192)] {
+        common::runtime(vcpus).block_on(common::guarded(async {
+            let (scheduler, _) = scheduler(vcpus);
+            let before = resident();
+            let groups: Vec<Group> = (0..GROUPS)
+                .map(|number| {
+                    let path = format!("g{number}");
+                    scheduler.group(&path).unwrap().create().unwrap()
+                })
+                .collect();
+            for some in groups.chunks(50) {
+                // One after the other has another home: on up to four of them, or as many as there are.
+                let each = vcpus.min(4);
+                let tasks = some
+                    .iter()
+                    .flat_map(|group| std::iter::repeat_with(|| group.spawn(async {})).take(each));
+                for task in tasks.collect::<Vec<_>>() {
+                    task.await.unwrap();
+                }
+            }
+            let grown = resident().saturating_sub(before);
+            println!("{} bytes a group, {vcpus} virtual CPUs", grown / GROUPS);
+            assert!(grown < SLACK + most * GROUPS, "{}", grown / GROUPS);
+            scheduler.shutdown().await;
+        }));
+    }
+}

@@ -18,7 +18,7 @@ use super::Link;
 use super::printable::printable;
 use crate::failure::Failure;
 
-/// How much longer than the recording its transfer may take. Unit: time. Default 60 s: what a full buffer of 32 virtual CPUs may need.
+/// How much longer than the recording its transfer may take. Unit: time. Default 60 s: what full buffers of 32 virtual CPUs may need.
 const TRANSFER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What `quotient trace` takes.

@@ -8,6 +8,7 @@ use quotient_core::{BandwidthRules, Limit, LimitError, Nanos};
 use crate::error::Error;
 use crate::gates;
 use crate::group::GroupShared;
+use crate::idle::VcpuSet;
 use crate::shared::Shared;
 
 /// So many processors: `Cpus(0.5)` is 50 ms in each 100 ms.
@@ -206,12 +207,12 @@ impl LimitChange {
         if self.is_nothing() {
             return Ok(());
         }
-        let mut kicked = 0_u64;
+        let mut kicked = VcpuSet::default();
         let applied = {
             let _shape = shared.lock_shape();
             self.apply_under_shape(shared, group, &mut kicked)
         };
-        shared.kick(kicked);
+        shared.kick(&kicked);
         applied
     }
 
@@ -223,7 +224,7 @@ impl LimitChange {
         &self,
         shared: &Shared,
         group: &Arc<GroupShared>,
-        kicked: &mut u64,
+        kicked: &mut VcpuSet,
     ) -> Result<(), Error> {
         if self.is_nothing() {
             return Ok(());
@@ -238,7 +239,7 @@ impl LimitChange {
             _ => None,
         };
         group.core.set_limit(limit, shared.now(), &mut |cpu| {
-            *kicked |= 1 << cpu.index();
+            kicked.insert(cpu.index());
         })?;
         if hold.is_some() {
             group.keep_gate(hold);

@@ -23,6 +23,7 @@ use super::{Applied, ApplyError, Config, GroupConfig, parent_of};
 use crate::error::Error;
 use crate::gates;
 use crate::group::{GroupShared, lookup};
+use crate::idle::VcpuSet;
 use crate::shared::{OPEN, Shared};
 
 /// Settings of one group afterwards; `None` is "as it is".
@@ -50,7 +51,7 @@ struct Step {
 pub(crate) fn apply(shared: &Arc<Shared>, config: &Config) -> Result<Applied, ApplyError> {
     config.check(shared.regular)?;
     let _shield = shared.shield();
-    let mut kicked = 0_u64;
+    let mut kicked = VcpuSet::default();
     let applied = {
         let _shape = shared.lock_shape();
         if shared.phase() != OPEN {
@@ -65,7 +66,7 @@ pub(crate) fn apply(shared: &Arc<Shared>, config: &Config) -> Result<Applied, Ap
         *shared.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config.clone());
         put_in_force(shared, steps, &mut kicked)
     };
-    shared.kick(kicked);
+    shared.kick(&kicked);
     Ok(applied)
 }
 
@@ -245,7 +246,7 @@ fn check_limits(shared: &Shared, steps: &[Step]) -> Result<(), ApplyError> {
 }
 
 /// Nothing here can fail: `plan` has looked at everything that could. Adds the virtual CPUs that have to look at once.
-fn put_in_force(shared: &Arc<Shared>, steps: Vec<Step>, kicked: &mut u64) -> Applied {
+fn put_in_force(shared: &Arc<Shared>, steps: Vec<Step>, kicked: &mut VcpuSet) -> Applied {
     let mut applied = Applied::default();
     let mut limits = Vec::new();
     let mut rest = Vec::new();
@@ -265,7 +266,7 @@ fn put_in_force(shared: &Arc<Shared>, steps: Vec<Step>, kicked: &mut u64) -> App
         rest.push((group, step.target, step.gate, is_new, before));
     }
     shared.tree.set_limits(&limits, shared.now(), &mut |cpu| {
-        *kicked |= 1 << cpu.index();
+        kicked.insert(cpu.index());
     });
     for (group, target, gate, is_new, before) in rest {
         if gate.is_some() {

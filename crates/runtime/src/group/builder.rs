@@ -10,6 +10,7 @@ use super::shared::{GroupShared, lookup};
 use crate::bandwidth::Max;
 use crate::config::GroupConfig;
 use crate::error::Error;
+use crate::idle::VcpuSet;
 use crate::scheduler::Handles;
 use crate::shared::{OPEN, Shared};
 
@@ -135,7 +136,7 @@ impl GroupBuilder {
         let shared = self.shared.clone();
         let _shield = shared.shield();
         self.config.limit.check(&self.shared, &self.path)?;
-        let mut kicked = 0;
+        let mut kicked = VcpuSet::default();
         let looked_up = {
             let _shape = self.shared.lock_shape();
             let looked_up = self.look_up(keep, &mut kicked);
@@ -147,7 +148,7 @@ impl GroupBuilder {
             }
             looked_up
         };
-        self.shared.kick(kicked);
+        self.shared.kick(&kicked);
         let (group, made) = looked_up?;
         if group.is_removed() {
             // It may have been made just now, below a group that was removed before.
@@ -169,7 +170,7 @@ impl GroupBuilder {
     ///
     /// # Errors
     /// A malformed path, a tree that is too deep, settings that do not go together with those of the config: nothing was made.
-    fn look_up(&self, keep: bool, kicked: &mut u64) -> Result<(Arc<GroupShared>, bool), Error> {
+    fn look_up(&self, keep: bool, kicked: &mut VcpuSet) -> Result<(Arc<GroupShared>, bool), Error> {
         let shared = &self.shared;
         GroupTree::check_path(&self.path)?;
         if let Ok(core) = shared.tree.find(&self.path) {
@@ -209,7 +210,7 @@ fn set(
     shared: &Shared,
     group: &Arc<GroupShared>,
     config: &GroupConfig,
-    kicked: &mut u64,
+    kicked: &mut VcpuSet,
 ) -> Result<(), Error> {
     let weight = config.weight.map(Weight::new).transpose()?;
     config.limit.apply_under_shape(shared, group, kicked)?;
