@@ -165,6 +165,25 @@ fn a_lifted_limit_lets_everybody_go() {
 }
 
 /// A sleeper's clock of throttled time stands still while the group may run.
+/// The choice that follows the lifted limit finds the group's name in its mail, too, and nothing to do about it.
+#[test]
+fn mail_of_a_limit_that_was_lifted_does_not_hide_that_of_the_next() {
+    let mut rig = throttled();
+    let set = |limit, now| rig.group.set_limit(limit, now, &mut |_| ()).unwrap();
+    set(None, Nanos(2 * MILLI));
+    assert_eq!(rig.queue.pick(Nanos(2 * MILLI)), Some(1));
+    let limit = Limit::new(Nanos::from_millis(1), Nanos::from_millis(10));
+    set(Some(limit), Nanos(3 * MILLI));
+    rig.queue.put_prev_yield(1, Nanos(8 * MILLI));
+    assert_eq!(rig.queue.pick(Nanos(8 * MILLI)), None);
+    for period in 1..10 {
+        refill(&rig, period * 10 * MILLI);
+    }
+    assert_eq!(rig.group.bandwidth_account().waiting, 0);
+    assert_eq!(rig.queue.pick(Nanos(90 * MILLI)), Some(1));
+    rig.queue.check().unwrap();
+}
+
 #[test]
 fn a_task_can_be_told_how_long_it_was_throttled() {
     let mut rig = throttled();

@@ -52,14 +52,15 @@ impl Local {
         }
     }
 
-    /// The CPU is served by the run queue of `mailbox` from now on: what was posted to an earlier one nobody reads. Under
-    /// the pool's lock.
+    /// The run queue of `mailbox` serves the CPU and begins to charge the balance. What was posted before nobody looks at: it
+    /// went to an earlier queue, or was taken out while this one charged nothing. At worst the name is then in the mailbox
+    /// twice. Under the pool's lock.
     pub(super) fn serve(&self, mailbox: &Arc<Mailbox>) {
         let mut current = lock(&self.mailbox);
         if !Arc::ptr_eq(&current, mailbox) {
             *current = Arc::clone(mailbox);
-            self.posted.store(false, Release);
         }
+        self.posted.store(false, Release);
     }
 
     #[inline]

@@ -59,6 +59,9 @@
 //!    always on the list, or posted, or about to be looked at.
 //! 5. The CPU empties its mailbox under its run queue's borrow: it marks the entry as seen, *then* looks. With a positive
 //!    balance (or no limit any more) the entity is put back. Without (a change of the limit took it), step 2 again.
+//! 6. A CPU that follows the end of a limit takes its meter away *before* it puts the entity back: putting back asks for a
+//!    balance, and the limit may be in force again by then, but what has no meter is never closed. An entry that it finds
+//!    without a meter means nothing; when it begins to charge again the entry counts as not posted.
 //!
 //! A host must make a kicked CPU look, even one about to park: the mailbox's flag is set before the kick, and the CPU
 //! looks at it last before it reports that there is nothing to run.

@@ -45,7 +45,7 @@ fn nobody_is_left_behind(tree: &GroupTree, queue: &mut RunQueue<u32>, now: u64) 
     if queue.has_current() {
         return;
     }
-    for period in 0..8 {
+    for period in 0..64 {
         let now = Nanos(now + period * PERIOD);
         while tree.refill(now, &mut |_| ()) {}
         if queue.pick(now).is_some() {
@@ -137,6 +137,31 @@ fn a_limit_lifted_or_raised_meanwhile_lets_the_cpu_go() {
             queue.check().expect("an invariant");
         });
     }
+}
+
+/// The CPU ceases to meter a group that waits for budget, and puts it back, as the limit returns: what has no meter competes.
+#[test]
+fn a_limit_that_returns_while_it_is_lifted_here_keeps_nobody_back() {
+    explore(3, || {
+        let (tree, group) = tree_with(1);
+        let mut queue = queue_after(&tree, &group, 0, 50 * MILLI);
+        assert_eq!(queue.pick(Nanos(50 * MILLI)), None);
+        let changer = {
+            let group = Arc::clone(&group);
+            thread::spawn(move || {
+                for to in [None, Some(limit(1))] {
+                    let set = group.set_limit(to, Nanos(50 * MILLI), &mut |_| ());
+                    set.expect("a valid limit");
+                }
+            })
+        };
+        // The list of changes is not the checker's: here it may let them happen before the queue looks at it.
+        assert!(group.bandwidth_account().is_balanced());
+        queue.pick(Nanos(50 * MILLI));
+        queue.check().expect("an invariant");
+        changer.join().expect("no panic");
+        nobody_is_left_behind(&tree, &mut queue, 50 * MILLI);
+    });
 }
 
 #[test]

@@ -275,7 +275,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn detach_meter(&mut self, level: u32) {
         self.flush();
         self.settle_counts();
-        self.unthrottle(level, self.last);
+        let runnable = self.end_throttle(level, self.last);
         let timeline = &mut self.timelines[level as usize];
         if let Some(meter) = timeline.meter.take() {
             // Nobody says so later.
@@ -289,6 +289,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.recount();
         }
         self.scavenging.retain(|&other| other != level);
+        if runnable {
+            self.put_back(level, self.last);
+        }
         self.set_limit();
     }
 

@@ -147,7 +147,16 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Ends a throttle, if there is one.
     pub(super) fn unthrottle(&mut self, level: u32, now: Nanos) {
-        self.open(level, Opened::No, now);
+        if self.end_throttle(level, now) {
+            self.put_back(level, now);
+        }
+    }
+
+    /// The first half of [`RunQueue::unthrottle`]: the group is not throttled any more, and returned is whether it is to be put
+    /// back. A caller that takes its meter away does so in between, for putting it back asks the meter again, and another
+    /// thread may have set the limit anew.
+    pub(super) fn end_throttle(&mut self, level: u32, now: Nanos) -> bool {
+        let runnable = self.lift(level, Opened::No, now);
         if let Some(meter) = self.timelines[level as usize].meter.as_deref_mut() {
             meter.opened = Opened::No;
             let length = core::mem::take(&mut meter.length);
@@ -155,6 +164,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 meter.bandwidth.record_throttle(length);
             }
         }
+        runnable
     }
 
     /// Throttles the dry groups on the chain that just was put back, from `leaf` up.
@@ -242,6 +252,14 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Lets a throttled group run again, or for the time being. Weights are brought up to date only here, as the
     /// hierarchy leaves its throttled state.
     pub(super) fn open(&mut self, level: u32, why: Opened, now: Nanos) {
+        if self.lift(level, why, now) {
+            self.put_back(level, now);
+        }
+    }
+
+    /// Takes the mark of a throttled group away. Returns whether it was one and has something to run, which is then to be put
+    /// back.
+    fn lift(&mut self, level: u32, why: Opened, now: Nanos) -> bool {
         let past = self.throttled_clock_at(level, now)
             - self.throttled_clock_at(self.timelines[level as usize].parent, now);
         let timeline = &mut self.timelines[level as usize];
@@ -251,7 +269,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             .as_deref_mut()
             .filter(|meter| meter.throttled)
         else {
-            return;
+            return false;
         };
         (meter.throttled, meter.opened) = (false, why);
         meter.length += now - meter.since;
@@ -265,12 +283,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.average_path(parent, now);
         let below = self.timelines[level as usize].tasks_below.cast_signed();
         self.count_below(parent, below);
-        if runnable {
-            let (above, node) = self.link_up(level, now);
-            self.refresh_parts(level);
-            if self.current != NONE && self.contest(above, node, now) {
-                self.repick = true;
-            }
+        runnable
+    }
+
+    /// Puts a group that was throttled, and has something to run, into the timeline above.
+    pub(super) fn put_back(&mut self, level: u32, now: Nanos) {
+        let (above, node) = self.link_up(level, now);
+        self.refresh_parts(level);
+        if self.current != NONE && self.contest(above, node, now) {
+            self.repick = true;
         }
     }
 
