@@ -119,6 +119,7 @@ impl Case {
         let config = config(&mut random);
         let mut machine = Machine::new(config);
         machine.check_every = 23;
+        machine.chooses_first = number % 2 == 1;
         let mut watches = Vec::new();
         for path in PATHS {
             let group = machine.group(path, random.choose(&[1, 50, 100, 1_000]));
@@ -320,6 +321,22 @@ impl Case {
     }
 }
 
+/// Invariant 8: a CPU that keeps the group back is on its list, or has mail.
+fn check_that_who_waits_is_known(machine: &Machine, group: &Arc<Group>) {
+    let balances = group.bandwidth_balances();
+    for queue in &machine.queues {
+        let mut listed = balances.iter().filter(|at| at.waiting);
+        let known = queue.load().has_unthrottles() || listed.any(|at| at.cpu == queue.cpu());
+        assert!(
+            known || !queue.is_throttled_itself(group),
+            "{} is left behind on {} at {}: {balances:?}",
+            group.path(),
+            queue.cpu(),
+            machine.now
+        );
+    }
+}
+
 /// What holds after every single event.
 fn check_budget(machine: &Machine, watch: &mut Watch, config: &Config, poll_max: u64) {
     let path = watch.group.path();
@@ -327,6 +344,7 @@ fn check_budget(machine: &Machine, watch: &mut Watch, config: &Config, poll_max:
     // Invariant 1.
     assert!(account.is_balanced(), "{path}: {account:?}");
     let balances = watch.group.bandwidth_balances();
+    check_that_who_waits_is_known(machine, &watch.group);
     let Some(limit) = watch.group.limit() else {
         // What is left or owed stays for the next limit; by the kernel's rules nothing does.
         assert_eq!(account.waiting, 0, "{path} is not limited");
@@ -433,5 +451,32 @@ fn no_sequence_of_writes_within_a_period_mints_budget() {
         let most = largest * MILLI + burst + slack;
         let used = usage(&group);
         assert!(used <= most, "case {number}: {used} > {most}");
+    }
+}
+
+/// Invariant 8 for limits that end and begin while CPUs wait for budget, whether they are told first or choose first.
+#[test]
+fn limits_that_come_and_go_leave_nobody_behind() {
+    for number in 0..100 {
+        let mut random = Random(number);
+        let config = Config::new(1 + random.below(2) as u32);
+        let mut machine = Machine::new(config);
+        machine.chooses_first = number % 2 == 1;
+        let group = machine.group("g", 100);
+        for cpu in 0..config.cpus as usize {
+            machine.spawn(cpu, &group, Work::Hog { chunk: 300_000 });
+        }
+        let watched = Arc::clone(&group);
+        machine.observer = Some(Box::new(move |machine| {
+            check_that_who_waits_is_known(machine, &watched);
+        }));
+        for _ in 0..20 {
+            let quota = Nanos((1 + random.below(3)) * MILLI);
+            let limit = random
+                .chance(60)
+                .then(|| Limit::new(quota, Nanos(10 * MILLI)));
+            machine.limit(&group, limit);
+            machine.run_until(machine.now + random.below(20 * MILLI));
+        }
     }
 }

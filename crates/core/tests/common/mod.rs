@@ -72,6 +72,9 @@ pub struct Machine {
     pub channels: Channels,
     /// Whether a stage is woken on its waker's CPU, and not on the least loaded.
     pub wakes_here: bool,
+    /// Whether an idle CPU that is kicked chooses before it looks what it was kicked for, as one does that was about to
+    /// choose anyway.
+    pub chooses_first: bool,
     topology: Topology,
     loads: Vec<Arc<CpuLoad>>,
     running: Vec<Option<(usize, u64)>>,
@@ -108,6 +111,7 @@ impl Machine {
             check_every: 13,
             channels: Channels::default(),
             wakes_here: false,
+            chooses_first: false,
             topology: Topology::flat(config.cpus),
             loads,
             running: vec![None; cpus],
@@ -238,6 +242,9 @@ impl Machine {
     /// Makes CPUs look for groups to unthrottle.
     pub fn kick(&mut self, cpus: &[usize]) {
         for &cpu in cpus {
+            if self.chooses_first && self.running[cpu].is_none() {
+                self.dispatch(cpu);
+            }
             self.queues[cpu].unthrottle_pending(Nanos(self.now));
             if self.running[cpu].is_none() {
                 self.dispatch(cpu);
