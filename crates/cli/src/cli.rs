@@ -61,7 +61,7 @@ enum Command {
     /// A scenario under virtual time, on a machine that need not exist; exit code 1 if it misses an expectation
     Sim(SimArguments),
     /// What a CPU limit would do to a recorded trace or a scenario, and the smallest harmless one
-    Advise(AdviseArguments),
+    Advise(Box<AdviseArguments>),
     /// Files of settings: groups, weights and limits in TOML
     Config(ConfigArguments),
     /// The groups of a running process that opened a socket: CPU, limits, throttling, run delays, longest polls

@@ -180,6 +180,128 @@ fn clients_that_think_are_played_as_such() {
     assert!(closed * 3.0 < open, "{closed} {open}");
 }
 
+/// ftrace lines in which a device wakes `front` every 10 ms, which wakes `worker` after a millisecond and goes on for another one;
+/// the worker computes for three.
+fn chained(requests: u64) -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let switch = |line: &str, at: u64, from: (&str, u32, &str), to: (&str, u32)| {
+        format!(
+            "{line} d..2. {}.{:06}: sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120\n",
+            at / 1_000_000,
+            at % 1_000_000,
+            from.0,
+            from.1,
+            from.2,
+            to.0,
+            to.1
+        )
+    };
+    let waking = |line: &str, flags: &str, at: u64, name: &str, pid: u32| {
+        format!(
+            "{line} {flags} {}.{:06}: sched_waking: comm={name} pid={pid} prio=120 target_cpu=000\n",
+            at / 1_000_000,
+            at % 1_000_000
+        )
+    };
+    let idle = ("swapper", 0, "R");
+    for number in 0..requests {
+        let at = 1_000_000 + number * 10_000;
+        text += &waking("<idle>-0 [000]", "d.h2.", at, "front", 1);
+        text += &switch("<idle>-0 [000]", at + 1, idle, ("front", 1));
+        text += &waking("front-1 [000]", "d..2.", at + 1_001, "worker", 2);
+        text += &switch("<idle>-0 [001]", at + 1_002, idle, ("worker", 2));
+        text += &switch(
+            "front-1 [000]",
+            at + 2_001,
+            ("front", 1, "S"),
+            ("swapper", 0),
+        );
+        text += &switch(
+            "worker-2 [001]",
+            at + 4_002,
+            ("worker", 2, "S"),
+            ("swapper", 0),
+        );
+    }
+    text
+}
+
+#[test]
+fn a_request_is_more_than_a_burst_of_a_thread() {
+    let folder = Folder::new("advise-chains");
+    let trace = written(&folder, "chained.txt", &chained(300));
+    let small = [
+        "advise", &trace, "--json", "--cpus", "2", "--period", "100ms", "--burst", "0", "--seeds",
+        "1",
+    ];
+    let with = |more: &[&str]| {
+        let mut arguments = small.to_vec();
+        arguments.extend(more);
+        answer(&arguments)
+    };
+    let requests = with(&[]);
+    assert_eq!(requests["latency_of"], "requests");
+    assert_eq!(requests["requests"]["requests"], 300);
+    assert_eq!(requests["requests"]["begin_with"][0][0], "front");
+    let p99 = |answer: &Value| answer["free_p99_ns"].as_u64().expect("a figure") / 100_000;
+    assert_eq!(p99(&requests), 40);
+    let bursts = with(&["--requests", "bursts"]);
+    assert_eq!(
+        (bursts["latency_of"].as_str(), p99(&bursts)),
+        (Some("bursts"), 30)
+    );
+    assert_eq!(p99(&with(&["--request-from", "worker"])), 30);
+    let words = quotient(&["advise", &trace, "--cpus", "2", "--seeds", "1"]);
+    let words = String::from_utf8_lossy(&words.stdout).into_owned();
+    assert!(
+        words.contains("ms of requests") && words.contains("300 requests of 600 bursts"),
+        "{words}"
+    );
+    let nobody = quotient(&["advise", &trace, "--request-from", "fornt"]);
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(stderr(&nobody).contains("\"front\""), "{}", stderr(&nobody));
+    let no_marks = quotient(&["advise", &trace, "--requests", "marks"]);
+    assert_eq!(no_marks.status.code(), Some(2));
+}
+
+#[test]
+fn the_limit_of_a_recording_is_said_and_undone() {
+    let folder = Folder::new("advise-limited");
+    let limited = CLIENTS
+        .replace(
+            "path = \"web\"",
+            "path = \"web\"\nquota = \"20ms\"\nperiod = \"100ms\"",
+        )
+        .replace("duration = \"3s\"", "duration = \"5s\"");
+    let scenario = written(&folder, "limited.toml", &limited);
+    let trace = folder.file("limited.jsonl");
+    let output = quotient(&["sim", &scenario, "--trace", &trace]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let small = [
+        "advise", &trace, "--json", "--cpus", "0.3", "--period", "100ms", "--burst", "0",
+        "--seeds", "2", "--group", "web",
+    ];
+    let found = answer(&small);
+    assert_eq!(found["recorded_limit"]["period_ns"], 100_000_000);
+    assert_eq!(found["recorded_limit"]["given"], false);
+    let quota = found["recorded_limit"]["quota_ns"]
+        .as_u64()
+        .expect("a figure");
+    assert!(quota.abs_diff(20_000_000) < 3_000_000, "{quota}");
+    let with = |given: &str| {
+        let mut arguments = small.to_vec();
+        arguments.extend(["--recorded-limit", given]);
+        quotient(&arguments)
+    };
+    let given: Value = serde_json::from_slice(&with("20000/100000").stdout).expect("one object");
+    assert_eq!(given["recorded_limit"]["quota_ns"], 20_000_000);
+    let none: Value = serde_json::from_slice(&with("none").stdout).expect("one object");
+    assert_eq!(none["recorded_limit"], Value::Null);
+    for wrong in ["20000", "x/y", "0/100000", "1000/2000000"] {
+        assert_eq!(with(wrong).status.code(), Some(2), "{wrong}");
+    }
+}
+
 #[test]
 fn broken_and_unreadable_have_codes_of_their_own() {
     let folder = Folder::new("advise-codes");

@@ -215,9 +215,7 @@ fn limits(sweep: &Sweep) -> Vec<Limit> {
 fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
     let mut plan = (subject.plan)(setting.threads, setting.seed);
     plan.groups[subject.group].limit = setting.limit;
-    // Nobody knows where in a period the workload begins: another place with each seed.
-    let period = Limit::PERIOD_DEFAULT.0;
-    let shift = Random::new(setting.seed, 0).below(period);
+    let shift = phase(setting.seed).0;
     for source in &mut plan.sources {
         source.begin.0 += shift;
         for time in &mut source.times {
@@ -225,6 +223,11 @@ fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
         }
     }
     plan
+}
+
+/// How much later than recorded everything is with that seed: nobody knows where in a period the workload begins.
+pub fn phase(seed: u64) -> Nanos {
+    Nanos(Random::new(seed, 0).below(Limit::PERIOD_DEFAULT.0))
 }
 
 fn compare(

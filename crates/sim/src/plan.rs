@@ -33,6 +33,8 @@ pub struct Plan {
     pub barriers: Vec<u32>,
     /// Number of request queues.
     pub queues: u32,
+    /// Requests that several tasks have parts in, for [`Step::Open`] and [`Step::Close`]: how many parts each has.
+    pub requests: Vec<u32>,
     /// Names of the meters.
     pub meters: Vec<String>,
     /// Where requests come from.
@@ -235,6 +237,7 @@ impl Plan {
             channels: Vec::new(),
             barriers: Vec::new(),
             queues: 0,
+            requests: Vec::new(),
             meters: Vec::new(),
             sources: Vec::new(),
             changes: Vec::new(),
@@ -431,6 +434,11 @@ impl Plan {
             Step::Take(index) => within("queue", index, self.queues as usize),
             Step::Finish(index) | Step::Lap(index) | Step::Count(index) => {
                 within("meter", index, self.meters.len())
+            }
+            Step::Open { request, .. } => within("request", request, self.requests.len()),
+            Step::Close { request, meter } => {
+                within("request", request, self.requests.len())?;
+                within("meter", meter, self.meters.len())
             }
             Step::Jump(to) => within("step", to, program.steps.len() + 1),
             Step::Repeat { counter, to, .. } => {

@@ -39,6 +39,22 @@ pub enum Step {
     Finish(u32),
     /// Notes the time, for [`Step::Lap`].
     Stamp,
+    /// Notes when the task was woken last, for [`Step::Lap`]: what it then waited for a CPU counts.
+    StampWoken,
+    /// A request of [`Plan::requests`](crate::Plan::requests) begins: at that time, or now. Only its first time counts.
+    Open {
+        /// Which.
+        request: u32,
+        /// When it came, if not now. [`Step::WOKEN`]: when the task was woken last.
+        at: Nanos,
+    },
+    /// One part of a request of the plan's is done. With the last one its time is recorded.
+    Close {
+        /// Which.
+        request: u32,
+        /// With which meter.
+        meter: u32,
+    },
     /// Records the time since the last [`Step::Stamp`] with a meter.
     Lap(u32),
     /// Counts one piece of work done with a meter, without a time.
@@ -63,6 +79,13 @@ pub enum Step {
     },
     /// Ends.
     Exit,
+}
+
+impl Step {
+    /// For [`Step::Open`]: now.
+    pub const NOW: Nanos = Nanos(u64::MAX);
+    /// For [`Step::Open`]: when the task was woken last.
+    pub const WOKEN: Nanos = Nanos(u64::MAX - 1);
 }
 
 /// How the clock of a process is read.

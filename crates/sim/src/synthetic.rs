@@ -87,7 +87,7 @@ pub fn closed_loop(
 ) {
     let meter = plan.meter(name);
     let program = plan.program(Program::forever([
-        Step::Stamp,
+        Step::StampWoken,
         Step::Run(work),
         Step::Lap(meter),
         Step::Sleep(think),
@@ -106,7 +106,7 @@ pub fn periodic(
 ) {
     let meter = plan.meter(name);
     let program = plan.program(Program::forever([
-        Step::Stamp,
+        Step::StampWoken,
         Step::Run(work),
         Step::Lap(meter),
         Step::Every(period),

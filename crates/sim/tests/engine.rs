@@ -68,10 +68,9 @@ fn costs_are_paid_by_those_who_run() {
     let rounds = 1_000_000_000_u64.div_ceil(199_500);
     assert_eq!(outcome.mechanisms.switch_ns, rounds * 1_000);
     assert_eq!(outcome.meter("loop").unwrap().done, rounds);
-    assert_eq!(
-        outcome.meter("loop").unwrap().times.max_ns,
-        100_000 / 1000 * 1000 + 351
-    );
+    // A response counts from the wake-up: the switch and the call are part of it. Figures are within 1 %.
+    let longest = outcome.meter("loop").unwrap().times.max_ns;
+    assert!(longest.abs_diff(101_500) <= 1_015, "{longest}");
 }
 
 #[test]

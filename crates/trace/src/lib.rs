@@ -22,7 +22,7 @@ mod write;
 
 pub use diff::{Comparison, Metric, compare};
 pub use html::Html;
-pub use read::{Format, Gaps, Item, Progress, REORDER_EVENTS, ReadError, Reader};
+pub use read::{Format, Gaps, Item, Mark, MarkKind, Progress, REORDER_EVENTS, ReadError, Reader};
 pub use replay::{Fault, Observer, Replay, Run, Wait};
 pub use statistics::{CpuFigures, Delays, Figures, GroupFigures, Statistics, TaskFigures};
 pub use write::{Ftrace, JsonLines, Perfetto};

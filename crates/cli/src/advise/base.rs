@@ -3,15 +3,18 @@
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 
-use quotient_sim::advise::Work;
-use quotient_sim::replay::{Evidence, Loop, Recording, RecordingError, Selection};
+use quotient_sim::advise::{Work, phase};
+use quotient_sim::replay::{
+    Evidence, Loop, RecordedLimit, Recording, RecordingError, Requests, Rule, Selection,
+};
 use quotient_sim::scenario::{Folder, Scenario};
 use quotient_sim::{Machine, Plan};
 use serde::Serialize;
 
 use super::doubts::{self, Doubts};
-use super::{AdviseArguments, How};
+use super::{AdviseArguments, Given, How, Unit};
 use crate::failure::Failure;
 use crate::sim::unusable;
 
@@ -48,6 +51,62 @@ struct Recorded {
     /// What ran beside it, not limited.
     beside: Option<Recording>,
     how: How,
+    /// What a request is; `None`: bursts.
+    rule: Option<Rule>,
+    requests: Option<Requests>,
+    limit: Option<RecordedLimit>,
+    /// The demand without that limit, for each seed.
+    variants: Vec<OnceLock<Variant>>,
+}
+
+/// What may have been wanted.
+struct Variant {
+    limited: Recording,
+    requests: Option<Requests>,
+}
+
+impl Recorded {
+    fn variant(&self, seed: u64) -> Option<&Variant> {
+        let limit = self.limit.as_ref()?;
+        let index = usize::try_from(seed).unwrap_or(0) % self.variants.len();
+        Some(self.variants[index].get_or_init(|| {
+            let limited = self.limited.without_limit(limit, seed);
+            let requests = self
+                .rule
+                .as_ref()
+                .map(|rule| Requests::of(&limited, self.beside.as_ref(), rule));
+            Variant { limited, requests }
+        }))
+    }
+
+    fn add_to(&self, plan: &mut Plan, threads: u32, group: Option<u32>, seed: u64) {
+        let variant = self.variant(seed);
+        let limited = variant.map_or(&self.limited, |variant| &variant.limited);
+        let requests = variant.map_or(self.requests.as_ref(), |variant| variant.requests.as_ref());
+        let how = match self.how {
+            How::Closed => Loop::Closed,
+            _ => Loop::Open,
+        };
+        let mut beside = self.beside.as_ref();
+        match (threads, self.how, requests) {
+            (0, How::Open | How::Closed, Some(requests)) => {
+                // Sources are moved by the sweep itself, by as much.
+                requests.add_to(plan, "requests", group, how, phase(seed));
+                beside = beside.map(|_| &requests.rest);
+            }
+            (0, How::Open | How::Closed, None) => {
+                limited.add_later(plan, "bursts", group, how, phase(seed));
+            }
+            (0, How::Pooled, _) => {
+                let threads = u32::try_from(limited.tasks()).unwrap_or(u32::MAX);
+                limited.add_pooled(plan, "bursts", group, threads);
+            }
+            (threads, ..) => limited.add_pooled(plan, "bursts", group, threads),
+        }
+        if let Some(beside) = beside.filter(|beside| beside.tasks() > 0) {
+            beside.add_to(plan, "beside", None, Loop::Open);
+        }
+    }
 }
 
 impl Base {
@@ -73,20 +132,31 @@ impl Base {
             with_threads(&mut plan, group, threads);
             return plan;
         };
-        let limited = &recorded.limited;
-        match (threads, recorded.how) {
-            (0, How::Open) => limited.add_to(&mut plan, "trace", group, Loop::Open),
-            (0, How::Closed) => limited.add_to(&mut plan, "trace", group, Loop::Closed),
-            (0, How::Pooled) => {
-                let threads = u32::try_from(limited.tasks()).unwrap_or(u32::MAX);
-                limited.add_pooled(&mut plan, "trace", group, threads);
-            }
-            (threads, _) => limited.add_pooled(&mut plan, "trace", group, threads),
-        }
-        if let Some(beside) = &recorded.beside {
-            beside.add_to(&mut plan, "beside", None, Loop::Open);
-        }
+        recorded.add_to(&mut plan, threads, group, seed);
         plan
+    }
+
+    /// The requests of a trace.
+    pub(super) fn requests(&self) -> Option<&Requests> {
+        self.recording.as_ref()?.requests.as_ref()
+    }
+
+    /// The limit that a trace was recorded under.
+    pub(super) fn recorded_limit(&self) -> Option<RecordedLimit> {
+        self.recording.as_ref()?.limit
+    }
+
+    /// What latencies are those of.
+    pub(super) fn latency_of(&self, threads: &[u32]) -> &'static str {
+        let Some(recorded) = &self.recording else {
+            return "laps";
+        };
+        let is_pooled = recorded.how == How::Pooled || threads.iter().any(|&count| count > 0);
+        if recorded.requests.is_some() && !is_pooled {
+            "requests"
+        } else {
+            "bursts"
+        }
     }
 }
 
@@ -106,7 +176,7 @@ fn with_threads(plan: &mut Plan, group: Option<u32>, threads: u32) {
 fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
     if arguments.selects_in_a_trace() {
         return Err(Failure::Usage(
-            "--comm, --pid, --loop and --alone are about traces; a scenario says it itself".into(),
+            "--comm, --pid, --loop, --alone, --requests, --request-from, --marker and --recorded-limit are about traces; a scenario says it itself".into(),
         ));
     }
     let usage = |error: quotient_sim::scenario::ScenarioError| unusable(&arguments.input, &error);
@@ -193,18 +263,33 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     }
     doubts::about_gaps(&whole, &mut doubts);
     doubts::about_length(&limited, &arguments.period, &mut doubts);
+    let limit = limit_of(&limited, arguments.recorded_limit, &mut doubts, &mut notes);
     doubts::about_limits(&limited, &mut doubts);
-    let evidence = limited.evidence();
+    doubts::about_saturation(&whole, &mut doubts);
+    let beside = has_beside.then_some(beside);
+    let (rule, requests) = requests_of(&limited, beside.as_ref(), arguments, &mut doubts)?;
+    let evidence = match &requests {
+        Some(requests) => requests.evidence,
+        None => limited.evidence(),
+    };
+    // With everything woken by something in the trace, nothing is left to be guessed.
+    let all_woken = requests
+        .as_ref()
+        .is_some_and(|requests| requests.woken * 100 >= requests.parts * 99);
     let (how, given) = match (arguments.r#loop, evidence.verdict()) {
         (Some(how), _) => (how, true),
         (None, Some(Loop::Closed)) => (How::Closed, false),
         (None, Some(Loop::Open)) => (How::Open, false),
+        (None, None) if all_woken => (How::Open, false),
         (None, None) => {
             doubts::about_loop(&mut doubts);
             (How::Open, false)
         }
     };
     notes.push(worded(how, given, &evidence));
+    if let Some(requests) = &requests {
+        notes.push(chains_worded(requests));
+    }
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
     let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
     let mut plan = Plan::new(machine);
@@ -225,10 +310,97 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         }),
         recording: Some(Recorded {
             limited,
-            beside: has_beside.then_some(beside),
+            beside,
             how,
+            rule,
+            requests,
+            limit,
+            variants: (0..arguments.seeds + 1).map(|_| OnceLock::new()).collect(),
         }),
     })
+}
+
+/// The limit that this was recorded under: given, or found by its shape.
+fn limit_of(
+    limited: &Recording,
+    given: Option<Given>,
+    doubts: &mut Doubts,
+    notes: &mut Vec<String>,
+) -> Option<RecordedLimit> {
+    let limit = match given {
+        Some(Given::None) => None,
+        Some(Given::Limit(limit)) => Some(limited.given_limit(limit)),
+        None => limited.recognise_limit(),
+    }?;
+    let restored = limited.restored_by(&limit);
+    notes.push(format!(
+        "recorded under a limit, {}: {:.1} ms in every {:.0} ms, throttled in {:.0} % of the periods; {} bursts with {:.0} % of the work seem to hold {} arrivals",
+        if limit.given { "as given" } else { "by its shape" },
+        limit.quota_ns as f64 / 1e6,
+        limit.period_ns as f64 / 1e6,
+        limit.throttled_permille as f64 / 10.0,
+        restored.merged,
+        restored.merged_permille as f64 / 10.0,
+        restored.pieces,
+    ));
+    doubts::about_cut(&limit, &restored, doubts);
+    Some(limit)
+}
+
+/// What a request is here, and all of them.
+fn requests_of(
+    limited: &Recording,
+    beside: Option<&Recording>,
+    arguments: &AdviseArguments,
+    doubts: &mut Doubts,
+) -> Result<(Option<Rule>, Option<Requests>), Failure> {
+    let rule = match arguments.unit() {
+        Some(Unit::Bursts) => return Ok((None, None)),
+        Some(Unit::Marks) => Rule::Marks(arguments.marker.clone()),
+        Some(Unit::Chains) | None => Rule::Chains(arguments.request_from.clone()),
+    };
+    let requests = Requests::of(limited, beside, &rule);
+    if arguments.unit().is_none() {
+        // Nobody wakes anybody: a burst is all there is of a request, or the trace does not say it.
+        if requests.woken == 0 {
+            return Ok((None, None));
+        }
+        if !requests.is_enough() {
+            doubts::about_chains(&requests, doubts);
+            return Ok((None, None));
+        }
+    } else if requests.requests == 0 {
+        let names = limited.names();
+        let names: Vec<&str> = names.keys().copied().take(NAMES_SHOWN).collect();
+        return Err(Failure::Usage(format!(
+            "there are no such requests in this trace; who is limited: {names:?}, what is marked: {:?}",
+            limited
+                .marks()
+                .into_iter()
+                .take(NAMES_SHOWN)
+                .collect::<Vec<_>>()
+        )));
+    }
+    Ok((Some(rule), Some(requests)))
+}
+
+fn chains_worded(requests: &Requests) -> String {
+    let begin: Vec<String> = requests
+        .begin_with
+        .iter()
+        .take(3)
+        .map(|(name, count)| format!("{name:?} ({count})"))
+        .collect();
+    let others = match requests.others {
+        0 => String::new(),
+        count => format!("; {count} tasks beside take part, unlimited"),
+    };
+    format!(
+        "{} requests of {} bursts; they begin with {}{others}",
+        requests.requests,
+        requests.parts,
+        begin.join(", ")
+    )
 }
 
 fn read(path: &Path, skip_bad: u64) -> Result<Recording, Failure> {

@@ -1,7 +1,7 @@
 //! What speaks against a prediction. A figure is never given alone where its ground is thin.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::Recording;
+use quotient_sim::replay::{RecordedLimit, Recording, Requests, Restored};
 use serde::Serialize;
 
 /// A recording shorter than so many periods says little of how many are throttled: one more or less is 5 %, the part
@@ -11,6 +11,11 @@ const PERIODS_MIN: u64 = 20;
 const BURSTS_MIN: usize = 100;
 /// Work that a limit cut off is a guess; more than this part of all, per cent, and the advice rests on it.
 const RESTORED_MAX_PERCENT: u64 = 10;
+
+/// CPUs that were busy for more than this, per cent, hide what else was wanted.
+const BUSY_MAX_PERCENT: u64 = 95;
+/// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
+const LOST_MAX_PERCENT: u64 = 5;
 
 /// One reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,7 +60,9 @@ pub(super) fn about_everything(whole: &Recording, doubts: &mut Doubts) {
 pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
     if whole.gaps.is_any() {
         // Who was woken or left a CPU in a gap is not known: bursts are cut there.
-        doubts.add(false, format!("of the trace, {}", whole.gaps));
+        let bursts = u64::try_from(whole.bursts()).unwrap_or(u64::MAX);
+        let is_much = whole.gaps.lost.saturating_mul(100) > bursts.saturating_mul(LOST_MAX_PERCENT);
+        doubts.add(is_much, format!("of the trace, {}", whole.gaps));
     }
 }
 
@@ -93,6 +100,46 @@ pub(super) fn about_limits(limited: &Recording, doubts: &mut Doubts) {
             ),
         );
     }
+}
+
+/// The limit that it was recorded under hides arrivals.
+pub(super) fn about_cut(limit: &RecordedLimit, restored: &Restored, doubts: &mut Doubts) {
+    if restored.merged_permille > 10 * RESTORED_MAX_PERCENT {
+        doubts.add(
+            false,
+            format!(
+                "when {:.0} % of the work arrived is a guess, since a limit of {:.2} CPUs held it back: intervals hold both extremes, and below that limit the middle says little",
+                restored.merged_permille as f64 / 10.0,
+                limit.permille() as f64 / 1000.0
+            ),
+        );
+    }
+}
+
+/// The machine was full without any limit.
+pub(super) fn about_saturation(whole: &Recording, doubts: &mut Doubts) {
+    let room = u128::from(whole.length.0) * u128::from(whole.cpus);
+    if u128::from(whole.recorded.0) * 100 > room * u128::from(BUSY_MAX_PERCENT) {
+        doubts.add(
+            false,
+            format!(
+                "all {} CPUs were busy for {:.0} % of the time: what was wanted cannot be seen, only what was got",
+                whole.cpus,
+                100.0 * whole.recorded.0 as f64 / room.max(1) as f64
+            ),
+        );
+    }
+}
+
+/// Who wakes whom makes too few requests to judge by.
+pub(super) fn about_chains(requests: &Requests, doubts: &mut Doubts) {
+    doubts.add(
+        false,
+        format!(
+            "wake-ups chain {} bursts to {} requests, too few for a 99th percentile: judged by bursts; --request-from says where requests begin",
+            requests.parts, requests.requests
+        ),
+    );
 }
 
 /// Nothing shows whether arrivals wait for answers.

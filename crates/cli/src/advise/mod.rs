@@ -11,6 +11,7 @@ use quotient_core::{BandwidthRules, Limit, Nanos};
 use quotient_sim::Machine;
 use quotient_sim::advise::{Advice, Subject, Sweep, Target, advise};
 use quotient_sim::batch::{BatchError, Control};
+use quotient_sim::replay::{RecordedLimit, Requests};
 use quotient_sim::scenario::time;
 use serde::Serialize;
 
@@ -43,6 +44,18 @@ pub struct AdviseArguments {
     /// How a trace is played [default: guessed, and the evidence printed]
     #[arg(long, value_enum)]
     r#loop: Option<How>,
+    /// Of a trace: what a request is [default: chains where the trace says who woke whom, else bursts]
+    #[arg(long, value_enum)]
+    requests: Option<Unit>,
+    /// Of a trace: a request begins with every burst of the threads of this name, and with nobody else's; may be repeated
+    #[arg(long, value_name = "NAME")]
+    request_from: Vec<String>,
+    /// Of a trace: requests are what the program marked by this name (trace_marker: B|, E|, S|, F|); may be repeated
+    #[arg(long, value_name = "NAME", conflicts_with = "request_from")]
+    marker: Vec<String>,
+    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max in microseconds, or `none` [default: looked for]
+    #[arg(long, value_name = "QUOTA/PERIOD", value_parser = recorded_limit)]
+    recorded_limit: Option<Given>,
     /// Of a scenario: the meter by which harm is measured [default: the first one]
     #[arg(long, value_name = "NAME")]
     meter: Option<String>,
@@ -62,7 +75,7 @@ pub struct AdviseArguments {
     #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = value_parser!(u32).range(1..=4096))]
     threads: Vec<u32>,
     /// How often each setting is tried, each time with another phase and seed (1..=100)
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=100))]
     seeds: u32,
     /// Throttled periods that are accepted, per cent (0..=100)
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = value_parser!(u64).range(0..=100))]
@@ -95,8 +108,60 @@ pub struct AdviseArguments {
 
 impl AdviseArguments {
     fn selects_in_a_trace(&self) -> bool {
-        self.alone || self.r#loop.is_some() || !self.comm.is_empty() || !self.pid.is_empty()
+        self.alone
+            || self.r#loop.is_some()
+            || self.requests.is_some()
+            || self.recorded_limit.is_some()
+            || [&self.comm, &self.request_from, &self.marker]
+                .iter()
+                .any(|names| !names.is_empty())
+            || !self.pid.is_empty()
     }
+
+    /// What a request is, if that was said.
+    fn unit(&self) -> Option<Unit> {
+        self.requests
+            .or((!self.request_from.is_empty()).then_some(Unit::Chains))
+            .or((!self.marker.is_empty()).then_some(Unit::Marks))
+    }
+}
+
+/// What a latency is that of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Unit {
+    /// A chain of wake-ups, from who was woken from outside to the last who was woken in turn
+    Chains,
+    /// What the program marked in its trace
+    Marks,
+    /// A thread's burst, from its wake-up to its sleep: no request at all
+    Bursts,
+}
+
+/// The limit that a trace was recorded under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Given {
+    None,
+    Limit(Limit),
+}
+
+/// Reads `60000/100000` or `none`.
+fn recorded_limit(text: &str) -> Result<Given, String> {
+    if text == "none" {
+        return Ok(Given::None);
+    }
+    let expected = || format!("{text:?} is neither QUOTA/PERIOD in microseconds nor `none`");
+    let (quota, period) = text.split_once('/').ok_or_else(expected)?;
+    let micros = |text: &str| text.trim().parse::<u64>().map_err(|_| expected());
+    let (quota, period) = (micros(quota)?, micros(period)?);
+    if !(1_000..=1_000_000).contains(&period) || !(1_000..=4_096_000_000).contains(&quota) {
+        return Err(format!(
+            "{text:?}: a quota is at least 1000 and a period in 1000..=1000000 microseconds"
+        ));
+    }
+    Ok(Given::Limit(Limit::new(
+        Nanos::from_micros(quota),
+        Nanos::from_micros(period),
+    )))
 }
 
 /// How a trace is played.
@@ -157,6 +222,14 @@ struct Report<'a> {
     doubts: &'a Doubts,
     #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
     played: &'a Option<Played>,
+    /// What p50 and p99 are those of.
+    latency_of: &'static str,
+    /// The requests of a trace, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<&'a Requests>,
+    /// The limit that the trace was recorded under.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_limit: Option<RecordedLimit>,
     #[serde(flatten)]
     advice: &'a Advice,
 }
@@ -203,6 +276,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         notes: &base.notes,
         doubts: &base.doubts,
         played: &base.played,
+        latency_of: base.latency_of(&sweep.threads),
+        requests: base.requests(),
+        recorded_limit: base.recorded_limit(),
         advice: &advice,
     };
     if arguments.json {

@@ -30,9 +30,10 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
         advice.free_usage_permille as f64 / 1000.0,
         advice.free_p50_ns as f64 / 1e6,
         advice.free_p99_ns as f64 / 1e6,
-        match report.played {
-            Some(_) => " of bursts, from a thread's wake-up to its sleep: not of requests",
-            None => "",
+        match report.latency_of {
+            "bursts" => " of bursts, from a thread's wake-up to its sleep: not of requests",
+            "requests" => " of requests",
+            _ => "",
         }
     )?;
     writeln!(

@@ -37,7 +37,9 @@ use core::fmt;
 use hdrhistogram::Histogram;
 use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, Topology};
 use quotient_trace::{Discard, Sink};
-use state::{Arrivals, Barrier, Channel, Cpu, IdleCpus, NONE, RequestQueue, Requests, Task};
+use state::{
+    Arrivals, Barrier, Channel, Cpu, IdleCpus, NONE, RequestQueue, Requests, Spanning, Task,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tick::AverageState;
@@ -119,6 +121,8 @@ pub struct Simulation<S: Sink = Discard> {
     barriers: Vec<Barrier>,
     queues: Vec<RequestQueue>,
     requests: Requests,
+    /// Those of the plan.
+    spanning: Vec<Spanning>,
     pub(crate) meters: Vec<Meter>,
     arrivals: Vec<Arrivals>,
     changes: Vec<Change>,

@@ -2,7 +2,8 @@
 
 use super::Simulation;
 use super::state::{
-    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, RunQueue, Task,
+    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, RunQueue,
+    Spanning, Task,
 };
 use super::{Load, tick};
 use crate::agenda::{INDEX_MAX, Moments, Timer, Timers};
@@ -63,6 +64,7 @@ impl<S: Sink> Simulation<S> {
             barriers: plan.barriers.iter().map(barrier).collect(),
             queues: (0..plan.queues).map(|_| RequestQueue::default()).collect(),
             requests: Requests::new(),
+            spanning: plan.requests.iter().map(Spanning::new).collect(),
             meters: plan.meters.iter().map(|name| Meter::new(name)).collect(),
             arrivals: Vec::new(),
             changes: plan.changes.clone(),

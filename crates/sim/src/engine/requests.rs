@@ -75,6 +75,26 @@ impl<S: Sink> Simulation<S> {
                 }
             }
             Step::Stamp => self.tasks[task as usize].stamp = self.now,
+            Step::StampWoken => {
+                let entry = &mut self.tasks[task as usize];
+                entry.stamp = entry.ready_at;
+            }
+            Step::Open { request, at } => {
+                let at = match at {
+                    Step::NOW => self.now,
+                    Step::WOKEN => self.tasks[task as usize].ready_at,
+                    at => at.0.min(self.now),
+                };
+                let request = &mut self.spanning[request as usize];
+                request.begun = request.begun.min(at);
+            }
+            Step::Close { request, meter } => {
+                let request = &mut self.spanning[request as usize];
+                request.left = request.left.saturating_sub(1);
+                if request.left == 0 && request.begun <= self.now {
+                    self.meters[meter as usize].record(self.now - request.begun, self.now);
+                }
+            }
             Step::Lap(meter) => {
                 let since = self.tasks[task as usize].stamp;
                 self.meters[meter as usize].record(self.now - since, self.now);

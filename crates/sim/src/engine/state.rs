@@ -196,6 +196,24 @@ pub(crate) struct Request {
     pub(crate) left: u32,
 }
 
+/// A request of the plan's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spanning {
+    /// When it began; [`NEVER`] before.
+    pub(crate) begun: u64,
+    /// Parts not done.
+    pub(crate) left: u32,
+}
+
+impl Spanning {
+    pub(crate) fn new(parts: &u32) -> Spanning {
+        Spanning {
+            begun: NEVER,
+            left: *parts,
+        }
+    }
+}
+
 /// Requests by number, free numbers linked.
 #[derive(Debug)]
 pub(crate) struct Requests {

@@ -112,6 +112,10 @@ impl<S: Sink> Simulation<S> {
                     entry.step += 1;
                     entry.stamp = self.now;
                 }
+                Step::StampWoken if at_once => {
+                    entry.step += 1;
+                    entry.stamp = entry.ready_at;
+                }
                 _ => return 0,
             }
         }

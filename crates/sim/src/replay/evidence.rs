@@ -6,7 +6,7 @@
 //! makes their slope 0 as well; they are told from thinking clients only by their spread, since sleeps between
 //! memoryless arrivals vary as much as their mean (variation 1). Where neither shows, nothing is guessed.
 
-use super::{Loop, Recording};
+use super::{Burst, Demand, Loop, Recording};
 use serde::Serialize;
 
 /// A task with fewer pairs of response and sleep says nothing. Origin: a mean and a slope are taken from them.
@@ -64,11 +64,18 @@ struct Sums {
 impl Recording {
     /// What the recording says of its loop. O(bursts).
     pub fn evidence(&self) -> Evidence {
+        let demands: Vec<&Demand> = self.tasks.iter().collect();
+        Recording::evidence_of(&demands, &|_| true)
+    }
+
+    /// The same of some tasks, by the sleeps before those bursts only that `is_root` has.
+    pub(super) fn evidence_of(demands: &[&Demand], is_root: &dyn Fn(&Burst) -> bool) -> Evidence {
         let mut sums = Sums::default();
-        for demand in &self.tasks {
+        for demand in demands {
             let pairs: Vec<(f64, f64)> = demand
                 .bursts
                 .windows(2)
+                .filter(|pair| is_root(&pair[1]))
                 .map(|pair| {
                     (
                         pair[0].end - pair[0].at,

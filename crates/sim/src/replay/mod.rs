@@ -13,11 +13,17 @@
 //! would have run on: its demand is scaled up by the part of its time for which it was throttled,
 //! `work * time / (time - throttled)`.
 
+mod causes;
 mod evidence;
+mod limited;
+mod marked;
 mod read;
+mod requests;
 mod select;
 
 pub use evidence::Evidence;
+pub use limited::{RecordedLimit, Restored};
+pub use requests::{Requests, Rule};
 pub use select::{Selection, is_within};
 
 use crate::plan::{Plan, Source, TaskPlan, WorkloadPlan};
@@ -25,11 +31,14 @@ use crate::program::{Program, Step};
 use crate::random::Span;
 use crate::synthetic::GroupIndex;
 use core::fmt;
+use core::ops::Range;
+use limited::LongWait;
+use marked::Marked;
 use quotient_core::{Nanos, Weight};
 use quotient_trace::{Gaps, ReadError, TaskId};
 use std::collections::BTreeMap;
 
-/// Most bursts of a recording: 32 bytes each, so that a huge trace is refused before it fills the memory.
+/// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
 const BURSTS_MAX: usize = 16_000_000;
 
 /// How a recording is played.
@@ -75,9 +84,18 @@ struct Burst {
     /// When it was done.
     end: u64,
     work: u64,
+    /// How much the burst that woke it had computed by then.
+    offset: u64,
     /// The group that it ran in last, an index into [`Recording::groups`]: tasks move.
     group: u32,
+    /// Its number among all bursts.
+    id: u32,
+    /// The number of the burst that woke it; [`OUTSIDE`] for a timer, a device, or who is not in the trace.
+    by: u32,
 }
+
+/// "Woken by nobody in this trace."
+const OUTSIDE: u32 = u32::MAX;
 
 /// The bursts of one task.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +107,10 @@ struct Demand {
     bursts: Vec<Burst>,
     /// What was added to the last burst, which a limit cut off.
     restored: u64,
+    /// Long waits for a CPU: what a limit may have done.
+    waits: Vec<LongWait>,
+    /// When it ran.
+    runs: Vec<Range<u64>>,
 }
 
 /// What the tasks of a recorded trace wanted.
@@ -105,6 +127,8 @@ pub struct Recording {
     pub recorded: Nanos,
     /// What was added for bursts that a limit cut off.
     pub restored: Nanos,
+    /// Pieces of work that the program itself marked.
+    marked: Vec<Marked>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
@@ -131,6 +155,14 @@ impl Recording {
         names
     }
 
+    /// What the program marked, by name.
+    pub fn marks(&self) -> std::collections::BTreeSet<&str> {
+        self.marked
+            .iter()
+            .map(|marked| marked.name.as_str())
+            .collect()
+    }
+
     /// Number of tasks that ran.
     pub fn tasks(&self) -> usize {
         self.tasks.len()
@@ -144,6 +176,18 @@ impl Recording {
     /// Adds the recording to a plan as one workload with one meter, both called `name`: every task as it was, in
     /// `group`. The meter's times are those of bursts, from their wake-up to their end.
     pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop) {
+        self.add_later(plan, name, group, how, Nanos::ZERO);
+    }
+
+    /// The same, but a closed loop begins later by `shift`. Open ones have sources, which can be moved in the plan.
+    pub fn add_later(
+        &self,
+        plan: &mut Plan,
+        name: &str,
+        group: GroupIndex,
+        how: Loop,
+        shift: Nanos,
+    ) {
         let meter = plan.meter(name);
         let mut tasks = Vec::new();
         for demand in &self.tasks {
@@ -155,7 +199,11 @@ impl Recording {
                 Loop::Closed => closed(demand, meter),
             };
             let program = plan.program(program);
-            tasks.push(task(group, program));
+            let mut task = task(group, program);
+            if how == Loop::Closed {
+                task.begin = shift;
+            }
+            tasks.push(task);
         }
         plan.workloads.push(WorkloadPlan {
             name: name.into(),
@@ -216,7 +264,7 @@ fn closed(demand: &Demand, meter: u32) -> Program {
     for burst in &demand.bursts {
         steps.extend([
             Step::Sleep(Nanos(burst.at.saturating_sub(last)).into()),
-            Step::Stamp,
+            Step::StampWoken,
             Step::Run(Nanos(burst.work).into()),
             Step::Lap(meter),
         ]);

@@ -1,8 +1,13 @@
 //! From events to bursts.
 
+use super::causes::{Cause, Causes};
+use super::limited::{LONG_WAIT, LongWait};
+use super::marked::{self, Marked, Place};
 use super::{BURSTS_MAX, Burst, Demand, Recording, RecordingError};
-use quotient_core::Nanos;
-use quotient_trace::{Definition, GroupId, Item, Observer, Reader, Replay, Run, TaskId, Wait};
+use quotient_core::{CpuId, Nanos};
+use quotient_trace::{
+    Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Replay, Run, TaskId, Wait,
+};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -22,6 +27,12 @@ struct Collector {
     /// Indices into [`Recording::groups`].
     indices: BTreeMap<GroupId, u32>,
     bursts: usize,
+    runs: usize,
+    causes: Causes,
+    open_marks: marked::Open,
+    marked: Vec<Marked>,
+    /// The last idle stretch of any CPU.
+    idle: (u64, u64),
 }
 
 impl Collector {
@@ -42,6 +53,61 @@ impl Collector {
         (open, index)
     }
 
+    /// The burst in which a task is, and how far it has come by now.
+    fn place(&self, task: TaskId, now: Nanos) -> Option<Place> {
+        let open = self.tasks.get(&task).filter(|open| open.is_open)?;
+        let last = open.demand.bursts.last()?;
+        Some(Place {
+            burst: last.id,
+            offset: last.work + self.causes.running_for(task, now),
+        })
+    }
+
+    /// Looks at an event before the replay does.
+    fn before(&mut self, event: &Event) {
+        if let Some((task, waker)) = self.causes.woken(event) {
+            let place = self.place(waker, event.time);
+            let cause = place.map(|Place { burst, offset }| Cause { by: burst, offset });
+            self.causes.note(task, cause);
+        }
+    }
+
+    /// Looks at an event after the replay did: whoever runs now is in a burst, also who ran when the trace began.
+    fn after(&mut self, replay: &Replay, event: &Event) {
+        self.causes.switched(event);
+        if let Kind::Switch { next, .. } = event.kind
+            && !next.is_idle()
+        {
+            let group = replay.table().group_of(next);
+            self.begin(replay, next, group, event.time.0);
+        }
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        if let Some(place) = self.place(mark.task, mark.time)
+            && let Some(marked) = self.open_marks.take(mark, place)
+        {
+            self.marked.push(marked);
+        }
+    }
+
+    /// Begins a burst unless the task is in one.
+    fn begin(&mut self, replay: &Replay, task: TaskId, group: GroupId, at: u64) {
+        let id = u32::try_from(self.bursts).unwrap_or(u32::MAX - 1);
+        let (open, index) = self.task(replay, task, group);
+        if open.begin(at, index, id) {
+            self.bursts += 1;
+            let cause = self.causes.take(task);
+            if let Some(last) = self
+                .tasks
+                .get_mut(&task)
+                .and_then(|open| open.demand.bursts.last_mut())
+            {
+                (last.by, last.offset) = (cause.by, cause.offset);
+            }
+        }
+    }
+
     /// A name may come after the first event of its task.
     fn rename(&mut self, definition: &Definition) {
         if let Definition::Task { id, info } = definition
@@ -54,7 +120,7 @@ impl Collector {
 }
 
 impl Open {
-    fn begin(&mut self, at: u64, group: u32) -> bool {
+    fn begin(&mut self, at: u64, group: u32, id: u32) -> bool {
         if self.is_open {
             return false;
         }
@@ -64,7 +130,10 @@ impl Open {
             at,
             end: at,
             work: 0,
+            offset: 0,
             group,
+            id,
+            by: super::OUTSIDE,
         });
         true
     }
@@ -86,6 +155,12 @@ impl Open {
             burst.at -= begin;
             burst.end -= begin;
         }
+        for wait in &mut demand.waits {
+            *wait = wait.earlier_by(begin);
+        }
+        for run in &mut demand.runs {
+            *run = run.start - begin..run.end - begin;
+        }
         if demand.name.is_empty() {
             demand.name = format!("task{}", demand.id.0);
         }
@@ -98,8 +173,10 @@ impl Observer for Collector {
         if run.task.is_idle() {
             return;
         }
+        self.begin(replay, run.task, run.group, run.from.0);
+        self.runs += 1;
         let (open, group) = self.task(replay, run.task, run.group);
-        let opened = open.begin(run.from.0, group);
+        open.demand.runs.push(run.from.0..run.to.0);
         if let Some(last) = open.demand.bursts.last_mut() {
             // Not the length: a host that runs something else meanwhile is nobody's demand.
             last.work += run.charged.0;
@@ -107,19 +184,36 @@ impl Observer for Collector {
             last.group = group;
         }
         open.is_open = run.state.is_none_or(|state| state.is_runnable());
-        self.bursts += usize::from(opened);
+    }
+
+    fn idled(&mut self, _: &Replay, _: CpuId, from: Nanos, to: Nanos) {
+        self.idle = (from.0, to.0);
     }
 
     fn waited(&mut self, replay: &Replay, wait: &Wait) {
-        let (open, group) = self.task(replay, wait.task, wait.group);
-        let opened = wait.is_woken && open.begin(wait.from.0, group);
+        if wait.is_woken {
+            self.begin(replay, wait.task, wait.group, wait.from.0);
+        }
+        let idle = self.idle;
+        let (open, _) = self.task(replay, wait.task, wait.group);
+        if wait.to.0 - wait.from.0 >= LONG_WAIT
+            && let Some(last) = open.demand.bursts.last()
+        {
+            let was_idle = idle.1 == wait.to.0 && !wait.is_open;
+            let since = idle.0.max(wait.from.0);
+            open.demand.waits.push(LongWait {
+                burst: last.id,
+                from: wait.from.0,
+                to: wait.to.0,
+                stalled: if was_idle { wait.to.0 - since } else { 0 },
+            });
+        }
         if wait.was_throttled {
             open.throttled += wait.to.0 - wait.from.0;
         }
         if let Some(last) = open.demand.bursts.last_mut() {
             last.end = last.end.max(wait.to.0);
         }
-        self.bursts += usize::from(opened);
     }
 }
 
@@ -142,17 +236,25 @@ impl Recording {
     ) -> Result<Recording, RecordingError> {
         let mut reader = Reader::open(input).map_err(RecordingError::Read)?;
         reader.skip_bad(lines_max);
+        reader.keep_marks();
         let mut replay = Replay::new();
         let mut collector = Collector::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
             match item {
-                Item::Event(event) => replay.event(&event, &mut collector),
+                Item::Event(event) => {
+                    while let Some(mark) = reader.mark_before() {
+                        collector.mark(mark);
+                    }
+                    collector.before(&event);
+                    replay.event(&event, &mut collector);
+                    collector.after(&replay, &event);
+                }
                 Item::Definition(definition) => {
                     collector.rename(&definition);
                     replay.define(&definition);
                 }
             }
-            if collector.bursts > BURSTS_MAX {
+            if collector.bursts.max(collector.runs / 4) > BURSTS_MAX {
                 return Err(RecordingError::TooLong);
             }
         }
@@ -178,6 +280,7 @@ impl Recording {
             groups,
             length: Nanos(end.0 - begin.0),
             cpus: u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX).max(1),
+            marked: collector.marked,
             ..Recording::default()
         }
         .with(tasks);

@@ -1,6 +1,7 @@
 //! Which part of a recording is meant: a trace of a whole machine shows everybody.
 
-use super::{Demand, Recording};
+use super::limited::LongWait;
+use super::{Burst, Demand, Recording};
 use quotient_core::Nanos;
 use quotient_trace::TaskId;
 
@@ -68,6 +69,12 @@ impl Recording {
                 };
                 if bursts.iter().any(|burst| burst.work > 0) {
                     part.push(Demand {
+                        waits: waits_of(demand, &bursts),
+                        runs: if bursts.len() * 2 > demand.bursts.len() {
+                            demand.runs.clone()
+                        } else {
+                            Vec::new()
+                        },
                         bursts,
                         restored,
                         id: demand.id,
@@ -82,6 +89,7 @@ impl Recording {
                 groups: self.groups.clone(),
                 length: self.length,
                 cpus: self.cpus,
+                marked: self.marked.clone(),
                 ..Recording::default()
             }
             .with(tasks)
@@ -98,4 +106,14 @@ impl Recording {
         self.tasks = tasks;
         self
     }
+}
+
+/// Those waits of a task that belong to some of its bursts, which are in the order of their numbers.
+fn waits_of(demand: &Demand, bursts: &[Burst]) -> Vec<LongWait> {
+    let is_one = |wait: &&LongWait| {
+        bursts
+            .binary_search_by_key(&wait.burst, |burst| burst.id)
+            .is_ok()
+    };
+    demand.waits.iter().filter(is_one).copied().collect()
 }

@@ -24,6 +24,8 @@ pub(crate) struct Header<'a> {
     pub process: Option<TaskId>,
     pub cpu: CpuId,
     pub time: Nanos,
+    /// ftrace's third flag: a hard interrupt or an NMI is being served. perf does not say.
+    pub in_interrupt: bool,
     /// Without the group that perf puts before it.
     pub event: &'a str,
     pub arguments: &'a str,
@@ -68,7 +70,7 @@ fn parse_around(text: &str, open: usize) -> Result<Header<'_>, Fault> {
         .ok_or_else(|| Fault::new(text.len(), "the closing bracket of the CPU"))?;
     let cpu = number(text, &inside[..close], "the number of a CPU")?;
     let (comm, task, process) = parse_task(text, &text[..open])?;
-    let (time, rest) = parse_time(text, &inside[close + 1..])?;
+    let (time, in_interrupt, rest) = parse_time(text, &inside[close + 1..])?;
     let (event, arguments) = parse_event(text, rest)?;
     Ok(Header {
         comm,
@@ -76,6 +78,7 @@ fn parse_around(text: &str, open: usize) -> Result<Header<'_>, Fault> {
         process,
         cpu: CpuId(cpu),
         time,
+        in_interrupt,
         event,
         arguments,
     })
@@ -120,8 +123,9 @@ fn trailing_digits(text: &str) -> &str {
     &text[kept..]
 }
 
-fn parse_time<'a>(text: &str, right: &'a str) -> Result<(Nanos, &'a str), Fault> {
+fn parse_time<'a>(text: &str, right: &'a str) -> Result<(Nanos, bool, &'a str), Fault> {
     let mut rest = right.trim_start();
+    let mut in_interrupt = false;
     for _ in 0..=FLAG_WORDS_MAX {
         let Some((word, after)) = rest.split_once([' ', '\t']) else {
             break;
@@ -129,8 +133,9 @@ fn parse_time<'a>(text: &str, right: &'a str) -> Result<(Nanos, &'a str), Fault>
         if let Some(stamp) = word.strip_suffix(':')
             && let Some(time) = parse_stamp(stamp)
         {
-            return Ok((time, after.trim_start()));
+            return Ok((time, in_interrupt, after.trim_start()));
         }
+        in_interrupt |= matches!(word.as_bytes().get(2), Some(b'h' | b'H' | b'z' | b'Z'));
         rest = after.trim_start();
     }
     let at = offset(text, right.trim_start());

@@ -7,6 +7,7 @@ mod error;
 mod gaps;
 mod header;
 mod lines;
+mod marks;
 mod reorder;
 mod text;
 
@@ -22,6 +23,7 @@ pub use error::ReadError;
 pub(crate) use error::seconds;
 pub use gaps::Gaps;
 use lines::Lines;
+pub use marks::{Mark, MarkKind};
 use reorder::Reorder;
 pub(crate) use text::OWN_EVENT;
 
@@ -101,6 +103,8 @@ pub struct Reader<R> {
     format: Format,
     reorder: Reorder,
     definitions: VecDeque<Definition>,
+    /// Marks that nobody has taken; `None` if nobody wants them.
+    marks: Option<VecDeque<(u64, Mark)>>,
     names: HashMap<TaskId, KnownName>,
     state: State,
     line: u64,
@@ -146,6 +150,7 @@ impl<R: BufRead> Reader<R> {
             format,
             reorder: Reorder::new(REORDER_EVENTS),
             definitions: VecDeque::new(),
+            marks: None,
             names: HashMap::new(),
             state: State::Reading,
             line: 0,
@@ -160,6 +165,26 @@ impl<R: BufRead> Reader<R> {
     /// them.
     pub fn skip_bad(&mut self, lines_max: u64) {
         self.skipped_max = lines_max;
+    }
+
+    /// Keeps the marks of programs for [`mark_before`](Reader::mark_before), which has to be called then.
+    pub fn keep_marks(&mut self) {
+        self.marks = Some(VecDeque::new());
+    }
+
+    /// The oldest mark from before the event that was returned last, if it was not taken yet. To be asked before that event is used,
+    /// until there is none.
+    pub fn mark_before(&mut self) -> Option<Mark> {
+        let place = (self.progress.time, self.line);
+        let marks = self.marks.as_mut()?;
+        let is_due = marks
+            .front()
+            .is_some_and(|(line, mark)| (mark.time, *line) < place);
+        if is_due {
+            marks.pop_front().map(|(_, mark)| mark)
+        } else {
+            None
+        }
     }
 
     /// What is missing from what was read so far.
@@ -250,6 +275,9 @@ impl<R: BufRead> Reader<R> {
         let (event, definition, names, process) = match self.format {
             Format::Text => {
                 let line = text::parse(&text, self.newest).map_err(place)?;
+                if let (Some(marks), Some(mark)) = (&mut self.marks, line.mark) {
+                    marks.push_back((number, mark));
+                }
                 (line.event, line.definition, line.names, line.process)
             }
             Format::JsonLines => {

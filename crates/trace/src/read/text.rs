@@ -10,6 +10,7 @@ use quotient_core::{CpuId, Nanos};
 
 use super::error::Fault;
 use super::header::{self, Header, number, offset};
+use super::marks::{self, Mark};
 use crate::record::{Meaning, Record};
 
 /// The event under which our own events stand in ftrace text, with JSON as their argument.
@@ -28,6 +29,8 @@ pub(crate) struct Line<'a> {
     pub names: [Option<Name<'a>>; 3],
     /// The process of the first of them.
     pub process: Option<TaskId>,
+    /// What a program wrote into its trace.
+    pub mark: Option<Mark>,
 }
 
 /// Reads one line; `last` is the time of the line before, for remarks without a time stamp.
@@ -66,6 +69,13 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
             target: CpuId(body.value("cpu=")?),
         }),
         OWN_EVENT => body.own(&mut line)?,
+        "tracing_mark_write" | "print" => {
+            // trace-cmd names the function that printed first.
+            let text = header.arguments.trim_start();
+            let text = text.strip_prefix("tracing_mark_write: ").unwrap_or(text);
+            line.mark = marks::parse(header.time, header.task, text);
+            return Ok(line);
+        }
         _ => return Ok(line),
     };
     if header.event != OWN_EVENT && !header.comm.starts_with('<') {
@@ -252,16 +262,22 @@ impl<'a> Body<'a> {
             " target_cpu="
         };
         let target = CpuId(self.value_in(rest, key)?);
+        // A timer's or a device's interrupt woke it; whoever ran there has nothing to do with it.
+        let waker = if header.in_interrupt {
+            TaskId::IDLE
+        } else {
+            header.task
+        };
         Ok(match header.event {
             "sched_waking" => Kind::Waking {
                 task,
                 target,
-                waker: header.task,
+                waker,
             },
             "sched_wakeup" => Kind::Wakeup {
                 task,
                 target,
-                waker: header.task,
+                waker,
             },
             _ => Kind::Spawn {
                 task,

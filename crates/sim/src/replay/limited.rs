@@ -1,0 +1,449 @@
+//! Recordings that were made under a limit: finding it by the shape that it leaves, and undoing what it did to arrivals.
+//!
+//! **Shape.** A kernel's trace has no event for a throttle, but a throttled task waits beside an idle CPU and starts again when
+//! the limit's period begins, without anybody waking it. Waits that end an idle stretch of their CPU (*stalls*) and whose ends
+//! lie at one place of a period are a limit's; the CPU time used from one such end to the next is its quota.
+//!
+//! **What is cut.** Work that arrives while a group is throttled is not lost: it is computed later. But arrivals at a thread that
+//! waits already leave no trace of their own: one long burst stands for several. Such a burst is cut into pieces of the length of
+//! bursts that were never throttled, with arrivals spread over its time: at random, another way with each seed. Some seeds
+//! leave them whole, which is the other extreme: the two bound what may have been, and lie as far apart as the limit cut much.
+//! Closed loops are not cut: who waits for his answer sends nothing meanwhile.
+
+use super::{Burst, Demand, OUTSIDE, Recording};
+use crate::random::Random;
+use core::cmp::Reverse;
+use core::ops::Range;
+use quotient_core::Limit;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashSet};
+
+/// A wait for a CPU shorter than this is a matter of scheduling. Unit: ns.
+pub(super) const LONG_WAIT: u64 = 1_000_000;
+/// Stalls from which a period is taken. Origin: with fewer, some period fits by chance.
+const STALLS_MIN: usize = 6;
+/// Periods that are looked for, ms: those that people set. The longest that fits is it.
+const PERIODS_MS: [u64; 10] = [1_000, 500, 250, 200, 100, 50, 40, 25, 20, 10];
+/// Part of stalls, per cent, that have to end at the place of the period.
+const FITS_PERCENT: usize = 90;
+/// How far from that place they may end: the timer's interrupt, the switch, and a clock of microseconds. Unit: ns.
+const TOLERANCE: u64 = 700_000;
+/// A burst of more than this part of the usual, per cent, holds several arrivals.
+const MERGED_PERCENT: u64 = 150;
+/// Bursts without a throttle from which the usual length is taken.
+const CLEAN_MIN: usize = 20;
+/// Most pieces of one burst.
+const PIECES_MAX: u64 = 10_000;
+/// Every so many seeds leave bursts whole. Origin: two of ten seeds, so that an interval has that extreme.
+const WHOLE_EVERY: u64 = 5;
+
+/// A long wait for a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LongWait {
+    pub(super) burst: u32,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// For how long the CPU on which it ended had been idle meanwhile.
+    pub(super) stalled: u64,
+}
+
+impl LongWait {
+    pub(super) fn earlier_by(mut self, begin: u64) -> LongWait {
+        self.from -= begin;
+        self.to -= begin;
+        self
+    }
+
+    fn is_stall(&self) -> bool {
+        self.stalled >= LONG_WAIT
+    }
+}
+
+/// The limit that a recording was made under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordedLimit {
+    /// CPU time for each period, ns.
+    pub quota_ns: u64,
+    /// ns.
+    pub period_ns: u64,
+    /// Whether it was given, not found.
+    pub given: bool,
+    /// Periods that ended with a throttle, in thousandths of all.
+    pub throttled_permille: u64,
+}
+
+impl RecordedLimit {
+    /// CPUs, in thousandths.
+    pub fn permille(&self) -> u64 {
+        let share = u128::from(self.quota_ns) * 1000 / u128::from(self.period_ns.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+/// What was done about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// Bursts that seem to hold several arrivals.
+    pub merged: u64,
+    /// What they computed, in thousandths of all.
+    pub merged_permille: u64,
+    /// Pieces that they are cut into.
+    pub pieces: u64,
+}
+
+impl Recording {
+    /// Finds the limit that these tasks were recorded under by what it left. O(waits log waits).
+    pub fn recognise_limit(&self) -> Option<RecordedLimit> {
+        let mut ends: Vec<u64> = self.stalls().map(|wait| wait.to).collect();
+        ends.sort_unstable();
+        ends.dedup_by(|one, other| one.abs_diff(*other) < TOLERANCE);
+        if ends.len() < STALLS_MIN {
+            return None;
+        }
+        let (period, phase) = PERIODS_MS
+            .into_iter()
+            .map(|millis| millis * 1_000_000)
+            .filter(|period| self.length.0 / period >= STALLS_MIN as u64)
+            .find_map(|period| {
+                let (phase, fitting) = place_of(&ends, period);
+                let fits = fitting * 100 >= ends.len() * FITS_PERCENT;
+                fits.then_some((period, phase))
+            })?;
+        let quota = self.quota_of(&ends, period, phase)?;
+        Some(self.described(quota, period, phase, false))
+    }
+
+    /// The same with the limit given.
+    pub fn given_limit(&self, limit: Limit) -> RecordedLimit {
+        let ends: Vec<u64> = self.long_waits().map(|wait| wait.to).collect();
+        let (phase, _) = place_of(&ends, limit.period.0.max(1));
+        self.described(limit.quota.0, limit.period.0.max(1), phase, true)
+    }
+
+    fn described(&self, quota: u64, period: u64, phase: u64, given: bool) -> RecordedLimit {
+        let at_ends = self
+            .long_waits()
+            .filter(|wait| fits(wait.to, period, phase));
+        let numbers: HashSet<u64> = at_ends
+            .map(|wait| (wait.to + period / 2 - phase) / period)
+            .collect();
+        let periods = (self.length.0 / period).max(1);
+        RecordedLimit {
+            quota_ns: quota,
+            period_ns: period,
+            given,
+            throttled_permille: (numbers.len() as u64 * 1000 / periods).min(1000),
+        }
+    }
+
+    fn long_waits(&self) -> impl Iterator<Item = &LongWait> {
+        self.tasks.iter().flat_map(|demand| &demand.waits)
+    }
+
+    fn stalls(&self) -> impl Iterator<Item = &LongWait> {
+        self.long_waits().filter(|wait| wait.is_stall())
+    }
+
+    /// The median of what was used in the periods that ended with a stall.
+    fn quota_of(&self, ends: &[u64], period: u64, phase: u64) -> Option<u64> {
+        let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+        for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
+            add_by_period(&mut used, run.clone(), period, phase);
+        }
+        let number = |end: u64| (end + period / 2 + period - phase) / period;
+        let mut full: Vec<u64> = ends
+            .iter()
+            .filter(|end| fits(**end, period, phase))
+            // The period before the end: it is complete if the recording saw its begin.
+            .filter_map(|end| number(*end).checked_sub(1))
+            .filter_map(|period| used.get(&period).copied())
+            .collect();
+        full.sort_unstable();
+        full.get(full.len() / 2).copied()
+    }
+
+    /// Bursts in which a throttle ended, by the limit's period.
+    fn throttled_bursts(&self, limit: &RecordedLimit) -> HashSet<u32> {
+        let period = limit.period_ns.max(1);
+        let ends: Vec<u64> = self.long_waits().map(|wait| wait.to).collect();
+        let stalls: Vec<u64> = self.stalls().map(|wait| wait.to).collect();
+        let (phase, _) = place_of(if limit.given { &ends } else { &stalls }, period);
+        // Who shares a CPU with others starts after them, so not only those that start at the place itself.
+        let mut gaps: Vec<(u64, u64)> = self
+            .long_waits()
+            .filter(|wait| fits(wait.to, period, phase))
+            .map(|wait| (wait.from, wait.to))
+            .collect();
+        gaps.sort_unstable();
+        let meets = |wait: &LongWait| {
+            let before = gaps.partition_point(|gap| gap.0 < wait.to);
+            gaps[..before]
+                .iter()
+                .rev()
+                .take(64)
+                .any(|gap| gap.1 > wait.from + LONG_WAIT / 2)
+        };
+        self.long_waits()
+            .filter(|wait| meets(wait))
+            .map(|wait| wait.burst)
+            .collect()
+    }
+
+    /// What undoing that limit changes.
+    pub fn restored_by(&self, limit: &RecordedLimit) -> Restored {
+        let cut = Cut::of(self, limit);
+        let merged: Vec<&Burst> = self
+            .tasks
+            .iter()
+            .flat_map(|demand| &demand.bursts)
+            .filter(|burst| cut.pieces(burst) > 1)
+            .collect();
+        let work: u64 = merged.iter().map(|burst| burst.work).sum();
+        let all = (self.recorded.0 + self.restored.0).max(1);
+        Restored {
+            merged: merged.len() as u64,
+            merged_permille: u64::try_from(u128::from(work) * 1000 / u128::from(all)).unwrap_or(0),
+            pieces: merged.iter().map(|burst| cut.pieces(burst)).sum(),
+        }
+    }
+
+    /// The demand as it may have been without that limit. Every fifth seed leaves long bursts whole.
+    pub fn without_limit(&self, limit: &RecordedLimit, seed: u64) -> Recording {
+        if seed.is_multiple_of(WHOLE_EVERY) {
+            return self.clone();
+        }
+        let cut = Cut::of(self, limit);
+        let mut random = Random::new(seed, 3);
+        let tasks = self
+            .tasks
+            .iter()
+            .map(|demand| cut.demand(demand, &mut random))
+            .collect();
+        Recording {
+            groups: self.groups.clone(),
+            length: self.length,
+            cpus: self.cpus,
+            marked: self.marked.clone(),
+            ..Recording::default()
+        }
+        .with(tasks)
+    }
+}
+
+/// Which bursts are cut into how many pieces.
+struct Cut {
+    throttled: HashSet<u32>,
+    /// Bursts that wake others or are woken by others keep their place in their chain.
+    chained: HashSet<u32>,
+    /// What a burst usually computes, ns; `None` if that is not known.
+    usual: Option<u64>,
+}
+
+impl Cut {
+    fn of(recording: &Recording, limit: &RecordedLimit) -> Cut {
+        let bursts = || recording.tasks.iter().flat_map(|demand| &demand.bursts);
+        let throttled = recording.throttled_bursts(limit);
+        let mut chained = HashSet::new();
+        for burst in bursts().filter(|burst| burst.by != OUTSIDE) {
+            chained.extend([burst.id, burst.by]);
+        }
+        for marked in &recording.marked {
+            chained.extend([marked.begin.burst, marked.end.burst]);
+        }
+        let mut clean: Vec<u64> = bursts()
+            .filter(|burst| !throttled.contains(&burst.id) && burst.work > 0)
+            .map(|burst| burst.work)
+            .collect();
+        // The longest hundredth may hold several arrivals as well.
+        clean.sort_unstable_by_key(|work| Reverse(*work));
+        let kept = &clean[clean.len() / 100..];
+        let usual = (kept.len() >= CLEAN_MIN)
+            .then(|| kept.iter().sum::<u64>() / kept.len() as u64)
+            .filter(|usual| *usual > 0);
+        Cut {
+            throttled,
+            chained,
+            usual,
+        }
+    }
+
+    fn pieces(&self, burst: &Burst) -> u64 {
+        let Some(usual) = self.usual else {
+            return 1;
+        };
+        let is_long = burst.work > usual.saturating_mul(MERGED_PERCENT) / 100;
+        if is_long && self.throttled.contains(&burst.id) && !self.chained.contains(&burst.id) {
+            ((burst.work + usual / 2) / usual).clamp(1, PIECES_MAX)
+        } else {
+            1
+        }
+    }
+
+    fn demand(&self, demand: &Demand, random: &mut Random) -> Demand {
+        let mut bursts = Vec::with_capacity(demand.bursts.len());
+        for burst in &demand.bursts {
+            let pieces = self.pieces(burst);
+            let work = burst.work / pieces;
+            let room = (burst.end - burst.at).saturating_sub(work);
+            let mut arrivals: Vec<u64> = (1..pieces)
+                .map(|_| burst.at + random.below(room.max(1)))
+                .collect();
+            arrivals.push(burst.at);
+            arrivals.sort_unstable();
+            for (index, at) in (0u64..).zip(arrivals) {
+                let rest = if index == 0 { burst.work % pieces } else { 0 };
+                bursts.push(Burst {
+                    at,
+                    work: work + rest,
+                    ..*burst
+                });
+            }
+        }
+        Demand {
+            bursts,
+            ..demand.clone()
+        }
+    }
+}
+
+/// Whether a moment lies at that place of a period.
+fn fits(moment: u64, period: u64, phase: u64) -> bool {
+    let off = (moment % period).abs_diff(phase);
+    off.min(period - off) <= TOLERANCE
+}
+
+/// The place of a period at which most of the moments lie, and how many do.
+fn place_of(moments: &[u64], period: u64) -> (u64, usize) {
+    let mut places: Vec<u64> = moments.iter().map(|moment| moment % period).collect();
+    places.sort_unstable();
+    let count = places.len();
+    let around = places.iter().map(|place| place + period);
+    let both: Vec<u64> = places.iter().copied().chain(around).collect();
+    let (mut best, mut end) = ((0, 0), 0);
+    for begin in 0..count {
+        while end < both.len() && both[end] - both[begin] <= 2 * TOLERANCE {
+            end += 1;
+        }
+        if end - begin > best.1 {
+            let middle = both[begin].midpoint(both[end - 1]);
+            best = (middle % period, end - begin);
+        }
+    }
+    (best.0, best.1.min(count))
+}
+
+/// Adds a run to the periods that it lies in, numbered from one period before the first place.
+fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Range<u64>, period: u64, phase: u64) {
+    let mut from = run.start;
+    while from < run.end {
+        let number = (from + period - phase) / period;
+        let next = (number + 1) * period + phase - period;
+        let to = run.end.min(next);
+        *used.entry(number).or_insert(0) += to - from;
+        from = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Loop;
+    use super::*;
+    use crate::{Machine, Plan, Simulation, Span, synthetic};
+    use quotient_core::{BandwidthRules, Nanos};
+    use quotient_trace::{Discard, JsonLines};
+
+    const fn millis(count: u64) -> Nanos {
+        Nanos::from_millis(count)
+    }
+
+    /// Two threads with regular arrivals, each of whose requests computes 3 ms of every 10.
+    fn service(limit: Option<Limit>) -> Plan {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = Nanos::from_secs(20);
+        plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+        let group = plan.group("app");
+        plan.groups[0].limit = limit;
+        for number in 0..2 {
+            let shape = synthetic::OpenLoop {
+                threads: 1,
+                work: Span::Exponential { mean: millis(3) },
+                gap: Span::Exponential { mean: millis(12) },
+                parts: 1,
+                begin: Nanos(number * 3_100_000),
+            };
+            synthetic::open_loop(&mut plan, &format!("app{number}"), group, shape);
+        }
+        plan
+    }
+
+    fn recorded(limit: Option<Limit>) -> Recording {
+        let sink = JsonLines::new(Vec::new());
+        let mut simulation = Simulation::new(&service(limit), sink).unwrap();
+        simulation.run().unwrap();
+        let text = simulation.into_sink().finish().unwrap();
+        // A kernel's trace has no such events.
+        let text = String::from_utf8(text).unwrap();
+        let kept = text.lines().filter(|line| !line.contains("throttle"));
+        let text = kept.collect::<Vec<_>>().join("\n");
+        Recording::read(&mut text.as_bytes()).unwrap()
+    }
+
+    fn throttled(recording: &Recording, limit: Limit) -> f64 {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = Nanos::from_secs(20);
+        plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+        let group = plan.group("app");
+        plan.groups[0].limit = Some(limit);
+        recording.add_to(&mut plan, "again", group, Loop::Open);
+        let mut simulation = Simulation::new(&plan, Discard).unwrap();
+        simulation.run().unwrap();
+        let group = &simulation.outcome().groups[1];
+        group.nr_throttled as f64 / group.nr_periods as f64
+    }
+
+    #[test]
+    fn a_limit_is_known_by_what_it_left() {
+        let limit = Limit::new(millis(50), millis(100));
+        let found = recorded(Some(limit)).recognise_limit().expect("a limit");
+        assert_eq!(found.period_ns, 100_000_000);
+        assert!(found.quota_ns.abs_diff(50_000_000) < 4_000_000, "{found:?}");
+        assert!(found.throttled_permille > 300, "{found:?}");
+        assert_eq!(recorded(None).recognise_limit(), None);
+        // Other periods are told apart.
+        let short = Limit::new(millis(10), millis(20));
+        let found = recorded(Some(short)).recognise_limit().expect("a limit");
+        assert_eq!(found.period_ns, 20_000_000);
+    }
+
+    #[test]
+    fn a_recording_under_a_limit_says_what_a_wider_one_would_do() {
+        let narrow = Limit::new(millis(52), millis(100));
+        let wide = Limit::new(millis(80), millis(100));
+        let free = recorded(None);
+        let truth = throttled(&free, wide);
+        let limited = recorded(Some(narrow));
+        let found = limited.given_limit(narrow);
+        assert!(found.given && found.permille() == 520);
+        assert!(limited.restored_by(&found).merged > 50);
+        let as_it_was = throttled(&limited, wide);
+        let seeds: Vec<f64> = (1..=9)
+            .map(|seed| throttled(&limited.without_limit(&found, seed), wide))
+            .collect();
+        let nearest = seeds[..4].iter().sum::<f64>() / 4.0;
+        let (low, high) = (
+            seeds.iter().copied().fold(1.0, f64::min),
+            seeds.iter().copied().fold(0.0, f64::max),
+        );
+        assert!(
+            (nearest - truth).abs() < (as_it_was - truth).abs() / 2.0,
+            "{truth} {nearest} {as_it_was} {seeds:?}"
+        );
+        assert!(
+            low <= truth + 0.03 && truth <= high + 0.03,
+            "{truth} {seeds:?}"
+        );
+        // Nothing to undo: nothing is changed, and the interval stays where it is.
+        let same = free.without_limit(&free.given_limit(wide), 1);
+        assert!((throttled(&same, wide) - truth).abs() < 0.03);
+    }
+}

@@ -1,0 +1,637 @@
+//! Requests: bursts that belong together because one woke the other, or because the program marked them.
+//!
+//! **Chains.** A burst that a timer, a device or somebody outside the selection wakes begins a request; what it wakes, and what
+//! that wakes, are parts of it, and it is over with the last of them. Two things cut chains. Who is asked for by name begins a
+//! request with every burst (`from`), and then nobody else does. Otherwise a thread that is woken by what it began itself, and by
+//! nobody else, is a client that got its answer: it begins the next one.
+//!
+//! **Replay.** What caused what is kept: a burst that was woken waits in the replay until its waker has computed as much as it
+//! had, so a server that is slower gets less from clients in the trace without anybody saying so. Tasks outside the selection
+//! that wake it or are woken by it take part in that, unlimited and unmeasured. Only bursts without a waker are played as an open
+//! or as a closed loop. Of two that wake the same task, either may come first in a replay; the number is what counts.
+
+use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording, task};
+use crate::plan::{Plan, WorkloadPlan};
+use crate::program::{Program, Step};
+use crate::synthetic::GroupIndex;
+use quotient_core::Nanos;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// A thread of whose bursts more than this part, per cent, is woken by others in its chain begins requests itself. Origin: who
+/// takes requests from outside and answers when its workers are done has one of each.
+const CLIENT_PERCENT: usize = 75;
+/// Fewer requests have no 99th percentile. Origin: as bursts.
+const REQUESTS_MIN: usize = 100;
+
+/// What a request is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A chain of wake-ups; empty: guessed where they begin, else from the bursts of the threads of these names.
+    Chains(Vec<String>),
+    /// What the program marked with one of these names; empty: with any.
+    Marks(Vec<String>),
+}
+
+/// The requests of a recording.
+#[derive(Clone, Debug, Serialize)]
+pub struct Requests {
+    /// How many there are.
+    pub requests: usize,
+    /// Bursts that are parts of one.
+    pub parts: usize,
+    /// Bursts that were woken by another one that is played.
+    pub woken: usize,
+    /// Names of the threads with whose bursts most of them begin, and how many.
+    pub begin_with: Vec<(String, usize)>,
+    /// Tasks outside the selection that take part.
+    pub others: usize,
+    /// What the bursts without a waker show of their loop.
+    #[serde(skip)]
+    pub evidence: Evidence,
+    #[serde(skip)]
+    tasks: Vec<Chained>,
+    /// Parts of each.
+    #[serde(skip)]
+    counts: Vec<u32>,
+    /// Who does not take part.
+    #[serde(skip)]
+    pub rest: Recording,
+}
+
+/// What one task does.
+#[derive(Clone, Debug)]
+struct Chained {
+    is_selected: bool,
+    bursts: Vec<Piece>,
+}
+
+/// A burst in its chain.
+#[derive(Clone, Debug)]
+struct Piece {
+    at: u64,
+    end: u64,
+    work: u64,
+    is_woken: bool,
+    /// The request that begins with it, if it has no waker.
+    opens: Option<u32>,
+    /// The request that it is a part of.
+    closes: Option<u32>,
+    /// What it does on the way, by what it has computed.
+    acts: Vec<(u64, Act)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Act {
+    Open(u32),
+    Close(u32),
+    /// Wakes the task of this index.
+    Wake(u32),
+}
+
+/// Where a burst is: task and place among its bursts.
+type Places = HashMap<u32, (usize, usize)>;
+
+impl Requests {
+    /// Finds the requests of `selected`, in which tasks of `beside` may take part. O(bursts log bursts).
+    pub fn of(selected: &Recording, beside: Option<&Recording>, rule: &Rule) -> Requests {
+        let (linked, rest) = linked(selected, beside);
+        let demands: Vec<&Demand> = selected.tasks.iter().chain(&linked).collect();
+        let own = selected.tasks.len();
+        let mut places = Places::new();
+        let mut order: Vec<(u64, u32)> = Vec::new();
+        for (task, demand) in demands.iter().enumerate() {
+            for (place, burst) in demand.bursts.iter().enumerate() {
+                // Pieces of a burst share its number; the first one is it.
+                places.entry(burst.id).or_insert((task, place));
+                order.push((burst.at, burst.id));
+            }
+        }
+        order.sort_unstable();
+        order.dedup_by_key(|(_, id)| *id);
+        let mut builder = Builder {
+            demands: &demands,
+            own,
+            places: &places,
+            tasks: demands
+                .iter()
+                .enumerate()
+                .map(|(index, demand)| chained(demand, index < own, &places))
+                .collect(),
+            counts: Vec::new(),
+            begins: BTreeMap::new(),
+            of: HashMap::new(),
+            roots: Vec::new(),
+        };
+        match rule {
+            Rule::Chains(from) => builder.chain(&order, from),
+            Rule::Marks(names) => builder.mark(selected, names),
+        }
+        builder.wake();
+        let evidence = Recording::evidence_of(&demands, &|burst| !places.contains_key(&burst.by));
+        let Builder {
+            mut tasks,
+            counts,
+            begins,
+            ..
+        } = builder;
+        for piece in tasks.iter_mut().flat_map(|task| &mut task.bursts) {
+            piece.acts.sort_unstable();
+        }
+        let pieces = || tasks.iter().flat_map(|task| &task.bursts);
+        let mut begin_with: Vec<(String, usize)> = begins.into_iter().collect();
+        begin_with.sort_by_key(|(_, count)| core::cmp::Reverse(*count));
+        Requests {
+            requests: counts.len(),
+            parts: counts.iter().map(|count| *count as usize).sum(),
+            woken: pieces().filter(|piece| piece.is_woken).count(),
+            begin_with,
+            others: linked.len(),
+            evidence,
+            tasks,
+            counts,
+            rest,
+        }
+    }
+
+    /// Whether there are enough to judge by.
+    pub fn is_enough(&self) -> bool {
+        self.requests >= REQUESTS_MIN
+    }
+
+    /// Adds them to a plan: the selected tasks in `group`, the others in the root, with one meter for requests. Everything is
+    /// later by `shift`.
+    pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop, shift: Nanos) {
+        let meter = plan.meter(name);
+        let channels: Vec<u32> = self.tasks.iter().map(|_| plan.channel(0)).collect();
+        let first = u32::try_from(plan.requests.len()).unwrap_or(u32::MAX);
+        plan.requests.extend(&self.counts);
+        let mut loads = [Vec::new(), Vec::new()];
+        for (index, chained) in self.tasks.iter().enumerate() {
+            let program = Compiler {
+                how,
+                shift: shift.0,
+                meter,
+                first,
+                channels: &channels,
+            }
+            .program(chained, channels[index]);
+            let program = plan.program(program);
+            let group = if chained.is_selected { group } else { None };
+            let mut task = task(group, program);
+            task.begin = shift;
+            loads[usize::from(!chained.is_selected)].push(task);
+        }
+        let [own, others] = loads;
+        for (name, tasks) in [(name.to_owned(), own), (format!("{name}, others"), others)] {
+            if !tasks.is_empty() {
+                plan.workloads.push(WorkloadPlan { name, tasks });
+            }
+        }
+    }
+}
+
+/// The tasks beside that wake the selected ones or are woken by them, and the rest.
+fn linked(selected: &Recording, beside: Option<&Recording>) -> (Vec<Demand>, Recording) {
+    let Some(beside) = beside else {
+        return (Vec::new(), Recording::default());
+    };
+    let ids = |demand: &Demand| {
+        demand
+            .bursts
+            .iter()
+            .map(|burst| burst.id)
+            .collect::<Vec<_>>()
+    };
+    let causes = |recording: &Recording| {
+        let bursts = recording.tasks.iter().flat_map(|demand| &demand.bursts);
+        bursts
+            .filter(|burst| burst.by != OUTSIDE)
+            .map(|burst| burst.by)
+            .collect::<std::collections::HashSet<u32>>()
+    };
+    let own: std::collections::HashSet<u32> = selected.tasks.iter().flat_map(ids).collect();
+    let wanted = causes(selected);
+    let (linked, rest) = beside.tasks.iter().cloned().partition(|demand| {
+        demand
+            .bursts
+            .iter()
+            .any(|burst| wanted.contains(&burst.id) || own.contains(&burst.by))
+    });
+    let frame = Recording {
+        groups: beside.groups.clone(),
+        length: beside.length,
+        cpus: beside.cpus,
+        ..Recording::default()
+    };
+    (linked, frame.with(rest))
+}
+
+fn chained(demand: &Demand, is_selected: bool, places: &Places) -> Chained {
+    let bursts = demand.bursts.iter().map(|burst| Piece {
+        at: burst.at,
+        end: burst.end,
+        work: burst.work,
+        is_woken: places.contains_key(&burst.by),
+        opens: None,
+        closes: None,
+        acts: Vec::new(),
+    });
+    Chained {
+        is_selected,
+        bursts: bursts.collect(),
+    }
+}
+
+struct Builder<'a> {
+    demands: &'a [&'a Demand],
+    /// So many of them are selected.
+    own: usize,
+    places: &'a Places,
+    tasks: Vec<Chained>,
+    counts: Vec<u32>,
+    begins: BTreeMap<String, usize>,
+    /// The request of each burst.
+    of: HashMap<u32, u32>,
+    /// The task with which each request began.
+    roots: Vec<usize>,
+}
+
+impl Builder<'_> {
+    fn burst(&self, id: u32) -> (usize, usize, Burst) {
+        let (task, place) = self.places[&id];
+        (task, place, self.demands[task].bursts[place])
+    }
+
+    /// Tasks that are woken by their own chain nearly always.
+    fn clients(&self) -> Vec<bool> {
+        let is_woken = |burst: &&Burst| {
+            let waker = self.places.get(&burst.by);
+            waker.is_some_and(|(task, _)| *task < self.own)
+        };
+        let is_client = |demand: &&Demand| {
+            let woken = demand.bursts.iter().filter(is_woken).count();
+            woken * 100 > demand.bursts.len() * CLIENT_PERCENT
+        };
+        self.demands.iter().map(is_client).collect()
+    }
+
+    fn chain(&mut self, order: &[(u64, u32)], from: &[String]) {
+        let clients = self.clients();
+        for (_, id) in order {
+            let (task, place, burst) = self.burst(*id);
+            if task >= self.own {
+                continue;
+            }
+            let above = self.of.get(&burst.by).copied();
+            let name = &self.demands[task].name;
+            let begins = if from.is_empty() {
+                let comes_back =
+                    above.is_some_and(|above| self.roots[above as usize] == task && clients[task]);
+                above.is_none() || comes_back
+            } else {
+                from.contains(name)
+            };
+            let request = match (begins, above) {
+                (true, _) => {
+                    *self.begins.entry(name.clone()).or_insert(0) += 1;
+                    self.open(task, place, &burst)
+                }
+                (false, Some(above)) => above,
+                (false, None) => continue,
+            };
+            self.counts[request as usize] += 1;
+            self.of.insert(*id, request);
+            self.tasks[task].bursts[place].closes = Some(request);
+        }
+    }
+
+    /// A request begins with that burst: when it is woken, not when it runs at last.
+    fn open(&mut self, task: usize, place: usize, burst: &Burst) -> u32 {
+        let request = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
+        self.counts.push(0);
+        self.roots.push(task);
+        match self.places.get(&burst.by) {
+            Some((waker, at)) => {
+                let acts = &mut self.tasks[*waker].bursts[*at].acts;
+                acts.push((burst.offset, Act::Open(request)));
+            }
+            None => self.tasks[task].bursts[place].opens = Some(request),
+        }
+        request
+    }
+
+    /// Requests as the program sees them.
+    fn mark(&mut self, selected: &Recording, names: &[String]) {
+        for marked in &selected.marked {
+            let (Some(begin), Some(end)) = (
+                self.places.get(&marked.begin.burst),
+                self.places.get(&marked.end.burst),
+            ) else {
+                continue;
+            };
+            let is_own = begin.0 < self.own || end.0 < self.own;
+            if !is_own || !names.is_empty() && !names.contains(&marked.name) {
+                continue;
+            }
+            let request = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
+            self.counts.push(1);
+            *self.begins.entry(marked.name.clone()).or_insert(0) += 1;
+            let (begin, end) = (*begin, *end);
+            self.tasks[begin.0].bursts[begin.1]
+                .acts
+                .push((marked.begin.offset, Act::Open(request)));
+            self.tasks[end.0].bursts[end.1]
+                .acts
+                .push((marked.end.offset, Act::Close(request)));
+        }
+    }
+
+    /// What wakes what.
+    fn wake(&mut self) {
+        for (index, demand) in self.demands.iter().enumerate() {
+            for burst in &demand.bursts {
+                if let Some((waker, place)) = self.places.get(&burst.by) {
+                    let act = Act::Wake(u32::try_from(index).unwrap_or(u32::MAX));
+                    let acts = &mut self.tasks[*waker].bursts[*place].acts;
+                    acts.push((burst.offset, act));
+                }
+            }
+        }
+    }
+}
+
+/// From bursts to steps.
+struct Compiler<'a> {
+    how: Loop,
+    shift: u64,
+    meter: u32,
+    /// The number of the first request in the plan.
+    first: u32,
+    channels: &'a [u32],
+}
+
+impl Compiler<'_> {
+    fn program(&self, chained: &Chained, channel: u32) -> Program {
+        let mut steps = Vec::new();
+        let mut last = 0;
+        for piece in &chained.bursts {
+            self.begin(piece, channel, last, &mut steps);
+            let mut done = 0;
+            for (offset, act) in &piece.acts {
+                let offset = (*offset).clamp(done, piece.work);
+                if offset > done {
+                    steps.push(Step::Run(Nanos(offset - done).into()));
+                    done = offset;
+                }
+                steps.push(self.act(*act));
+            }
+            if piece.work > done {
+                steps.push(Step::Run(Nanos(piece.work - done).into()));
+            }
+            if let Some(request) = piece.closes {
+                steps.push(self.act(Act::Close(request)));
+            }
+            last = piece.end;
+        }
+        Program::new(steps)
+    }
+
+    /// Until the burst begins.
+    fn begin(&self, piece: &Piece, channel: u32, last: u64, steps: &mut Vec<Step>) {
+        let at = Nanos(piece.at + self.shift);
+        let came = match (piece.is_woken, self.how) {
+            (true, _) => {
+                steps.push(Step::Wait(channel));
+                Step::NOW
+            }
+            (false, Loop::Open) => {
+                steps.push(Step::Until(at));
+                at
+            }
+            (false, Loop::Closed) => {
+                steps.push(Step::Sleep(Nanos(piece.at.saturating_sub(last)).into()));
+                Step::WOKEN
+            }
+        };
+        if let Some(request) = piece.opens {
+            let request = self.first + request;
+            steps.push(Step::Open { request, at: came });
+        }
+    }
+
+    fn act(&self, act: Act) -> Step {
+        match act {
+            Act::Open(request) => Step::Open {
+                request: self.first + request,
+                at: Step::NOW,
+            },
+            Act::Close(request) => Step::Close {
+                request: self.first + request,
+                meter: self.meter,
+            },
+            Act::Wake(task) => Step::Post(self.channels[task as usize]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Selection;
+    use super::*;
+    use crate::{Machine, Simulation};
+    use quotient_trace::Discard;
+    use std::fmt::Write;
+
+    /// ftrace lines of requests every 10 ms: a device wakes `front` (1), which computes 1 ms, then wakes `worker` (2) on the other
+    /// CPU, which computes 3 ms, and is done itself after another millisecond.
+    fn front_and_worker(requests: u64, marks: bool) -> String {
+        let mut text = String::from("# tracer: nop\n");
+        let idle = "swapper";
+        let mut line = |who: &str, cpu: u32, flags: &str, micros: u64, what: String| {
+            let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+            let _ = writeln!(text, "{who} [{cpu:03}] {flags} {seconds}.{rest:06}: {what}");
+        };
+        let switch = |from: (&str, u32, &str), to: (&str, u32)| {
+            format!(
+                "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120",
+                from.0, from.1, from.2, to.0, to.1
+            )
+        };
+        let waking = |name: &str, pid: u32, cpu: u32| {
+            format!("sched_waking: comm={name} pid={pid} prio=120 target_cpu={cpu:03}")
+        };
+        for number in 0..requests {
+            let at = 1_000_000 + number * 10_000;
+            line("<idle>-0", 0, "d.h2.", at, waking("front", 1, 0));
+            line(
+                "<idle>-0",
+                0,
+                "d..2.",
+                at + 1,
+                switch((idle, 0, "R"), ("front", 1)),
+            );
+            if marks {
+                line(
+                    "front-1",
+                    0,
+                    ".....",
+                    at + 1,
+                    format!("tracing_mark_write: S|1|get|{number}"),
+                );
+            }
+            line("front-1", 0, "d..2.", at + 1_001, waking("worker", 2, 1));
+            line(
+                "<idle>-0",
+                1,
+                "d..2.",
+                at + 1_002,
+                switch((idle, 0, "R"), ("worker", 2)),
+            );
+            line(
+                "front-1",
+                0,
+                "d..2.",
+                at + 2_001,
+                switch(("front", 1, "S"), (idle, 0)),
+            );
+            if marks {
+                line(
+                    "worker-2",
+                    1,
+                    ".....",
+                    at + 4_000,
+                    format!("tracing_mark_write: F|1|get|{number}"),
+                );
+            }
+            line(
+                "worker-2",
+                1,
+                "d..2.",
+                at + 4_002,
+                switch(("worker", 2, "S"), (idle, 0)),
+            );
+        }
+        text
+    }
+
+    fn read(text: &str) -> Recording {
+        Recording::read(&mut text.as_bytes()).unwrap()
+    }
+
+    fn played(requests: &Requests, cpus: u32, how: Loop) -> crate::Outcome {
+        let mut plan = Plan::new(Machine::flat(cpus));
+        plan.duration = Nanos::from_secs(5);
+        let group = plan.group("app");
+        requests.add_to(&mut plan, "requests", group, how, Nanos::ZERO);
+        let mut simulation = Simulation::new(&plan, Discard).unwrap();
+        simulation.run().unwrap();
+        simulation.outcome()
+    }
+
+    #[test]
+    fn a_request_lasts_from_its_arrival_to_the_end_of_its_last_worker() {
+        let recording = read(&front_and_worker(200, false));
+        let requests = Requests::of(&recording, None, &Rule::Chains(Vec::new()));
+        assert_eq!((requests.requests, requests.parts), (200, 400));
+        assert_eq!(requests.begin_with, [("front".to_owned(), 200)]);
+        for how in [Loop::Open, Loop::Closed] {
+            let outcome = played(&requests, 2, how);
+            let times = outcome.meter("requests").unwrap().times;
+            assert_eq!((times.count, times.p50_ns / 100_000), (200, 40), "{how:?}");
+            // On one CPU, who was woken runs after or before the rest of its waker: 5 ms in all.
+            let times = played(&requests, 1, how).meter("requests").unwrap().times;
+            assert_eq!((times.count, times.p99_ns / 100_000), (200, 50), "{how:?}");
+        }
+    }
+
+    #[test]
+    fn marks_are_requests_as_the_program_sees_them() {
+        let recording = read(&front_and_worker(150, true));
+        let rule = |name: &str| Rule::Marks(vec![name.to_owned()]);
+        let requests = Requests::of(&recording, None, &rule("get"));
+        assert_eq!(requests.requests, 150);
+        let times = played(&requests, 2, Loop::Open)
+            .meter("requests")
+            .unwrap()
+            .times;
+        assert_eq!((times.count, times.p50_ns / 100_000), (150, 40));
+        assert_eq!(Requests::of(&recording, None, &rule("put")).requests, 0);
+    }
+
+    #[test]
+    fn who_begins_requests_can_be_said() {
+        let recording = read(&front_and_worker(200, false));
+        let from = |name: &str| Rule::Chains(vec![name.to_owned()]);
+        let requests = Requests::of(&recording, None, &from("worker"));
+        assert_eq!((requests.requests, requests.parts), (200, 200));
+        let times = played(&requests, 2, Loop::Open)
+            .meter("requests")
+            .unwrap()
+            .times;
+        assert_eq!(times.p50_ns / 100_000, 30);
+        assert!(!Requests::of(&recording, None, &from("nobody")).is_enough());
+    }
+
+    #[test]
+    fn only_a_part_of_a_chain_is_limited_but_all_of_it_is_played() {
+        let whole = read(&front_and_worker(200, false));
+        let selection = Selection {
+            names: vec!["worker".into()],
+            ..Selection::default()
+        };
+        let (worker, front) = whole.split(&selection);
+        let requests = Requests::of(&worker, Some(&front), &Rule::Chains(Vec::new()));
+        assert_eq!((requests.requests, requests.others), (200, 1));
+        assert_eq!(requests.rest.tasks(), 0);
+        let outcome = played(&requests, 2, Loop::Open);
+        assert_eq!(
+            outcome.meter("requests").unwrap().times.p50_ns / 100_000,
+            30
+        );
+        assert!(outcome.group("app").unwrap().usage_ns.abs_diff(600_000_000) < 2_000_000);
+    }
+
+    #[test]
+    fn a_client_in_the_trace_sends_nothing_before_its_answer() {
+        // 3 ms of the worker with a fifth of a CPU: 15 ms; the worker wakes the front again, which is then its client.
+        let mut text = front_and_worker(200, false);
+        let lines: Vec<&str> = text.lines().collect();
+        let kept: Vec<String> = lines
+            .iter()
+            .map(|line| {
+                if line.contains("d.h2.") {
+                    // Not by a device but by the worker, at the end of its burst.
+                    return String::new();
+                }
+                (*line).to_owned()
+            })
+            .collect();
+        text = String::new();
+        let mut number = 0;
+        for line in kept.iter().filter(|line| !line.is_empty()) {
+            if line.starts_with("worker-2") {
+                number += 1;
+                let at = 1_000_000 + (number - 1) * 10_000 + 4_001;
+                let _ = writeln!(
+                    text,
+                    "worker-2 [001] d..2. {}.{:06}: sched_waking: comm=front pid=1 prio=120 target_cpu=000",
+                    at / 1_000_000,
+                    at % 1_000_000
+                );
+            }
+            let _ = writeln!(text, "{line}");
+        }
+        let requests = Requests::of(&read(&text), None, &Rule::Chains(Vec::new()));
+        assert!(
+            requests.requests >= 199 && requests.woken > 390,
+            "{requests:?}"
+        );
+        let times = played(&requests, 2, Loop::Open)
+            .meter("requests")
+            .unwrap()
+            .times;
+        // As it was: 4 ms from the front's wake-up to the worker's end, one after the other.
+        assert_eq!(times.p99_ns / 100_000, 40);
+    }
+}
