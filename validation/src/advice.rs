@@ -185,6 +185,7 @@ fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
             bursts_percent: vec![0],
             threads: vec![0],
             seeds: 5,
+            refine: false,
         };
         let advice = advise(&subject, &sweep, target, 1, &Control::default());
         let advice = advice.map_err(Problem::during("the simulator"))?;

@@ -13,6 +13,7 @@
 //! | [`machine`] | how busy the rest of the machine was meanwhile |
 //! | [`runtime`] | a scenario as tasks in groups of Quotient |
 //! | [`simulator`] | a scenario in virtual time |
+//! | [`real`] | `quotient advise` against the kernel: record, predict, set the limit for real |
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
@@ -28,6 +29,7 @@ pub mod load;
 pub mod machine;
 pub mod observe;
 pub mod outcome;
+pub mod real;
 pub mod runtime;
 pub mod scenario;
 pub mod simulator;

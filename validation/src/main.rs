@@ -2,12 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, value_parser};
 use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
+use quotient_validation::real::judge::{self, Case};
+use quotient_validation::real::{self};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
 use quotient_validation::{Interrupt, Problem, advice, kernel, simulator};
@@ -32,6 +35,21 @@ struct Arguments {
     /// Instead: what the simulator says of limits, from a recording without one, against what they do. Needs no root
     #[arg(long)]
     advice: bool,
+    /// Instead: `quotient advise` against the kernel. Records loads, predicts limits, sets them for real and judges. Needs tracefs
+    #[arg(long, conflicts_with = "advice")]
+    real: bool,
+    /// With --real: the binary [default: the one beside this]
+    #[arg(long, value_name = "FILE", requires = "real")]
+    quotient: Option<PathBuf>,
+    /// With --real: runs under each limit (1..=100); the kernel's own spread counts from 10
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=100))]
+    runs: u64,
+    /// With --real: the preset of the predictions
+    #[arg(long, value_name = "RELEASE", default_value = "6.18")]
+    preset: String,
+    /// With --real: recordings without a limit only
+    #[arg(long, requires = "real")]
+    free_only: bool,
 }
 
 fn main() -> ExitCode {
@@ -72,6 +90,9 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
     let length = Duration::from_secs(seconds);
     if arguments.advice {
         return advised(length, arguments.json, interrupt);
+    }
+    if arguments.real {
+        return for_real(arguments, length, interrupt);
     }
     let controller = Controller::find()?;
     let (mut rows, mut comparisons) = (Vec::new(), Vec::new());
@@ -166,6 +187,85 @@ fn print_comparison(outcomes: &[Outcome], compared: &[Comparison]) {
             others.join(", ")
         );
     }
+}
+
+/// `quotient advise` against the kernel.
+///
+/// # Errors
+/// What is missing, or the bars that were missed.
+fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> Result<(), Problem> {
+    let settings = real::Settings {
+        quotient: arguments.quotient.clone().map_or_else(real::beside, Ok)?,
+        length,
+        runs: usize::try_from(arguments.runs).unwrap_or(1),
+        only: arguments.only.clone(),
+        preset: arguments.preset.clone(),
+        limited: !arguments.free_only,
+    };
+    if !arguments.json {
+        println!(
+            "load      recorded    limit  throttled %: predicted (low..high)  kernel (low..high)        p99 ms: predicted (low..high)  kernel (low..high)"
+        );
+    }
+    let cases = real::compare(&settings, interrupt, |case| {
+        if !arguments.json {
+            print_case(case);
+        }
+    })?;
+    let summary = judge::summary(&cases);
+    if arguments.json {
+        let object = json!({
+            "kernel": kernel_release(),
+            "preset": settings.preset,
+            "seconds": length.as_secs(),
+            "cases": cases.iter().map(|case| json!({"case": case, "verdict": case.verdict()})).collect::<Vec<_>>(),
+            "summary": summary,
+        });
+        println!("{object}");
+    } else {
+        println!(
+            "{} cases under {}: throttled ratio within 3 points in {:.0} % (bar {:.0}), p99 holds in {:.0} % (bar {:.0}), {} without a p99 (saturated): {}",
+            summary.cases,
+            kernel_release(),
+            summary.ratio_percent,
+            judge::RATIO_CASES_PERCENT,
+            summary.p99_percent,
+            judge::P99_CASES_PERCENT,
+            summary.refused,
+            if summary.pass { "pass" } else { "FAIL" }
+        );
+    }
+    if summary.pass {
+        Ok(())
+    } else {
+        Err(Problem::Broken("the bars are missed".into()))
+    }
+}
+
+fn print_case(case: &Case) {
+    let verdict = case.verdict();
+    let word = |held: bool| if held { "ok" } else { "MISS" };
+    let recorded = case
+        .recorded_under
+        .map_or("free".to_owned(), |cpus| format!("under {cpus:.2}"));
+    let spread = |spread: judge::Spread| {
+        format!("{:.1} ({:.1}..{:.1})", spread.mid, spread.low, spread.high)
+    };
+    println!(
+        "{:<9} {recorded:<10} {:>6.2}  {:>30} {:>20} {:<5} {:>30} {:>24} {}",
+        case.load,
+        case.cpus,
+        spread(case.predicted_throttled),
+        spread(case.throttled),
+        word(verdict.ratio),
+        if case.is_saturated {
+            "saturated".to_owned()
+        } else {
+            spread(case.predicted_p99)
+        },
+        spread(case.p99),
+        verdict.p99.map_or("-", word),
+    );
 }
 
 fn advised(length: Duration, json: bool, interrupt: &Interrupt) -> Result<(), Problem> {

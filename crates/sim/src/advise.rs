@@ -20,10 +20,13 @@ pub struct Sweep {
     pub threads: Vec<u32>,
     /// How many times each is tried, with another seed and another phase of the period.
     pub seeds: u32,
+    /// Whether shares between the largest harmful and the smallest harmless one are tried as well, so that what is recommended does
+    /// not jump from one share of the list to the next.
+    pub refine: bool,
 }
 
 impl Sweep {
-    /// Six shares around a mean usage, two periods, two bursts: 24 settings, three seeds.
+    /// Six shares around a mean usage, two periods, two bursts: 24 settings, ten seeds, and finer ones around the best.
     pub fn around(usage_permille: u64) -> Sweep {
         let share = |percent: u64| (usage_permille * percent / 100).max(10);
         Sweep {
@@ -31,8 +34,14 @@ impl Sweep {
             periods: vec![Nanos::from_millis(100), Nanos::from_millis(20)],
             bursts_percent: vec![0, 100],
             threads: vec![0],
-            seeds: 3,
+            seeds: 10,
+            refine: true,
         }
+    }
+
+    /// How many finer settings there are at most.
+    pub fn finer(&self) -> usize {
+        self.threads.len() * self.periods.len() * self.bursts_percent.len() * REFINEMENTS
     }
 
     /// How many settings that makes.
@@ -80,12 +89,16 @@ pub struct Prediction {
     pub threads: u32,
     /// Part of the periods in which the group is throttled.
     pub throttled_ratio: Interval,
+    /// The 99th percentile under the limit, ns.
+    pub p99_ns: Interval,
     /// What the limit adds to the median, ns.
     pub added_p50_ns: Interval,
     /// What it adds to the 99th percentile, ns.
     pub added_p99_ns: Interval,
     /// Part of the work that is done in the same time; see [`Subject::work`].
     pub done_ratio: Interval,
+    /// Whether work piles up without end: then a percentile says how long was looked, not what would be.
+    pub is_saturated: bool,
     /// Whether it keeps what was asked for.
     pub is_harmless: bool,
 }
@@ -110,9 +123,9 @@ pub struct Advice {
     pub free_p99_ns: u64,
     /// CPU time used without a limit, in thousandths of a CPU.
     pub free_usage_permille: u64,
-    /// Every setting, in the order threads, period, burst, quota.
+    /// Every setting, in the order threads, period, burst, quota; finer ones in their place.
     pub predictions: Vec<Prediction>,
-    /// Index of the recommended one: the harmless one with the smallest share, then the least added at p99.
+    /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst.
     pub recommended: Option<usize>,
 }
 
@@ -138,6 +151,16 @@ pub enum Work {
     /// Laps of the meter: right where the group also has work that nobody waits for.
     Laps,
 }
+
+/// Most finer shares for each combination of period and burst. Origin: from half to whole in steps of 3 %.
+const REFINEMENTS: usize = 5;
+/// Two neighbours are near enough when one is at most this part of the other, per cent.
+const FINE_PERCENT: u64 = 104;
+/// Recommendations whose shares are closer than this, in millionths, are equally small: then the first period and burst of the
+/// sweep is taken, so that equal inputs do not get one or the other.
+const SAME_SHARE: u128 = 50_000;
+/// Less done than this, and work may be piling up.
+const DONE_IN_TIME: f64 = 0.98;
 
 #[derive(Clone, Copy)]
 struct Setting {
@@ -189,13 +212,71 @@ pub fn advise(
             let used = free[0].groups[subject.group + 1].usage_ns;
             advice.free_usage_permille = used.saturating_mul(1000) / free[0].elapsed_ns.max(1);
         }
+        let mut predictions = Vec::new();
         for (tried, limit) in limited.chunks(seeds as usize).zip(&limits) {
-            let prediction = compare(subject, free, tried, *limit, count, target);
-            advice.predictions.push(prediction);
+            predictions.push(compare(subject, free, tried, *limit, count, target));
         }
+        if sweep.refine {
+            let one = |limit: Limit| {
+                let tried = run_all(seeds as usize, threads, control, &|index| {
+                    planned(
+                        subject,
+                        Setting {
+                            limit: Some(limit),
+                            threads: count,
+                            seed: index as u64 + 1,
+                        },
+                    )
+                })?;
+                Ok(compare(subject, free, &tried, limit, count, target))
+            };
+            predictions = refine(predictions, sweep.cpus_permille.len(), &one)?;
+        }
+        advice.predictions.extend(predictions);
     }
     advice.recommended = recommend(&advice.predictions);
     Ok(advice)
+}
+
+/// Tries shares between the largest that does harm and the smallest from which on none does, for each combination of period and
+/// burst, of which `width` follow each other.
+fn refine(
+    predictions: Vec<Prediction>,
+    width: usize,
+    one: &dyn Fn(Limit) -> Result<Prediction, BatchError>,
+) -> Result<Vec<Prediction>, BatchError> {
+    let mut all = Vec::new();
+    for curve in predictions.chunks(width.max(1)) {
+        let mut curve = curve.to_vec();
+        for _ in 0..REFINEMENTS {
+            curve.sort_by_key(|row| row.quota_ns);
+            let harmless = curve.iter().rev().take_while(|row| row.is_harmless).count();
+            let first = curve.len() - harmless;
+            let Some(best) = curve.get(first).filter(|_| harmless > 0) else {
+                break;
+            };
+            let below = match first {
+                0 => best.quota_ns / 2,
+                first => curve[first - 1].quota_ns,
+            };
+            if best.quota_ns * 100 <= below * FINE_PERCENT {
+                break;
+            }
+            // The middle of their logarithms.
+            let quota =
+                ((below as f64 * best.quota_ns as f64).sqrt() as u64).max(Limit::QUOTA_MIN.0);
+            if quota <= below || quota >= best.quota_ns {
+                break;
+            }
+            let burst = (u128::from(best.burst_ns) * u128::from(quota)
+                / u128::from(best.quota_ns.max(1))) as u64;
+            let limit = Limit::new(Nanos(quota), Nanos(best.period_ns)).with_burst(Nanos(burst));
+            curve.push(one(limit)?);
+        }
+        curve.sort_by_key(|row| row.quota_ns);
+        all.extend(curve);
+    }
+    Ok(all)
 }
 
 fn limits(sweep: &Sweep) -> Vec<Limit> {
@@ -261,6 +342,13 @@ fn compare(
         };
         done(tried) as f64 / done(free).max(1) as f64
     });
+    let p99_ns = over(&|_, tried| meter(tried).p99_ns as f64);
+    // What is not done waits at the end: a percentile of that size is a matter of how long was looked.
+    let elapsed = free
+        .first()
+        .map_or(0.0, |outcome| outcome.elapsed_ns as f64);
+    let is_saturated =
+        done_ratio.mid < DONE_IN_TIME && p99_ns.mid > (1.0 - done_ratio.mid) * elapsed / 2.0;
     let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
         && added_p99_ns.high <= target.added_p99.0 as f64
         && done_ratio.low * 1000.0 >= target.done_permille as f64;
@@ -270,9 +358,11 @@ fn compare(
         burst_ns: limit.burst.0,
         threads,
         throttled_ratio,
+        p99_ns,
         added_p50_ns,
         added_p99_ns,
         done_ratio,
+        is_saturated,
         is_harmless,
     }
 }
@@ -285,12 +375,14 @@ fn recommend(predictions: &[Prediction]) -> Option<usize> {
         .iter()
         .enumerate()
         .filter(|(_, prediction)| prediction.is_harmless);
+    let least = harmless.clone().map(|(_, row)| share(row)).min()?;
+    let near = |row: &Prediction| share(row) * 1_000_000 <= least * (1_000_000 + SAME_SHARE);
+    let combination = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);
+    let (_, first) = harmless.clone().find(|(_, row)| near(row))?;
+    // Of that period and burst the smallest.
     harmless
-        .min_by(|(_, one), (_, other)| {
-            share(one)
-                .cmp(&share(other))
-                .then(one.added_p99_ns.mid.total_cmp(&other.added_p99_ns.mid))
-        })
+        .filter(|(_, row)| combination(row) == combination(first))
+        .min_by_key(|(_, row)| share(row))
         .map(|(index, _)| index)
 }
 
@@ -328,7 +420,11 @@ mod tests {
             meter: 0,
             work: Work::Laps,
         };
-        let sweep = Sweep::around(250);
+        let sweep = Sweep {
+            seeds: 3,
+            refine: false,
+            ..Sweep::around(250)
+        };
         let target = Target {
             throttled_permille: 50,
             added_p99: Nanos::from_millis(5),
@@ -338,9 +434,13 @@ mod tests {
         let advice = advise(&subject, &sweep, target, 2, &control).unwrap();
         assert_eq!(advice.predictions.len(), 24);
         assert!(advice.free_usage_permille.abs_diff(250) < 30, "{advice:?}");
-        for curve in advice.predictions.chunks(6) {
+        let combination = |row: &Prediction| (row.period_ns, row.burst_ns > 0);
+        for curve in advice
+            .predictions
+            .chunk_by(|one, other| combination(one) == combination(other))
+        {
             assert!(curve[0].throttled_ratio.mid > 0.3, "{curve:?}");
-            assert!(curve[5].throttled_ratio.mid <= curve[0].throttled_ratio.mid);
+            assert!(curve[curve.len() - 1].throttled_ratio.mid <= curve[0].throttled_ratio.mid);
         }
         let best = &advice.predictions[advice.recommended.unwrap()];
         assert!(best.is_harmless && best.throttled_ratio.high <= 0.05);
@@ -359,6 +459,7 @@ mod tests {
         };
         let sweep = Sweep {
             cpus_permille: vec![20],
+            refine: false,
             ..Sweep::around(250)
         };
         let subject = Subject {
@@ -370,6 +471,76 @@ mod tests {
         let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
         assert!(advice.predictions.iter().all(|row| !row.is_harmless));
         assert_eq!(advice.recommended, None);
+    }
+
+    #[test]
+    fn equivalent_inputs_get_the_same_advice_within_a_tenth() {
+        // The same service, its arrivals drawn anew each time.
+        let shares: Vec<f64> = (0..3_u64)
+            .map(|input| {
+                let plan = |threads: u32, seed: u64| Plan {
+                    duration: Nanos::from_secs(10),
+                    ..service(threads, input * 1000 + seed)
+                };
+                let subject = Subject {
+                    plan: &plan,
+                    group: 0,
+                    meter: 0,
+                    work: Work::Time,
+                };
+                let target = Target {
+                    throttled_permille: 50,
+                    added_p99: Nanos::from_secs(10),
+                    done_permille: 950,
+                };
+                let sweep = Sweep {
+                    periods: vec![Nanos::from_millis(100)],
+                    bursts_percent: vec![0],
+                    cpus_permille: vec![250, 500, 1_000],
+                    seeds: 6,
+                    ..Sweep::around(250)
+                };
+                let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+                let best = &advice.predictions[advice.recommended.unwrap()];
+                best.quota_ns as f64 / best.period_ns as f64
+            })
+            .collect();
+        let (least, most) = shares
+            .iter()
+            .fold((f64::MAX, 0.0_f64), |(least, most), share| {
+                (least.min(*share), most.max(*share))
+            });
+        assert!(most <= least * 1.10, "{shares:?}");
+    }
+
+    #[test]
+    fn what_piles_up_is_called_so() {
+        let subject = Subject {
+            plan: &service,
+            group: 0,
+            meter: 0,
+            work: Work::Time,
+        };
+        let sweep = Sweep {
+            cpus_permille: vec![150, 1_000],
+            periods: vec![Nanos::from_millis(100)],
+            bursts_percent: vec![0],
+            seeds: 2,
+            refine: false,
+            ..Sweep::around(250)
+        };
+        let target = Target {
+            throttled_permille: 50,
+            added_p99: Nanos::from_millis(5),
+            done_permille: 950,
+        };
+        let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+        let saturated: Vec<bool> = advice
+            .predictions
+            .iter()
+            .map(|row| row.is_saturated)
+            .collect();
+        assert_eq!(saturated, [true, false], "{advice:?}");
     }
 
     #[test]

@@ -264,7 +264,8 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         added_p99: arguments.added_p99.unwrap_or(tenth),
         done_permille: arguments.done * 10,
     };
-    let runs = (sweep.settings() + sweep.threads.len()) * sweep.seeds as usize;
+    let finer = if sweep.refine { sweep.finer() } else { 0 };
+    let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
     let mut advice = watched(runs, |control, threads| {
         advise(&subject, &sweep, target, threads, control)
     })?;
@@ -307,6 +308,7 @@ fn free_run(
         bursts_percent: vec![0],
         threads: threads[..1].to_vec(),
         seeds: 1,
+        refine: false,
     };
     let target = Target {
         throttled_permille: 0,
@@ -333,6 +335,7 @@ fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
             arguments.threads.clone()
         },
         seeds: arguments.seeds,
+        refine: arguments.cpus.is_empty(),
     }
 }
 

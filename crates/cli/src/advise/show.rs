@@ -101,12 +101,16 @@ fn line(row: &Prediction) -> String {
             percent(throttled.high)
         ),
         row.added_p50_ns.mid / 1e6,
-        format!(
-            "{:.2} ({:.2}..{:.2})",
-            row.added_p99_ns.mid / 1e6,
-            row.added_p99_ns.low / 1e6,
-            row.added_p99_ns.high / 1e6
-        ),
+        if row.is_saturated {
+            "grows without end".to_owned()
+        } else {
+            format!(
+                "{:.2} ({:.2}..{:.2})",
+                row.added_p99_ns.mid / 1e6,
+                row.added_p99_ns.low / 1e6,
+                row.added_p99_ns.high / 1e6
+            )
+        },
         percent(row.done_ratio.mid)
     )
 }

@@ -1,0 +1,197 @@
+use super::super::Selection;
+use super::*;
+use crate::{Machine, Simulation};
+use quotient_trace::Discard;
+use std::fmt::Write;
+
+/// ftrace lines of requests every 10 ms: a device wakes `front` (1), which computes 1 ms, then wakes `worker` (2) on the other
+/// CPU, which computes 3 ms, and is done itself after another millisecond.
+fn front_and_worker(requests: u64, marks: bool) -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let idle = "swapper";
+    let mut line = |who: &str, cpu: u32, flags: &str, micros: u64, what: String| {
+        let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+        let _ = writeln!(text, "{who} [{cpu:03}] {flags} {seconds}.{rest:06}: {what}");
+    };
+    let switch = |from: (&str, u32, &str), to: (&str, u32)| {
+        format!(
+            "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120",
+            from.0, from.1, from.2, to.0, to.1
+        )
+    };
+    let waking = |name: &str, pid: u32, cpu: u32| {
+        format!("sched_waking: comm={name} pid={pid} prio=120 target_cpu={cpu:03}")
+    };
+    for number in 0..requests {
+        let at = 1_000_000 + number * 10_000;
+        line("<idle>-0", 0, "d.h2.", at, waking("front", 1, 0));
+        line(
+            "<idle>-0",
+            0,
+            "d..2.",
+            at + 1,
+            switch((idle, 0, "R"), ("front", 1)),
+        );
+        if marks {
+            line(
+                "front-1",
+                0,
+                ".....",
+                at + 1,
+                format!("tracing_mark_write: S|1|get|{number}"),
+            );
+        }
+        line("front-1", 0, "d..2.", at + 1_001, waking("worker", 2, 1));
+        line(
+            "<idle>-0",
+            1,
+            "d..2.",
+            at + 1_002,
+            switch((idle, 0, "R"), ("worker", 2)),
+        );
+        line(
+            "front-1",
+            0,
+            "d..2.",
+            at + 2_001,
+            switch(("front", 1, "S"), (idle, 0)),
+        );
+        if marks {
+            line(
+                "worker-2",
+                1,
+                ".....",
+                at + 4_000,
+                format!("tracing_mark_write: F|1|get|{number}"),
+            );
+        }
+        line(
+            "worker-2",
+            1,
+            "d..2.",
+            at + 4_002,
+            switch(("worker", 2, "S"), (idle, 0)),
+        );
+    }
+    text
+}
+
+fn read(text: &str) -> Recording {
+    Recording::read(&mut text.as_bytes()).unwrap()
+}
+
+fn played(requests: &Requests, cpus: u32, how: Loop) -> crate::Outcome {
+    let mut plan = Plan::new(Machine::flat(cpus));
+    plan.duration = Nanos::from_secs(5);
+    let group = plan.group("app");
+    requests.add_to(&mut plan, "requests", group, how, Nanos::ZERO);
+    let mut simulation = Simulation::new(&plan, Discard).unwrap();
+    simulation.run().unwrap();
+    simulation.outcome()
+}
+
+#[test]
+fn a_request_lasts_from_its_arrival_to_the_end_of_its_last_worker() {
+    let recording = read(&front_and_worker(200, false));
+    let requests = Requests::of(&recording, None, &Rule::Chains(Vec::new()));
+    assert_eq!((requests.requests, requests.parts), (200, 400));
+    assert_eq!(requests.begin_with, [("front".to_owned(), 200)]);
+    for how in [Loop::Open, Loop::Closed] {
+        let outcome = played(&requests, 2, how);
+        let times = outcome.meter("requests").unwrap().times;
+        assert_eq!((times.count, times.p50_ns / 100_000), (200, 40), "{how:?}");
+        // On one CPU, who was woken runs after or before the rest of its waker: 5 ms in all.
+        let times = played(&requests, 1, how).meter("requests").unwrap().times;
+        assert_eq!((times.count, times.p99_ns / 100_000), (200, 50), "{how:?}");
+    }
+}
+
+#[test]
+fn marks_are_requests_as_the_program_sees_them() {
+    let recording = read(&front_and_worker(150, true));
+    let rule = |name: &str| Rule::Marks(vec![name.to_owned()]);
+    let requests = Requests::of(&recording, None, &rule("get"));
+    assert_eq!(requests.requests, 150);
+    let times = played(&requests, 2, Loop::Open)
+        .meter("requests")
+        .unwrap()
+        .times;
+    assert_eq!((times.count, times.p50_ns / 100_000), (150, 40));
+    assert_eq!(Requests::of(&recording, None, &rule("put")).requests, 0);
+}
+
+#[test]
+fn who_begins_requests_can_be_said() {
+    let recording = read(&front_and_worker(200, false));
+    let from = |name: &str| Rule::Chains(vec![name.to_owned()]);
+    let requests = Requests::of(&recording, None, &from("worker"));
+    assert_eq!((requests.requests, requests.parts), (200, 200));
+    let times = played(&requests, 2, Loop::Open)
+        .meter("requests")
+        .unwrap()
+        .times;
+    assert_eq!(times.p50_ns / 100_000, 30);
+    assert!(!Requests::of(&recording, None, &from("nobody")).is_enough());
+}
+
+#[test]
+fn only_a_part_of_a_chain_is_limited_but_all_of_it_is_played() {
+    let whole = read(&front_and_worker(200, false));
+    let selection = Selection {
+        names: vec!["worker".into()],
+        ..Selection::default()
+    };
+    let (worker, front) = whole.split(&selection);
+    let requests = Requests::of(&worker, Some(&front), &Rule::Chains(Vec::new()));
+    assert_eq!((requests.requests, requests.others), (200, 1));
+    assert_eq!(requests.rest.tasks(), 0);
+    let outcome = played(&requests, 2, Loop::Open);
+    assert_eq!(
+        outcome.meter("requests").unwrap().times.p50_ns / 100_000,
+        30
+    );
+    assert!(outcome.group("app").unwrap().usage_ns.abs_diff(600_000_000) < 2_000_000);
+}
+
+#[test]
+fn a_client_in_the_trace_sends_nothing_before_its_answer() {
+    // 3 ms of the worker with a fifth of a CPU: 15 ms; the worker wakes the front again, which is then its client.
+    let mut text = front_and_worker(200, false);
+    let lines: Vec<&str> = text.lines().collect();
+    let kept: Vec<String> = lines
+        .iter()
+        .map(|line| {
+            if line.contains("d.h2.") {
+                // Not by a device but by the worker, at the end of its burst.
+                return String::new();
+            }
+            (*line).to_owned()
+        })
+        .collect();
+    text = String::new();
+    let mut number = 0;
+    for line in kept.iter().filter(|line| !line.is_empty()) {
+        if line.starts_with("worker-2") {
+            number += 1;
+            let at = 1_000_000 + (number - 1) * 10_000 + 4_001;
+            let _ = writeln!(
+                text,
+                "worker-2 [001] d..2. {}.{:06}: sched_waking: comm=front pid=1 prio=120 target_cpu=000",
+                at / 1_000_000,
+                at % 1_000_000
+            );
+        }
+        let _ = writeln!(text, "{line}");
+    }
+    let requests = Requests::of(&read(&text), None, &Rule::Chains(Vec::new()));
+    assert!(
+        requests.requests >= 199 && requests.woken > 390,
+        "{requests:?}"
+    );
+    let times = played(&requests, 2, Loop::Open)
+        .meter("requests")
+        .unwrap()
+        .times;
+    // As it was: 4 ms from the front's wake-up to the worker's end, one after the other.
+    assert_eq!(times.p99_ns / 100_000, 40);
+}

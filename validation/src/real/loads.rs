@@ -1,0 +1,342 @@
+//! Loads that are limited for real: threads of a cgroup that serve requests and note how long each took.
+//!
+//! Every thread of a load is called [`NAME`], so that a trace can be asked about them. Who only brings work to them from outside
+//! is called [`OUTSIDE`] and is not limited.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use quotient_sim::Random;
+
+use crate::Problem;
+use crate::cgroup::Cgroup;
+use crate::load::{compute, thread_cpu};
+
+/// Threads of the service.
+pub const NAME: &str = "svc";
+/// Threads beside it.
+pub const OUTSIDE: &str = "svc-clients";
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One thread, arrivals at memoryless times: it is late when it was throttled.
+    Open,
+    /// Four clients that think between requests.
+    Closed,
+    /// A dispatcher outside hands requests to four workers.
+    Pool,
+    /// A thread that is woken from outside hands each request on to a second one.
+    Chain,
+    /// Two threads, each with 12 ms of work every 50 ms.
+    Periodic,
+    /// Two clients beside that wait for answers of a server of two threads.
+    Answers,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] = [
+        Kind::Open,
+        Kind::Closed,
+        Kind::Pool,
+        Kind::Chain,
+        Kind::Periodic,
+        Kind::Answers,
+    ];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Open => "open",
+            Kind::Closed => "closed",
+            Kind::Pool => "pool",
+            Kind::Chain => "chain",
+            Kind::Periodic => "periodic",
+            Kind::Answers => "answers",
+        }
+    }
+
+    /// How a person who knows the load asks about it.
+    pub const fn advice(self) -> &'static [&'static str] {
+        match self {
+            Kind::Open => &["--loop", "open"],
+            Kind::Closed => &["--loop", "closed"],
+            Kind::Pool | Kind::Chain | Kind::Answers => &["--loop", "open"],
+            Kind::Periodic => &["--loop", "open"],
+        }
+    }
+}
+
+/// How long requests took, from when they were due.
+#[derive(Debug, Default)]
+pub struct Log(Mutex<Vec<(Instant, Duration)>>);
+
+impl Log {
+    fn note(&self, due: Instant) {
+        let now = Instant::now();
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        log.push((due, now.saturating_duration_since(due)));
+    }
+
+    /// The 99th percentile and the number of those that were due since `from`.
+    pub fn p99_since(&self, from: Instant) -> (f64, usize) {
+        let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = log.iter().filter(|(due, _)| *due >= from);
+        let mut times: Vec<f64> = since.map(|(_, time)| time.as_secs_f64() * 1e3).collect();
+        times.sort_by(f64::total_cmp);
+        let at = (times.len() * 99).div_ceil(100).max(1) - 1;
+        (times.get(at).copied().unwrap_or(f64::NAN), times.len())
+    }
+}
+
+/// A load that runs until it is dropped.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Its requests.
+    pub log: Arc<Log>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What threads of a load share.
+#[derive(Clone)]
+struct Shared {
+    stop: Arc<AtomicBool>,
+    log: Arc<Log>,
+    cgroup: Arc<Cgroup>,
+    seed: u64,
+}
+
+impl Shared {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Computes for `work` of this thread's CPU time.
+fn serve(work: Duration) {
+    let end = thread_cpu() + work;
+    while thread_cpu() < end {
+        compute();
+    }
+}
+
+fn exponential(random: &mut Random, mean: Duration) -> Duration {
+    let mean = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(random.exponential(mean))
+}
+
+/// Between one and three times `least`.
+fn around(random: &mut Random, least: Duration) -> Duration {
+    let width = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX) * 2;
+    least + Duration::from_nanos(random.below(width.max(1)))
+}
+
+const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+fn sleep_until(moment: Instant) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+}
+
+/// Starts a load in a cgroup; another seed gives other arrivals of the same kind.
+///
+/// # Errors
+/// A thread that cannot be started or moved.
+pub fn start(kind: Kind, cgroup: &Arc<Cgroup>, seed: u64) -> Result<Running, Problem> {
+    let shared = Shared {
+        stop: Arc::default(),
+        log: Arc::default(),
+        cgroup: cgroup.clone(),
+        seed,
+    };
+    let mut running = Running {
+        stop: shared.stop.clone(),
+        threads: Vec::new(),
+        log: shared.log.clone(),
+    };
+    match kind {
+        Kind::Open => inside(&mut running, &shared, 0, open)?,
+        Kind::Closed => {
+            for number in 0..4 {
+                inside(&mut running, &shared, number, closed)?;
+            }
+        }
+        Kind::Periodic => {
+            for number in 0..2 {
+                inside(&mut running, &shared, number, periodic)?;
+            }
+        }
+        Kind::Pool => pool(&mut running, &shared)?,
+        Kind::Chain => chain(&mut running, &shared)?,
+        Kind::Answers => answers(&mut running, &shared)?,
+    }
+    Ok(running)
+}
+
+/// Starts a thread that enters the cgroup first.
+fn inside(
+    running: &mut Running,
+    shared: &Shared,
+    number: u64,
+    body: impl FnOnce(&Shared, Random) + Send + 'static,
+) -> Result<(), Problem> {
+    let (entered, wait) = mpsc::channel();
+    let shared = shared.clone();
+    let thread = thread::Builder::new().name(NAME.into()).spawn(move || {
+        let result = shared.cgroup.enter();
+        let is_inside = result.is_ok();
+        // Whoever waits for it is there until it has the answer.
+        let _ = entered.send(result);
+        if is_inside {
+            let random = Random::new(shared.seed, number);
+            body(&shared, random);
+        }
+    });
+    let thread = thread.map_err(Problem::during("cannot start a thread"))?;
+    running.threads.push(thread);
+    wait.recv()
+        .map_err(Problem::during("a thread of the load ended early"))?
+}
+
+fn outside(running: &mut Running, body: impl FnOnce() + Send + 'static) -> Result<(), Problem> {
+    let thread = thread::Builder::new().name(OUTSIDE.into()).spawn(body);
+    running
+        .threads
+        .push(thread.map_err(Problem::during("cannot start a thread"))?);
+    Ok(())
+}
+
+fn open(shared: &Shared, mut random: Random) {
+    let mut due = Instant::now();
+    while shared.goes_on() {
+        due += exponential(&mut random, millis(12));
+        sleep_until(due);
+        serve(around(&mut random, millis(1)));
+        shared.log.note(due);
+    }
+}
+
+fn closed(shared: &Shared, mut random: Random) {
+    while shared.goes_on() {
+        let due = Instant::now() + around(&mut random, millis(5));
+        sleep_until(due);
+        serve(around(&mut random, millis(1)));
+        shared.log.note(due);
+    }
+}
+
+fn periodic(shared: &Shared, _: Random) {
+    let mut due = Instant::now();
+    while shared.goes_on() {
+        due += millis(50);
+        sleep_until(due);
+        serve(millis(12));
+        shared.log.note(due);
+    }
+}
+
+/// A request on its way.
+type Request = (Instant, Duration);
+
+fn pool(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
+    let (send, receive) = mpsc::channel::<Request>();
+    let receive = Arc::new(Mutex::new(receive));
+    for number in 0..4 {
+        let receive = receive.clone();
+        inside(running, shared, number, move |shared, _| {
+            loop {
+                let next = receive
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .recv();
+                let Ok((due, work)) = next else {
+                    return;
+                };
+                serve(work);
+                shared.log.note(due);
+            }
+        })?;
+    }
+    arrivals(running, shared, send, millis(8))
+}
+
+/// Brings requests from outside, each as a message.
+fn arrivals(
+    running: &mut Running,
+    shared: &Shared,
+    send: mpsc::Sender<Request>,
+    gap: Duration,
+) -> Result<(), Problem> {
+    let shared = shared.clone();
+    outside(running, move || {
+        let mut random = Random::new(shared.seed, 99);
+        let mut due = Instant::now();
+        while shared.goes_on() {
+            due += exponential(&mut random, gap);
+            sleep_until(due);
+            // The service may have ended first.
+            let _ = send.send((due, around(&mut random, millis(1))));
+        }
+    })
+}
+
+fn chain(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
+    let (to_front, front) = mpsc::channel::<Request>();
+    let (to_back, back) = mpsc::channel::<Request>();
+    inside(running, shared, 0, move |_, _| {
+        while let Ok((due, work)) = front.recv() {
+            serve(work / 2);
+            // The other one ends when this channel does.
+            let _ = to_back.send((due, work));
+        }
+    })?;
+    inside(running, shared, 1, move |shared, _| {
+        while let Ok((due, work)) = back.recv() {
+            serve(work);
+            shared.log.note(due);
+        }
+    })?;
+    arrivals(running, shared, to_front, millis(12))
+}
+
+fn answers(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
+    for number in 0..2 {
+        let (ask, asked) = mpsc::channel::<Duration>();
+        let (answer, answered) = mpsc::channel::<()>();
+        inside(running, shared, number, move |_, _| {
+            while let Ok(work) = asked.recv() {
+                serve(work);
+                // The client ends first.
+                let _ = answer.send(());
+            }
+        })?;
+        let shared = shared.clone();
+        outside(running, move || {
+            let mut random = Random::new(shared.seed, 50 + number);
+            while shared.goes_on() {
+                thread::sleep(around(&mut random, millis(3)));
+                let due = Instant::now();
+                let sent = ask.send(around(&mut random, millis(1)));
+                if sent.is_err() || answered.recv().is_err() {
+                    return;
+                }
+                shared.log.note(due);
+            }
+        })?;
+    }
+    Ok(())
+}

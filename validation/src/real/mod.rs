@@ -1,0 +1,358 @@
+//! `quotient advise` against the kernel: record a service, ask, set the limit for real, and compare.
+//!
+//! The service runs as threads in a cgroup of ours; `quotient record` records it without a limit (or under one), `quotient advise`
+//! predicts, then the same kind of load runs under each limit with other arrivals, several times. Both commands are run as a
+//! person runs them. The verdicts are in [`judge`]; how far apart the kernel's own runs are stands beside them.
+
+pub mod judge;
+pub mod loads;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cgroup::{Cgroup, Controller};
+use crate::scenario::Cap;
+use crate::{Interrupt, Problem};
+use judge::{Case, Spread};
+use loads::Kind;
+
+/// Before anything is measured: threads start, the first limit takes hold.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Limits that are tried, in per cent of what is used without one.
+const SHARES_PERCENT: [u64; 4] = [110, 150, 200, 300];
+/// The limit of the recordings that are made under one.
+const RECORDED_PERCENT: u64 = 150;
+/// The longest nap while waiting, so that Ctrl-C is noticed.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The binary `quotient`.
+    pub quotient: PathBuf,
+    /// How long each run and each recording is.
+    pub length: Duration,
+    /// Runs under each limit.
+    pub runs: usize,
+    /// Loads whose names contain this.
+    pub only: Option<String>,
+    /// The preset that predictions are made with.
+    pub preset: String,
+    /// Whether recordings under a limit are tried as well.
+    pub limited: bool,
+}
+
+/// The binary beside this one, as cargo builds them.
+///
+/// # Errors
+/// [`Problem::Unavailable`] with what to do, if it is not there.
+pub fn beside() -> Result<PathBuf, Problem> {
+    let own = std::env::current_exe().map_err(Problem::during("cannot find the own program"))?;
+    let path = own.with_file_name("quotient");
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Problem::Unavailable(format!(
+            "there is no {}: build it (cargo build --release -p quotient-cli) or give --quotient",
+            path.display()
+        )))
+    }
+}
+
+/// Compares. Cases come as they are done.
+///
+/// # Errors
+/// [`Problem::Unavailable`] with what is missing (root, a cgroup cpu controller, tracefs), [`Problem::Interrupted`], or what broke.
+pub fn compare(
+    settings: &Settings,
+    interrupt: &Interrupt,
+    mut done: impl FnMut(&Case),
+) -> Result<Vec<Case>, Problem> {
+    let controller = Controller::find()?;
+    let base = controller.base()?;
+    let mut cases = Vec::new();
+    let kinds = Kind::ALL.into_iter().filter(|kind| {
+        let only = settings.only.as_ref();
+        only.is_none_or(|text| kind.name().contains(text.as_str()))
+    });
+    for kind in kinds {
+        let cgroup = Arc::new(base.group("service", false)?);
+        for case in measured(settings, kind, &cgroup, interrupt)? {
+            done(&case);
+            cases.push(case);
+        }
+    }
+    Ok(cases)
+}
+
+fn measured(
+    settings: &Settings,
+    kind: Kind,
+    cgroup: &Arc<Cgroup>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Case>, Problem> {
+    let free = recorded(settings, kind, cgroup, None, interrupt)?;
+    let used = free.advise(settings, kind, None, &[4_000])?.used;
+    let shares: Vec<u64> = SHARES_PERCENT
+        .iter()
+        .map(|percent| (used * percent / 100).max(20))
+        .collect();
+    let mut recordings = vec![(None, free)];
+    if settings.limited {
+        let under = (used * RECORDED_PERCENT / 100).max(20);
+        let recording = recorded(settings, kind, cgroup, Some(under), interrupt)?;
+        recordings.push((Some(under), recording));
+    }
+    let mut answers = Vec::new();
+    for (under, recording) in &recordings {
+        answers.push((*under, recording.advise(settings, kind, *under, &shares)?));
+    }
+    let mut cases = Vec::new();
+    for (index, share) in shares.iter().enumerate() {
+        let mut truth = Vec::new();
+        for run in 0..settings.runs {
+            let seed = 100 + run as u64;
+            truth.push(tried(settings, kind, cgroup, *share, seed, interrupt)?);
+        }
+        let column = |figure: &dyn Fn(&Truth) -> f64| {
+            Spread::of(&truth.iter().map(figure).collect::<Vec<_>>())
+        };
+        for (under, answer) in &answers {
+            let row = &answer.rows[index];
+            cases.push(Case {
+                load: kind.name(),
+                recorded_under: under.map(|permille| permille as f64 / 1000.0),
+                cpus: *share as f64 / 1000.0,
+                period_ms: 100,
+                predicted_throttled: row.throttled,
+                throttled: column(&|truth| truth.throttled),
+                predicted_p99: row.p99,
+                p99: column(&|truth| truth.p99),
+                runs: truth.len(),
+                is_saturated: row.is_saturated,
+            });
+        }
+    }
+    Ok(cases)
+}
+
+/// What a run under a limit showed.
+#[derive(Clone, Copy, Debug)]
+struct Truth {
+    /// Per cent of the periods.
+    throttled: f64,
+    /// ms.
+    p99: f64,
+}
+
+fn cap(permille: u64) -> Cap {
+    Cap {
+        quota: Duration::from_micros(permille * 100),
+        ..Cap::ms(100, 100)
+    }
+}
+
+fn wait(length: Duration, interrupt: &Interrupt) -> Result<(), Problem> {
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        if interrupt.is_raised() {
+            return Err(Problem::Interrupted);
+        }
+        thread::sleep(NAP.min(end.saturating_duration_since(Instant::now())));
+    }
+    Ok(())
+}
+
+fn tried(
+    settings: &Settings,
+    kind: Kind,
+    cgroup: &Arc<Cgroup>,
+    permille: u64,
+    seed: u64,
+    interrupt: &Interrupt,
+) -> Result<Truth, Problem> {
+    cgroup.set_cap(Some(cap(permille)))?;
+    let load = loads::start(kind, cgroup, seed)?;
+    wait(WARM_UP, interrupt)?;
+    let (before, from) = (cgroup.counters()?, Instant::now());
+    wait(settings.length, interrupt)?;
+    let counters = cgroup.counters()?.since(before);
+    let (p99, _) = load.log.p99_since(from);
+    // Without the limit it ends at once.
+    cgroup.set_cap(None)?;
+    drop(load);
+    Ok(Truth {
+        throttled: 100.0 * counters.nr_throttled as f64 / counters.nr_periods.max(1) as f64,
+        p99,
+    })
+}
+
+/// A trace in a file that is gone when this is.
+struct Trace(PathBuf);
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // A leftover in the temporary folder does no harm.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn recorded(
+    settings: &Settings,
+    kind: Kind,
+    cgroup: &Arc<Cgroup>,
+    permille: Option<u64>,
+    interrupt: &Interrupt,
+) -> Result<Trace, Problem> {
+    cgroup.set_cap(permille.map(cap))?;
+    let load = loads::start(kind, cgroup, 1)?;
+    wait(WARM_UP, interrupt)?;
+    let name = format!(
+        "quotient-validation-{}-{}.txt",
+        std::process::id(),
+        permille.unwrap_or(0)
+    );
+    let trace = Trace(std::env::temp_dir().join(name));
+    let seconds = format!("{}ms", settings.length.as_millis());
+    let path = trace.0.display().to_string();
+    run(&settings.quotient, &["record", &seconds, "--out", &path])?;
+    cgroup.set_cap(None)?;
+    drop(load);
+    Ok(trace)
+}
+
+/// Runs `quotient` and returns what it printed.
+fn run(quotient: &Path, arguments: &[&str]) -> Result<String, Problem> {
+    let output = Command::new(quotient).args(arguments).output();
+    let output = output.map_err(Problem::during(format!(
+        "cannot run {}",
+        quotient.display()
+    )))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Some(2) if arguments.first() == Some(&"record") => Err(Problem::Unavailable(said)),
+        code => Err(Problem::Broken(format!(
+            "quotient {arguments:?} ended with {code:?}: {said}"
+        ))),
+    }
+}
+
+/// What was predicted for one limit.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    throttled: Spread,
+    p99: Spread,
+    is_saturated: bool,
+}
+
+/// What `quotient advise` said.
+#[derive(Debug)]
+struct Answer {
+    /// CPUs used without a limit, in thousandths.
+    used: u64,
+    rows: Vec<Row>,
+}
+
+impl Trace {
+    fn advise(
+        &self,
+        settings: &Settings,
+        kind: Kind,
+        under: Option<u64>,
+        shares: &[u64],
+    ) -> Result<Answer, Problem> {
+        let path = self.0.display().to_string();
+        let cpus: Vec<String> = shares
+            .iter()
+            .map(|permille| (*permille as f64 / 1000.0).to_string())
+            .collect();
+        let cpus = cpus.join(",");
+        let limit = under.map_or("none".to_owned(), |permille| {
+            format!("{}/100000", permille * 100)
+        });
+        let mut arguments = vec![
+            "advise",
+            &path,
+            "--json",
+            "--comm",
+            loads::NAME,
+            "--period",
+            "100ms",
+            "--burst",
+            "0",
+            "--cpus",
+            &cpus,
+            "--kernel",
+            &settings.preset,
+            "--recorded-limit",
+            &limit,
+        ];
+        arguments.extend(kind.advice());
+        answer(&run(&settings.quotient, &arguments)?)
+    }
+}
+
+fn answer(text: &str) -> Result<Answer, Problem> {
+    let json: Value = serde_json::from_str(text).map_err(Problem::during("quotient advise"))?;
+    let missing = || Problem::Broken("quotient advise says something else than expected".into());
+    let spread = |value: &Value, factor: f64| {
+        let part = |name: &str| value[name].as_f64().map(|figure| figure * factor);
+        Some(Spread {
+            low: part("low")?,
+            mid: part("mid")?,
+            high: part("high")?,
+        })
+    };
+    let rows = json["predictions"].as_array().ok_or_else(missing)?;
+    let rows = rows.iter().map(|row| {
+        Some(Row {
+            throttled: spread(&row["throttled_ratio"], 100.0)?,
+            p99: spread(&row["p99_ns"], 1e-6)?,
+            is_saturated: row["is_saturated"].as_bool()?,
+        })
+    });
+    Ok(Answer {
+        used: json["free_usage_permille"].as_u64().ok_or_else(missing)?,
+        rows: rows.collect::<Option<Vec<_>>>().ok_or_else(missing)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_or_refused() {
+        let text = r#"{"free_usage_permille": 250, "predictions": [{
+            "throttled_ratio": {"low": 0.1, "mid": 0.2, "high": 0.3},
+            "p99_ns": {"low": 1e6, "mid": 2e6, "high": 3e6}, "is_saturated": false}]}"#;
+        let found = answer(text).expect("an answer");
+        assert_eq!(found.used, 250);
+        assert!((found.rows[0].throttled.mid - 20.0).abs() < 1e-9);
+        assert!((found.rows[0].p99.high - 3.0).abs() < 1e-9);
+        for wrong in [
+            "",
+            "{}",
+            r#"{"free_usage_permille": 1, "predictions": [{}]}"#,
+        ] {
+            assert!(answer(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn without_its_program_it_says_which() {
+        let Err(problem) = run(Path::new("/nowhere/quotient"), &["record"]) else {
+            panic!("there is no such program");
+        };
+        assert!(
+            problem.to_string().contains("/nowhere/quotient"),
+            "{problem}"
+        );
+    }
+}
