@@ -331,3 +331,10 @@ pub fn is_thread_asleep(thread: i32) -> Option<bool> {
     let status = system::status(thread)?;
     Some(matches!(status.letter, b'S' | b'D'))
 }
+
+/// Processor time of a thread of this process, by the kernel's number of the thread; `None` if there is no such thread, or where that is
+/// not to be known. One system call, and no allocation.
+#[must_use]
+pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
+    system::cpu_time(thread).map(Duration::from_nanos)
+}

@@ -123,7 +123,9 @@ mod thread;
 
 pub use demote::{Demoted, Demotion};
 pub use error::{DemoteError, DetachError, EnterError, InstallError, PauseError};
-pub use handle::{Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep};
+pub use handle::{
+    Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep, thread_cpu_time,
+};
 pub use pauser::{Pauser, Settings};
 pub use signal::Signal;
 pub use thread::{End, Region, Thread, Uninterrupted, region, uninterrupted};

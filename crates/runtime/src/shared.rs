@@ -80,6 +80,12 @@ pub(crate) struct VcpuShared {
     pub(crate) polling: AtomicU64,
     /// The running task said that it blocks in place.
     pub(crate) blocked: AtomicBool,
+    /// It has stood back (`crowd`), and has polled nothing since. One writer, the virtual CPU.
+    pub(crate) stood_back: AtomicBool,
+    /// A poll (`polling_since`) that lasts, and the processor time of its thread when the watch saw it first. One writer, the watch:
+    /// the time first.
+    pub(crate) lasting: AtomicU64,
+    pub(crate) lasting_from: AtomicU64,
     /// The value of `polling_since` for a poll whose thread was seen to sleep in the kernel; any other value means nothing.
     pub(crate) asleep: AtomicU64,
     /// Turns begun and ended: odd during one. One writer, the virtual CPU.
@@ -194,6 +200,9 @@ impl Shared {
                     polling_since: AtomicU64::new(0),
                     polling: AtomicU64::new(0),
                     blocked: AtomicBool::new(false),
+                    stood_back: AtomicBool::new(false),
+                    lasting: AtomicU64::new(0),
+                    lasting_from: AtomicU64::new(0),
                     asleep: AtomicU64::new(0),
                     turns: AtomicU64::new(0),
                     thread: AtomicU32::new(0),
@@ -333,15 +342,25 @@ impl Shared {
     }
 
     /// A thread outside the virtual CPUs (a driver, a timer, another runtime) woke or spawned `task`.
-    pub(crate) fn submit_remote(&self, mut task: Task, kind: Enqueue) {
+    pub(crate) fn submit_remote(&self, task: Task, kind: Enqueue) {
+        // Nobody is to be stopped while it holds an inbox.
+        let _shield = self.shield();
+        if let Some(target) = self.hand_in(task, kind)
+            && self.wake_vcpu(target)
+            && crate::local::is_polling()
+        {
+            self.host.ring();
+        }
+    }
+
+    /// As [`Shared::submit_remote`], but the virtual CPU that is returned is for the caller to wake.
+    pub(crate) fn hand_in(&self, mut task: Task, kind: Enqueue) -> Option<usize> {
         // A buddy is a task's choice; a driver's wake-ups come in no order that means anything.
         let kind = if kind == Enqueue::WakeBuddy {
             Enqueue::Wake
         } else {
             kind
         };
-        // Nobody is to be stopped while it holds an inbox.
-        let _shield = self.shield();
         let now = self.clock.now();
         task.owned_mut().since = now;
         let home = task.context().home.load(Ordering::Relaxed) as usize;
@@ -352,22 +371,21 @@ impl Shared {
         match self.vcpus[target].inbox.push(Arrival { task, kind }) {
             Ok(()) => {
                 self.vcpus[target].resched.store(true, Ordering::Relaxed);
-                if self.wake_vcpu(target) && crate::local::is_polling() {
-                    self.host.ring();
-                }
+                Some(target)
             }
             // A stand-in that has just retired: its home is a regular one from now on.
             Err(mut task) => {
                 task.context().home.store(0, Ordering::Relaxed);
                 if self.phase() == CLOSED || target < self.regular {
                     self.last_rites.cancel(task);
-                } else {
-                    task.owned_mut().since = now;
-                    match self.vcpus[0].inbox.push(Arrival { task, kind }) {
-                        Ok(()) => {
-                            self.wake_vcpu(0);
-                        }
-                        Err(task) => self.last_rites.cancel(task),
+                    return None;
+                }
+                task.owned_mut().since = now;
+                match self.vcpus[0].inbox.push(Arrival { task, kind }) {
+                    Ok(()) => Some(0),
+                    Err(task) => {
+                        self.last_rites.cancel(task);
+                        None
                     }
                 }
             }
@@ -645,6 +663,11 @@ impl Shared {
             .futures
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         began.is_ok()
+    }
+
+    /// Futures of virtual CPUs that exist.
+    pub(crate) fn futures(&self) -> usize {
+        self.futures.load(Ordering::Relaxed)
     }
 
     /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).

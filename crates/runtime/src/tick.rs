@@ -180,6 +180,7 @@ fn park(shared: &Shared) {
     {
         return;
     }
+    fence(Ordering::SeqCst);
     if has_to_look(shared) {
         control.run();
     }
@@ -199,7 +200,11 @@ fn park(shared: &Shared) {
 /// Whether there is anything to look at, asked after the thread has said that it parks: who brings such a thing does so first, and then
 /// looks whether the thread is parked ([`TickControl::run`]).
 fn has_to_look(shared: &Shared) -> bool {
-    awake(shared) || shared.has_dying() || shared.has_leaving()
+    let stands_back = |vcpu: usize| shared.stands_back(vcpu);
+    awake(shared)
+        || shared.has_dying()
+        || shared.has_leaving()
+        || (0..shared.vcpus.len()).any(stands_back)
 }
 
 fn awake(shared: &Shared) -> bool {

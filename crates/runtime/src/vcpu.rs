@@ -19,6 +19,11 @@
 //! 7. The own queue's lock is kept during a poll when nothing waits in the queue: a thief finds nothing in an empty queue either
 //!    way, and a conversation of two tasks saves the lock of every switch. With anything waiting it is released before the poll, and
 //!    so it is by a stand-in, whose poll may hand the virtual CPU over (`successor`).
+//! 8. *No more compute than there are processors for, but those who are owed it*: the spare (see `watch`) is one thread more than there
+//!    are processors for, and while it polls, a regular virtual CPU that returns is. Whoever finds as many others computing polls
+//!    only tasks of groups that owe nothing (`crowd`); else it *stands back*: it takes what waits behind others, and if that owes too,
+//!    sleeps with what it has until somebody takes that, something comes, or the watch's next look, a tick later. (A group of a
+//!    tenth of the weight had a third of two processors beside two tasks with polls of 50 ms: it always had the third thread.)
 //!
 //! # Sleeping
 //! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox, the inboxes of others
@@ -256,6 +261,10 @@ impl Vcpu {
                 if let Some(due) = shared.tree.next_refill() {
                     shared.tick.look_by(due);
                 }
+                if me.stood_back.load(Ordering::Relaxed) {
+                    // Nobody else would wake it.
+                    shared.tick.run();
+                }
                 let refilled = shared.loads[self.index].has_unthrottles();
                 let asked = me.has_releases.load(Ordering::Relaxed);
                 let offered = || shared.has_offers(self.index, shared.now());
@@ -290,6 +299,11 @@ impl Vcpu {
         let mut previous = Previous::Nothing;
         let mut returning = false;
         let mut held = None;
+        let crowded = shared.is_crowded();
+        if !crowded && me.stood_back.load(Ordering::Relaxed) {
+            me.stood_back.store(false, Ordering::Relaxed);
+        }
+        let mut looked = false;
         loop {
             if me.inbox.len() > 0 {
                 me.inbox.take_all(&mut self.arrivals);
@@ -329,6 +343,21 @@ impl Vcpu {
                 held = Some(queue);
                 continue;
             };
+            if crowded {
+                let beyond = shared.is_beyond_its_right(self.index, &mut task, now);
+                me.stood_back.store(beyond, Ordering::Relaxed);
+                if beyond {
+                    queue.put_prev_preempt(task, now);
+                    queue.publish();
+                    self.waiting = queue.nr_queued();
+                    drop(queue);
+                    previous = Previous::Nothing;
+                    if !std::mem::replace(&mut looked, true) && self.take_from_stuck(shared, now) {
+                        continue;
+                    }
+                    return self.stand_back(shared, now);
+                }
+            }
             // Rule 7: an empty queue has nothing to steal.
             held = (is_empty(&queue) && !self.preempting && !self.is_stand_in()).then_some(queue);
             let poll_started = now;
@@ -376,6 +405,19 @@ impl Vcpu {
         self.left_at = Nanos::ZERO;
     }
 
+    /// Rule 8: what waits here must wait.
+    #[cold]
+    fn stand_back(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
+        if self.is_stand_in() && self.index - shared.regular >= shared.stand_ins_wanted(now) {
+            return self.end_turn(shared, now);
+        }
+        if RuntimeGates::events() {
+            shared.log.leave(self.index, now);
+        }
+        self.slept_at = Some(now);
+        Leave::Sleep
+    }
+
     /// Decides how to return to the host.
     fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
         let passed = std::mem::take(&mut self.notes.passed);
@@ -383,7 +425,7 @@ impl Vcpu {
         if RuntimeGates::events() {
             shared.log.leave(self.index, now);
         }
-        let alone = shared.regular == 1 && !self.is_stand_in();
+        let alone = shared.regular == 1 && !self.is_stand_in() && !shared.is_crowded();
         if !alone && now.saturating_sub(self.last_balance) >= BALANCE_INTERVAL {
             self.last_balance = now;
             self.pull(shared, Reason::Periodic, now);
@@ -403,7 +445,8 @@ impl Vcpu {
         self.left_at = now;
         self.passed = passed.then(|| (thread_mark(), local::gated()));
         // What was let through takes this worker: then all that waits here is surplus.
-        if self.waiting > usize::from(!passed) && shared.kick_idle(self.index) {
+        let surplus = self.waiting > usize::from(!passed);
+        if surplus && !shared.is_full(self.index, now) && shared.kick_idle(self.index) {
             return Leave::YieldAfterKick;
         }
         Leave::Yield

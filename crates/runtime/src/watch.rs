@@ -14,7 +14,8 @@
 //! 3. Nobody idles: whoever is awake and not stuck relieves at its next balancing, within a turn or its present poll.
 //! 4. A stand-in comes for each that is blocked (its processor is free), and one, the *spare*, if every regular one has been stuck
 //!    for [`SPARE_AFTER`]. A spare competes with long polls for processors by the operating system's rules, not by weights: hence
-//!    the delay, and only one.
+//!    the delay, only one, and rule 8 of `vcpu`.
+//! 5. A virtual CPU that stands back (rule 8) is woken at each look: polls that go on pay its tasks' debts.
 //!
 //! Nobody comes for a current-thread runtime whose thread is not in a poll of ours: it cannot be told from one that is not driven.
 //!
@@ -61,6 +62,7 @@ impl Watch {
         self.seen.resize(shared.vcpus.len(), Seen::default());
         let mut waiting = false;
         let mut needy = false;
+        let mut stood_back = false;
         for (index, vcpu) in shared.vcpus.iter().enumerate() {
             let work = shared.has_work(index);
             waiting |= work;
@@ -69,11 +71,19 @@ impl Watch {
             let long = since != 0 && now.saturating_sub(Nanos(since - 1)) >= TICK;
             if long {
                 vcpu.resched.store(true, Ordering::Relaxed);
+                shared.note_lasting(index, since);
             }
             let stuck = shared.is_stuck(index, now);
+            if shared.stands_back(index) {
+                shared.wake_vcpu(index);
+                stood_back = true;
+            }
             needy |= work && (stuck || long);
         }
-        if needy && !shared.kick_idle(0) {
+        if stood_back {
+            // Behind polls that compute, it thinks.
+            self.look_for_sleepers(shared, now);
+        } else if needy && !shared.kick_idle(0) {
             self.look_for_sleepers(shared, now);
             vcpu::stand_in(shared);
         }

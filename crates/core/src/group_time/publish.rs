@@ -72,6 +72,23 @@ impl ServiceClock {
 }
 
 impl Group {
+    /// Whether the group and each one above it owes its siblings nothing, once `running`, service of anybody's that goes on and is
+    /// not charged yet, is counted. True where no sibling has anything to run, and always on one CPU. For hosts that may run more
+    /// than they have CPUs. O(depth), and a short lock a level.
+    pub fn is_level_after(&self, running: Nanos) -> bool {
+        let mut group = self;
+        while let Some(parent) = group.parent() {
+            let own = u128::from(group.time.weight.load(Relaxed));
+            let all = u128::from(parent.time.lock().weight.max(1));
+            let gain = i64::try_from(u128::from(running.0) * own / all).unwrap_or(i64::MAX);
+            if group.time.lag(&parent.time).saturating_add(gain) < 0 {
+                return false;
+            }
+            group = parent;
+        }
+        true
+    }
+
     /// Charges service from outside of all run queues to the group itself, not to those above.
     pub(crate) fn charge_outside(&self, time: Nanos) {
         let config = self.config();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Config;
 use crate::tree::GroupTree;
+use crate::units::Nanos;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -77,6 +78,24 @@ fn debt_stays_over_sleep_and_decays_as_others_are_served() {
     family.enter(0, 1024);
     let lag = family.lag(0);
     assert!((0..=CREDIT.cast_signed()).contains(&lag), "{lag}");
+}
+
+#[test]
+fn service_in_progress_pays_debts_by_weight() {
+    let family = Family::new(&[1024, 3072]);
+    family.serve(0, 100 * MILLI);
+    let [debtor, creditor] = &family.children[..] else {
+        unreachable!("two were made")
+    };
+    assert!(creditor.is_level_after(Nanos::ZERO));
+    // It owes 75 ms, and has a quarter of the weight.
+    assert!(!debtor.is_level_after(Nanos(299 * MILLI)));
+    assert!(debtor.is_level_after(Nanos(301 * MILLI)));
+    family.leave(1);
+    assert!(
+        debtor.is_level_after(Nanos::ZERO),
+        "nobody is left to owe to"
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use quotient_core::{Enqueue, Gates, Nanos, Pull};
 use super::Vcpu;
 use super::switch::{changes_seat, enqueue, note_choice, note_left};
 use crate::gates::{RunQueue, RuntimeGates};
+use crate::idle::VcpuSet;
 use crate::inbox::{Arrival, give_back};
 use crate::shared::{CLOSED, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
@@ -99,11 +100,31 @@ impl Vcpu {
         }
     }
 
+    /// Rule 8: takes what waits behind others, to choose anew; true if any came.
+    pub(super) fn take_from_stuck(&mut self, shared: &Shared, now: Nanos) -> bool {
+        self.relieve(shared, now);
+        if self.detached.is_empty() && self.arrivals.is_empty() {
+            self.raid(shared);
+        }
+        if self.detached.is_empty() && self.arrivals.is_empty() {
+            return false;
+        }
+        let mut queue = shared.queue(self.index);
+        self.admit(&mut queue, now);
+        self.take_in(shared, &mut queue, now);
+        true
+    }
+
     /// Takes what waits at a virtual CPU that is stuck and cannot look at it itself: its share is not at stake, since it runs none
-    /// of it. Its slot stays closed until it has returned.
+    /// of it. Its slot stays closed until it has returned. Of one such virtual CPU; but where there are stand-ins, of all, and of those
+    /// that stand back as well: there the choice must be among all that waits, or it is among those that nobody wanted.
     fn relieve(&mut self, shared: &Shared, now: Nanos) {
+        let crowded = shared.is_crowded();
         for (index, other) in shared.vcpus.iter().enumerate() {
-            if index == self.index || !shared.has_work(index) || !shared.is_stuck(index, now) {
+            if index == self.index || !shared.has_work(index) {
+                continue;
+            }
+            if !(shared.is_stuck(index, now) || crowded && shared.stands_back(index)) {
                 continue;
             }
             if let Some(seized) = other.next.seize() {
@@ -120,7 +141,9 @@ impl Vcpu {
                 group: 0,
             };
             self.detach(shared, &everything, now);
-            return;
+            if !crowded || self.detached.len() >= RELIEF_MAX {
+                return;
+            }
         }
     }
 
@@ -176,10 +199,13 @@ impl Vcpu {
         arrivals.append(&mut self.arrivals);
         let queued = shared.drain_queue(self.index);
         let mut target = 0;
+        let mut woken = VcpuSet::default();
         let mut forward = |task: Task, kind: Enqueue| {
             task.context().home.store(target, Ordering::Relaxed);
             target = (target + 1) % shared.regular as u16;
-            shared.submit_remote(task, kind);
+            if let Some(to) = shared.hand_in(task, kind) {
+                woken.insert(to);
+            }
         };
         for arrival in arrivals {
             forward(arrival.task, arrival.kind);
@@ -189,6 +215,8 @@ impl Vcpu {
             task.owned_mut().entity = detached.entity;
             forward(task, Enqueue::Migrate);
         }
+        // Whoever comes for them is to choose among them all.
+        shared.kick(&woken);
     }
 }
 

@@ -131,7 +131,10 @@ impl Vcpu {
             }
         }
         // With long polls about, waiting behind one costs more than waking somebody: offer the surplus first (rule 3 needs a return).
-        *returning |= self.short_polls <= SHORT_POLLS && queue.nr_queued() > 1 && shared.idle.any();
+        *returning |= self.short_polls <= SHORT_POLLS
+            && queue.nr_queued() > 1
+            && shared.idle.any()
+            && !shared.is_full(self.index, now);
         self.waiting = queue.nr_queued();
         if *returning {
             // From here on others may have to look after what waits.
