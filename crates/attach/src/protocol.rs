@@ -159,6 +159,7 @@ impl GroupFigures {
                 losses.refused_requests,
                 losses.cut_bodies,
                 losses.refused_connections,
+                losses.unplaced_requests,
             ]
             .iter()
             .fold(0, |sum, count| sum.wrapping_add(*count)),

@@ -3,6 +3,7 @@
 //! With the feature `tracing` the first loss of a kind in a group is an event of level `WARN` and target `quotient`, with the group's
 //! path and the reason; later ones are counted only, so that an overload does not become a flood of lines. Tasks that a shutdown drops
 //! are of level `INFO`, since somebody asked for it. What is lost is counted once: a refused request or connection is no refused task.
+//! A request that a tenant's group should have had, and the default group has, is lost to that tenant: it is counted where it ran.
 //! What its owner ends (an abort, a dropped `JoinSet`, local set or connection) is no loss, and a spawn outside any group has nobody to
 //! count it: it panics, or is an error.
 
@@ -27,10 +28,12 @@ pub(crate) enum Loss {
     CutBody,
     /// A connection was closed, because its executor could not spawn it.
     RefusedConnection,
+    /// A request that names a tenant ran in the default group.
+    UnplacedRequest,
 }
 
 /// Number of kinds.
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 impl Loss {
     #[cfg(feature = "tracing")]
@@ -42,6 +45,9 @@ impl Loss {
             Self::RefusedRequest => "a request was refused",
             Self::CutBody => "the body of an answer was cut off",
             Self::RefusedConnection => "a connection was closed",
+            Self::UnplacedRequest => {
+                "a request of a tenant without a group runs in the default group"
+            }
         }
     }
 }
@@ -64,6 +70,10 @@ pub struct Losses {
     /// Connections that were closed, because [`crate::hyper::GroupExecutor`] could not spawn them.
     #[cfg_attr(not(feature = "hyper"), doc = "(Needs the feature `hyper`.)")]
     pub refused_connections: u64,
+    /// Requests that name a tenant but ran in the default group, which counts them: the table of
+    /// [`by_header`](crate::tower::GroupLayer::by_header) had no room, or the name is none that a group can have.
+    #[cfg_attr(not(feature = "tower"), doc = "(Needs the feature `tower`.)")]
+    pub unplaced_requests: u64,
 }
 
 /// The counters of one group, or of the scheduler.
@@ -85,6 +95,7 @@ impl LossCounters {
             refused_requests: count(Loss::RefusedRequest),
             cut_bodies: count(Loss::CutBody),
             refused_connections: count(Loss::RefusedConnection),
+            unplaced_requests: count(Loss::UnplacedRequest),
         }
     }
 

@@ -41,6 +41,7 @@ const DROPPED: &str = "tasks were dropped";
 const REQUEST: &str = "a request was refused";
 const BODY: &str = "the body of an answer was cut off";
 const CONNECTION: &str = "a connection was closed";
+const UNPLACED: &str = "a request of a tenant without a group";
 
 /// A task that lives until somebody ends it.
 fn live(group: &Group) {
@@ -99,6 +100,24 @@ async fn refused_requests(group: Group, charge: bool, end: impl FnOnce(&Group)) 
     }
 }
 
+/// Requests of `tenants`, one after the other but all unfinished, through a table with room for one; `group` is the default.
+async fn unplaced_requests(scheduler: Scheduler, group: Group, tenants: &[&[u8]]) {
+    let header = http::HeaderName::from_static("x-tenant");
+    let parent = format!("{}-tenants", group.path());
+    let layer = GroupLayer::by_header(&scheduler, header, &parent, 1, group).unwrap();
+    let mut service = layer.layer(Handler { answers: false });
+    let call = |name: &[u8]| {
+        let request = Request::builder().header("x-tenant", name).body(());
+        tokio::spawn(service.call(request.unwrap()))
+    };
+    let calls: Vec<_> = tenants.iter().copied().map(call).collect();
+    for call in calls {
+        call.abort();
+        assert!(call.await.is_err());
+    }
+    eventually("they are gone", || scheduler.tasks() == 0).await;
+}
+
 /// [`EACH`] bodies that are cut off by a kill.
 async fn cut_bodies(group: Group, charge: bool) {
     let chosen = group.clone();
@@ -144,6 +163,7 @@ fn rows() -> Vec<Row> {
     rows.extend(killed_tasks());
     rows.extend(dropped_tasks());
     rows.extend(refused());
+    rows.extend(unplaced());
     rows.extend(cut_off());
     rows
 }
@@ -395,6 +415,29 @@ fn refused() -> Vec<Row> {
             },
             |losses| losses.refused_requests = EACH,
             &[REQUEST],
+        ),
+    ]
+}
+
+fn unplaced() -> Vec<Row> {
+    vec![
+        row(
+            "requests of tenants beyond the bound, in the default group",
+            |scheduler, group| {
+                let tenants: [&[u8]; 5] = [b"one", b"two", b"one", b"three", b"two"];
+                Box::pin(async move { unplaced_requests(scheduler, group, &tenants).await })
+            },
+            |losses| losses.unplaced_requests = EACH,
+            &[UNPLACED],
+        ),
+        row(
+            "requests of tenants with names that are none, in the default group",
+            |scheduler, group| {
+                let tenants: [&[u8]; 3] = [b"a/b", b"", b"\xff"];
+                Box::pin(async move { unplaced_requests(scheduler, group, &tenants).await })
+            },
+            |losses| losses.unplaced_requests = EACH,
+            &[UNPLACED],
         ),
     ]
 }

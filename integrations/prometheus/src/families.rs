@@ -138,6 +138,7 @@ pub(crate) fn add_group(page: &mut Page, group: &Group, histograms: bool) {
         ("refused_requests", losses.refused_requests),
         ("cut_bodies", losses.cut_bodies),
         ("refused_connections", losses.refused_connections),
+        ("unplaced_requests", losses.unplaced_requests),
     ] {
         if count > 0 {
             let mut labels = labels.to_owned();

@@ -19,6 +19,7 @@ use http::{HeaderName, Request};
 use super::select::{Claim, Select};
 use crate::error::Error;
 use crate::group::{Group, GroupBuilder, Leftover};
+use crate::loss::{self, Loss};
 use crate::scheduler::Scheduler;
 use crate::tower::GroupLayer;
 
@@ -70,8 +71,9 @@ struct Table {
 impl GroupLayer<ByHeader> {
     /// Runs a request whose `header` says `acme` in the group `parent/acme`, made on its first request, for at most `tenants_max`
     /// tenants at a time: a new one takes the place of one without work, whose group is removed. Requests without the header, with a
-    /// value that is no group name, or of one tenant too many while all others have work, run in `default`. A tenant whose group
-    /// was removed gets a new one with its next request.
+    /// value that is no group name, or of one tenant too many while all others have work, run in `default`; the latter two are counted
+    /// there, as [`unplaced_requests`](crate::Losses::unplaced_requests). A tenant whose group was removed gets a new one with its next
+    /// request.
     ///
     /// # Errors
     /// As [`Scheduler::group`] for a malformed `parent`.
@@ -116,52 +118,61 @@ impl<B> Select<Request<B>> for ByHeader {
 
     fn claim(&self, request: &Request<B>) -> Claim {
         let table = &*self.shared;
-        let tenant = request
-            .headers()
-            .get(&table.header)
-            .and_then(|value| self.tenant(value.as_bytes()));
-        match tenant {
-            Some(tenant) => Claim::new(tenant.group.clone(), Some(tenant)),
-            None => table.default.clone().into(),
+        let Some(value) = request.headers().get(&table.header) else {
+            return table.default.clone().into();
+        };
+        match self.tenant(value.as_bytes()) {
+            Ok(tenant) => Claim::new(tenant.group.clone(), Some(tenant)),
+            Err(reason) => {
+                let group = &table.default;
+                loss::note(
+                    &group.shared,
+                    &group.inner,
+                    Loss::UnplacedRequest,
+                    1,
+                    &reason,
+                );
+                group.clone().into()
+            }
         }
     }
 }
 
 impl ByHeader {
-    fn tenant(&self, value: &[u8]) -> Option<Arc<Tenant>> {
+    fn tenant(&self, value: &[u8]) -> Result<Arc<Tenant>, Unplaced> {
         if let Some(tenant) = self.shared.find(value) {
-            return Some(tenant);
+            return Ok(tenant);
         }
         self.admit(value)
     }
 
-    /// The entry of a new tenant; `None` if its name is no group name, or there is no room.
-    fn admit(&self, value: &[u8]) -> Option<Arc<Tenant>> {
+    /// The entry of a new tenant.
+    fn admit(&self, value: &[u8]) -> Result<Arc<Tenant>, Unplaced> {
         let table = &*self.shared;
-        let name = std::str::from_utf8(value).ok()?;
+        let name = std::str::from_utf8(value).map_err(|_| Unplaced::Name)?;
         // A tenant is one level below the parent, whatever it calls itself.
         if name.contains('/') {
-            return None;
+            return Err(Unplaced::Name);
         }
         let builder = table
             .scheduler
             .group(&format!("{}/{name}", table.parent))
-            .ok()?;
+            .map_err(Unplaced::Group)?;
         let mut ring = table
             .ring
             .lock()
             .unwrap_or_else(|poison| poison.into_inner());
         if let Some(tenant) = table.find(value) {
-            return Some(tenant);
+            return Ok(tenant);
         }
         if !table.has_room(value) && !table.evict(&mut ring) {
-            return None;
+            return Err(Unplaced::NoRoom(table.tenants_max));
         }
         let builder = match &self.on_tenant {
             Some(Callback(settings)) => settings(name, builder),
             None => builder,
         };
-        let (group, made) = builder.create_or_keep().ok()?;
+        let (group, made) = builder.create_or_keep().map_err(Unplaced::Group)?;
         let tenant = Arc::new(Tenant {
             name: value.into(),
             group,
@@ -171,7 +182,31 @@ impl ByHeader {
         table.insert(tenant.clone());
         ring.push_back(tenant.clone());
         table.sweep(&mut ring);
-        Some(tenant)
+        Ok(tenant)
+    }
+}
+
+/// Why a request that names a tenant has no group of its own.
+#[derive(Debug)]
+enum Unplaced {
+    /// The name is not text, or is a path.
+    Name,
+    /// Its group cannot be made.
+    Group(Error),
+    /// So many others have work.
+    NoRoom(usize),
+}
+
+impl fmt::Display for Unplaced {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => formatter.write_str("the header's value is no name of a group"),
+            Self::Group(error) => write!(formatter, "its group cannot be made: {error}"),
+            Self::NoRoom(tenants) => write!(
+                formatter,
+                "all {tenants} tenants of `tenants_max` have work"
+            ),
+        }
     }
 }
 
@@ -311,8 +346,8 @@ mod tests {
                 let tenant = loop {
                     // The name is free once the removal is done, within a tick.
                     match by_header.tenant(b"a") {
-                        Some(tenant) => break tenant,
-                        None => tokio::time::sleep(Duration::from_millis(1)).await,
+                        Ok(tenant) => break tenant,
+                        Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
                     }
                 };
                 tenant.group.remove(Leftover::Kill).unwrap();
