@@ -31,6 +31,12 @@ pub(crate) enum Clock {
         /// Unit: nanoseconds.
         step: u64,
     },
+    /// The processor time of the whole process: stands still while others have the processors. The counter where there is no such clock.
+    #[cfg(target_os = "linux")]
+    Computing {
+        /// Its reading at creation. Unit: nanoseconds.
+        zero: Nanos,
+    },
 }
 
 impl Clock {
@@ -49,14 +55,35 @@ impl Clock {
         }
     }
 
+    /// A clock that goes while a thread of the process computes, as fast as threads do.
+    pub(crate) fn computing() -> Self {
+        #[cfg(target_os = "linux")]
+        return Self::Computing {
+            zero: process_cpu_time(),
+        };
+        #[cfg(not(target_os = "linux"))]
+        Self::new()
+    }
+
     /// Time since the clock was created. Never goes backwards on one thread; wraps after 584 years.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         match self {
             Self::Counter { counter, zero } => Nanos(counter.delta_as_nanos(*zero, counter.raw())),
             Self::Counting { time, step } => Nanos(time.fetch_add(*step, Ordering::Relaxed)),
+            #[cfg(target_os = "linux")]
+            Self::Computing { zero } => process_cpu_time().saturating_sub(*zero),
         }
     }
+}
+
+/// Processor time of all threads of the process.
+#[cfg(target_os = "linux")]
+fn process_cpu_time() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanos(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos))
 }
 
 /// CPU time consumed by the calling thread, or `None` where the platform has no such clock.

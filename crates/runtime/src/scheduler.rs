@@ -76,7 +76,7 @@ pub struct Builder {
     slice: Option<Duration>,
     bandwidth: BandwidthRules,
     handle: Option<tokio::runtime::Handle>,
-    clock_step: Option<Duration>,
+    clock: Option<Clock>,
     preempt: Option<Preempt>,
 }
 
@@ -131,7 +131,16 @@ impl Builder {
     /// comparable, where real time runs fifty times slower than the program. Not for production: CPU times mean nothing then.
     #[doc(hidden)]
     pub fn counting_clock(mut self, step: Duration) -> Self {
-        self.clock_step = Some(step);
+        self.clock = Some(Clock::counting(nanos(step)));
+        self
+    }
+
+    /// Replaces the clock by the processor time of the process, so that a test of one virtual CPU can judge weights on a machine whose
+    /// processors others keep busy: no time passes while they have them. Not for production: with more than one thread that
+    /// computes it runs ahead of real time, and waits are not seen.
+    #[doc(hidden)]
+    pub fn computing_clock(mut self) -> Self {
+        self.clock = Some(Clock::computing());
         self
     }
 
@@ -170,10 +179,7 @@ impl Builder {
         config.bandwidth = self.bandwidth;
         config.validate()?;
         let tree = GroupTree::new(config);
-        let clock = match self.clock_step {
-            Some(step) => Clock::counting(nanos(step)),
-            None => Clock::new(),
-        };
+        let clock = self.clock.unwrap_or_else(Clock::new);
         let (host, preempting) = host_of(&handle, self.preempt, slots)?;
         let shared = Arc::new(Shared::new(tree, regular, slots, host, clock, preempting));
         let handles = Handles::new(&shared);
