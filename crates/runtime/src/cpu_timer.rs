@@ -11,22 +11,21 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quotient_core::Nanos;
 use slab::Slab;
 
+use crate::alarms::BilledWaker;
 use crate::cpu_clock::{TaskClock, duration, show_own_time};
 use crate::group::Group;
 use crate::local;
 use crate::scheduler::Scheduler;
 use crate::shared::{CLOSED, Shared};
-use crate::task::discard;
 use crate::task_context::{TaskContext, TaskRef};
 
 /// Most timers of one scheduler at a time. Unit: timers. Default 1024: the tick thread looks at each once a tick, some 30 ns.
@@ -80,7 +79,7 @@ struct Bell {
 #[derive(Debug, Default)]
 struct BellState {
     outcome: Option<Outcome>,
-    waker: Option<Waker>,
+    waker: Option<BilledWaker>,
 }
 
 impl Bell {
@@ -99,10 +98,7 @@ impl Bell {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            // Foreign code on a virtual CPU or the tick thread: a panic in it concerns neither.
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-                discard(payload);
-            }
+            waker.wake();
         }
     }
 }
@@ -339,10 +335,10 @@ impl Future for CpuTimer {
         if let Some(outcome) = state.outcome {
             return Poll::Ready(outcome);
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            empty => *empty = Some(context.waker().clone()),
-        }
+        let before = state.waker.replace(BilledWaker::new(context.waker()));
+        drop(state);
+        // Its destructor is the user's code.
+        drop(before);
         Poll::Pending
     }
 }
