@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quotient-config",
             "quotient-attach",
             "quotient-keys",
+            "quotient-pause",
             "quotient-core",
             "quotient-trace",
             "quotient-sim",

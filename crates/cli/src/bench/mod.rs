@@ -5,7 +5,7 @@
 //! | `switch` | cost of wake-ups, switches, spawns; then what `scale` shows |
 //! | `fair` | shares of groups against their weights, and the stall of a blocking task's neighbours |
 //! | `conserve` | whether a processor idles while tasks with polls of any length wait |
-//! | `polls` | an echo server beside tasks whose single polls take long, with and without preemption |
+//! | `polls` | what long polls do to an echo server, to shares and limits, with and without preemption; what interrupting them costs |
 //! | `jump` | what a branch costs that is nearly never taken: a static key against an atomic, a static, none |
 //! | `pipe` | what gated features cost on the path of two tasks that wake each other, on and off |
 //! | `flip` | what it costs to flip a static key, in every mode, beside a thread that executes its branches |
@@ -60,8 +60,8 @@ enum BenchCommand {
     Fair(FairArguments),
     /// Busy processors while tasks wait, with polls of 0.1 to 50 ms; a minute
     Conserve(ConserveArguments),
-    /// An echo server beside tasks whose single polls take 0.1 ms to for ever, beside two runtimes, with and without preemption; two
-    /// and a half minutes a round
+    /// Long polls: an echo server beside them on tokio, on two runtimes and with preemption; shares and limits inside polls; what
+    /// interrupting them costs. Hours in full: choose by --rows, --hogs, --poll-ms, --mode
     Polls(polls::PollsArguments),
     /// What a branch costs that is nearly never taken: static key, atomic, plain static, none; a few seconds
     Jump(KeysArguments),
@@ -91,6 +91,9 @@ enum BenchCommand {
     /// One case of `pipe` in a process of its own, to be counted
     #[command(hide = true)]
     PipeProbe(pipe::PipeProbeArguments),
+    /// One case of the instructions of `polls` in a process of its own, to be counted
+    #[command(hide = true)]
+    PollsProbe(polls::PollsProbeArguments),
 }
 
 /// What `bench switch` takes.
@@ -201,7 +204,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     // Children that are watched or counted choose for themselves.
     if !matches!(
         arguments.command,
-        BenchCommand::PipeProbe(_) | BenchCommand::FlipProbe(_)
+        BenchCommand::PipeProbe(_) | BenchCommand::FlipProbe(_) | BenchCommand::PollsProbe(_)
     ) {
         quotient_keys::patch();
     }
@@ -222,6 +225,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::FlipProbe(arguments) => flip::probe(arguments),
         BenchCommand::Pipe(arguments) => pipe::run(arguments),
         BenchCommand::PipeProbe(arguments) => pipe::probe(arguments),
+        BenchCommand::PollsProbe(arguments) => polls::probe(arguments),
     }
 }
 

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::Serialize;
 
+/// Threads of a child that are looked at.
+const THREADS_MAX: u32 = 32;
+
 /// What was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Counted {
@@ -32,15 +35,42 @@ pub fn is_here() -> bool {
 /// # Errors
 /// When a child fails or callgrind's output cannot be read.
 pub fn count(arguments: &[String], few: u64, rounds: u64) -> Result<Counted, String> {
-    let with = total(arguments, few + rounds)?;
-    let without = total(arguments, few)?;
+    let first = |threads: Vec<Counted>| threads.into_iter().next();
+    difference(arguments, few, rounds, first)
+}
+
+/// As [`count`], in whichever thread executes most.
+///
+/// # Errors
+/// As [`count`].
+pub fn count_busiest(arguments: &[String], few: u64, rounds: u64) -> Result<Counted, String> {
+    let busiest = |threads: Vec<Counted>| {
+        let by_instructions =
+            |one: &Counted, other: &Counted| one.instructions.total_cmp(&other.instructions);
+        threads.into_iter().max_by(by_instructions)
+    };
+    difference(arguments, few, rounds, busiest)
+}
+
+fn difference(
+    arguments: &[String],
+    few: u64,
+    rounds: u64,
+    choose: impl Fn(Vec<Counted>) -> Option<Counted>,
+) -> Result<Counted, String> {
+    let total = |rounds| {
+        let threads = totals(arguments, rounds)?;
+        choose(threads).ok_or_else(|| "callgrind's output has no totals".to_owned())
+    };
+    let (with, without) = (total(few + rounds)?, total(few)?);
     Ok(Counted {
         instructions: with.instructions - without.instructions,
         branches: with.branches - without.branches,
     })
 }
 
-fn total(arguments: &[String], rounds: u64) -> Result<Counted, String> {
+/// What each thread executed, the first one first.
+fn totals(arguments: &[String], rounds: u64) -> Result<Vec<Counted>, String> {
     static CHILDREN: AtomicU32 = AtomicU32::new(0);
     let number = CHILDREN.fetch_add(1, Ordering::Relaxed);
     let name = format!("quotient-callgrind-{}-{number}", std::process::id());
@@ -60,17 +90,20 @@ fn total(arguments: &[String], rounds: u64) -> Result<Counted, String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("cannot start valgrind: {error}"))?;
-    // One file for all and one for each thread; the first thread is the one that plays.
-    let first = std::env::temp_dir().join(format!("{name}-01"));
-    let text = std::fs::read_to_string(&first);
+    // One file for all and one for each thread.
+    let texts: Vec<String> = (1..=THREADS_MAX)
+        .map_while(|thread| {
+            let file = std::env::temp_dir().join(format!("{name}-{thread:02}"));
+            std::fs::read_to_string(file).ok()
+        })
+        .collect();
     remove_files(&name);
     if !child.status.success() {
         let errors = String::from_utf8_lossy(&child.stderr);
         let last = errors.lines().rev().find(|line| !line.starts_with("=="));
         return Err(format!("{}: {}", child.status, last.unwrap_or_default()));
     }
-    let text = text.map_err(|error| format!("no callgrind output: {error}"))?;
-    parse(&text).ok_or_else(|| "callgrind's output has no totals".to_owned())
+    Ok(texts.iter().filter_map(|text| parse(text)).collect())
 }
 
 fn remove_files(name: &str) {
