@@ -85,6 +85,12 @@ enum Command {
     /// The demo's client process; ends by itself, or when its standard input closes
     #[command(hide = true)]
     DemoClient(ClientArguments),
+    /// The server process of the demo's twenty tenants; ends when its standard input closes
+    #[command(hide = true)]
+    DemoTenantsServer(TenantsServerArguments),
+    /// Their client process; ends by itself, or when its standard input closes
+    #[command(hide = true)]
+    DemoTenantsClient(TenantsClientArguments),
 }
 
 /// What `quotient demo` takes.
@@ -132,6 +138,34 @@ pub struct ServerArguments {
     /// Time between two samples, in milliseconds (1..=60000)
     #[arg(long, value_parser = value_parser!(u64).range(1..=60_000))]
     pub sample_ms: u64,
+}
+
+/// What the server process of the twenty tenants takes.
+#[derive(Debug, Clone, Args)]
+pub struct TenantsServerArguments {
+    /// `quotient`: a group a tenant; else plain tokio
+    #[arg(long)]
+    pub mode: Mode,
+    /// tokio workers (1..=1024)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    pub workers: u32,
+    /// Time between two samples, in milliseconds (1..=60000)
+    #[arg(long, value_parser = value_parser!(u64).range(1..=60_000))]
+    pub sample_ms: u64,
+}
+
+/// What their client process takes.
+#[derive(Debug, Clone, Args)]
+pub struct TenantsClientArguments {
+    /// Where the server listens; loopback only
+    #[arg(long)]
+    pub address: SocketAddr,
+    /// CPUs to keep away from (1..=1024)
+    #[arg(long, value_parser = value_parser!(u32).range(1..=1024))]
+    pub server_cpus: u32,
+    /// How long to measure, in milliseconds (1..=600000)
+    #[arg(long, value_parser = value_parser!(u64).range(1..=600_000))]
+    pub milliseconds: u64,
 }
 
 /// What the client process takes.
@@ -193,6 +227,8 @@ pub fn run() -> Result<(), Failure> {
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
+        Command::DemoTenantsServer(arguments) => demo::tenants::server::run(&arguments),
+        Command::DemoTenantsClient(arguments) => demo::tenants::client::run(&arguments),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const DOCUMENTS: u64 = 16;
 const CLOSED_LOOP_REQUESTS_MAX: u64 = 50_000_000;
 /// How long after the last intended start the client waits for answers.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long after the end of a closed loop the client waits for answers. A server that has stopped gives none.
+const CLOSED_GRACE: Duration = Duration::from_millis(250);
 /// Time between two progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
@@ -75,23 +78,32 @@ async fn phases(arguments: &ClientArguments) -> io::Result<()> {
         );
     }
     if arguments.warm_up_ms > 0 {
-        closed_loop(
-            &mut connections,
-            Duration::from_millis(arguments.warm_up_ms),
-        )
-        .await?;
+        let length = Duration::from_millis(arguments.warm_up_ms);
+        closed_loop(&mut connections, length).await?;
+        replace_lost(&mut connections, arguments, &exchanges).await?;
     }
     if arguments.capacity_ms > 0 {
-        let capacity = closed_loop(
-            &mut connections,
-            Duration::from_millis(arguments.capacity_ms),
-        )
-        .await?;
+        let length = Duration::from_millis(arguments.capacity_ms);
+        let capacity = closed_loop(&mut connections, length).await?;
+        replace_lost(&mut connections, arguments, &exchanges).await?;
         protocol::send(&ClientLine::Capacity(capacity))?;
     }
     if arguments.open_ms > 0 {
         let open = open_loop(connections, arguments).await?;
         protocol::send(&ClientLine::Open(open))?;
+    }
+    Ok(())
+}
+
+/// New connections in the place of those that had no answer at the end of a closed loop.
+async fn replace_lost(
+    connections: &mut Vec<Connection>,
+    arguments: &ClientArguments,
+    exchanges: &Arc<Vec<Exchange>>,
+) -> io::Result<()> {
+    for index in connections.len()..arguments.connections as usize {
+        let exchanges = Arc::clone(exchanges);
+        connections.push(Connection::open(arguments.address, index, exchanges).await?);
     }
     Ok(())
 }
@@ -173,34 +185,40 @@ impl Connection {
     }
 }
 
-/// Every connection sends its next request as soon as it has the answer to the last one.
+/// Every connection sends its next request as soon as it has the answer to the last one. Connections without one at the end are lost.
 async fn closed_loop(connections: &mut Vec<Connection>, length: Duration) -> io::Result<Capacity> {
     let (started, begin) = (SharedMicros::now(), Instant::now());
     let share = CLOSED_LOOP_REQUESTS_MAX / connections.len().max(1) as u64;
+    let total = Arc::new(AtomicU64::new(0));
     let loops: Vec<_> = connections
         .drain(..)
         .map(|mut connection| {
+            let total = Arc::clone(&total);
             tokio::spawn(async move {
-                let mut completed = 0;
-                while completed < share && begin.elapsed() < length {
+                for _ in 0..share {
+                    if begin.elapsed() >= length {
+                        break;
+                    }
                     connection.exchange().await?;
-                    completed += u64::from(begin.elapsed() < length);
+                    let in_time = u64::from(begin.elapsed() < length);
+                    total.fetch_add(in_time, Ordering::Relaxed);
                 }
-                io::Result::Ok((connection, completed))
+                io::Result::Ok(connection)
             })
         })
         .collect();
-    let mut total = 0;
-    for running in loops {
-        let (connection, completed) = running.await.map_err(io::Error::other)??;
-        connections.push(connection);
-        total += completed;
+    let deadline = tokio::time::Instant::now() + length + CLOSED_GRACE;
+    for mut running in loops {
+        match tokio::time::timeout_at(deadline, &mut running).await {
+            Ok(finished) => connections.push(finished.map_err(io::Error::other)??),
+            Err(_) => running.abort(),
+        }
     }
     let ended = SharedMicros(started.0 + u64::try_from(length.as_micros()).unwrap_or(u64::MAX));
     Ok(Capacity {
         started,
         ended,
-        completed: total,
+        completed: total.load(Ordering::Relaxed),
     })
 }
 

@@ -29,7 +29,7 @@ use axum::serve::ListenerExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use quotient::{Cpus, Group, Scheduler};
+use quotient::{Cpus, Group, Preempt, Scheduler};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
@@ -121,10 +121,7 @@ impl Host {
     fn quotient(setup: &Setup, listener: TcpListener) -> io::Result<Self> {
         let runtime = runtime(setup.workers, "shared")?;
         let entered = runtime.enter();
-        let scheduler = Scheduler::builder()
-            .vcpus(setup.workers as usize)
-            .build()
-            .map_err(io::Error::other)?;
+        let scheduler = scheduler(setup.workers)?;
         let group = |path| {
             let builder = scheduler.group(path).map_err(io::Error::other)?;
             builder.weight(100).create().map_err(io::Error::other)
@@ -153,7 +150,19 @@ impl Host {
     }
 }
 
-fn runtime(workers: u32, name: &str) -> io::Result<Runtime> {
+/// A scheduler that preempts, where the platform can; elsewhere a hog that never returns keeps its worker for ever.
+pub fn scheduler(workers: u32) -> io::Result<Scheduler> {
+    let builder = Scheduler::builder().vcpus(workers as usize);
+    let builder = if cfg!(target_os = "linux") {
+        builder.preempt(Preempt::default())
+    } else {
+        builder
+    };
+    builder.build().map_err(io::Error::other)
+}
+
+/// A tokio runtime whose threads have that name.
+pub fn runtime(workers: u32, name: &str) -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers as usize)
         .thread_name(name)
@@ -178,13 +187,13 @@ async fn answer(State(counters): State<Arc<Counters>>, body: Bytes) -> Response 
 }
 
 /// The listener, registered with the current tokio runtime.
-fn registered(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+pub fn registered(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)
 }
 
 /// A response must not wait for the client's delayed acknowledgement. Failure costs latency only.
-fn send_at_once(stream: &TcpStream) {
+pub fn send_at_once(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
 }
 

@@ -7,7 +7,8 @@
 //!
 //! A run is rounds of slots, one slot a mode, so that a change of the machine's mood hits all modes alike. Each slot
 //! has fresh processes. `work` is what a request asks for; `host` is what differs between modes; `hogs` is the
-//! neighbour; `child` is why nothing stays behind; `results` makes rows and curves of the slots.
+//! neighbour; `child` is why nothing stays behind; `results` makes rows and curves of the slots. At the end twenty tenants share one
+//! server (`tenants`).
 
 mod arrivals;
 mod child;
@@ -24,6 +25,7 @@ mod random;
 pub mod results;
 pub mod server;
 mod slot;
+pub mod tenants;
 mod timer;
 mod work;
 
@@ -78,6 +80,13 @@ pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
             slots.push(slot);
         }
     }
+    let mut scene = Vec::new();
+    for (number, mode) in (1 + slots.len() as u32..).zip([Mode::Tokio, Mode::Quotient]) {
+        progress.begin(&format!("20 tenants  {mode:<11}"));
+        let slot = tenants::run(mode, number, workers, plan.tenants, &sender, &events)?;
+        progress.finish("done");
+        scene.push(slot);
+    }
     let facts = Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         cpus: cpus(),
@@ -90,8 +99,8 @@ pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         confined: confine::SUPPORTED,
         seconds: began.elapsed().as_secs_f64(),
     };
-    Report::new(facts, results::rows(&slots), results::series(&slots))
-        .publish(&arguments.out, arguments.json)
+    let (rows, series) = (results::rows(&slots), results::series(&slots));
+    Report::new(facts, rows, series, tenants::scene(&scene)).publish(&arguments.out, arguments.json)
 }
 
 /// Measures what plain tokio serves alone and takes a part of it.

@@ -53,7 +53,9 @@ impl Mode {
             Self::QuotientAlone => "the victim alone, in a Quotient group",
             Self::Tokio => "victim and hogs on one tokio runtime",
             Self::TwoRuntimes => "hogs on a second tokio runtime (today's practice)",
-            Self::Quotient => "one tokio runtime, two Quotient groups of equal weight",
+            Self::Quotient => {
+                "one tokio runtime, two Quotient groups of equal weight, polls are interrupted"
+            }
             Self::QuotientCapped => "the same, the hogs' group limited to 5 % of the CPUs",
         }
     }

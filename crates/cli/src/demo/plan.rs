@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::mode::Mode;
+use super::tenants;
 
 /// A round takes about this long if the run is long enough for three of them.
 const ROUND: Duration = Duration::from_secs(20);
@@ -16,6 +17,10 @@ const WARM_UP_MAX: Duration = Duration::from_millis(300);
 const CALIBRATION_MAX: Duration = Duration::from_millis(1_500);
 /// p99 is followed in windows at least this wide: at some thousand requests a second it rests on enough of them.
 const WINDOW_MIN: Duration = Duration::from_millis(250);
+/// The part of a run in which twenty tenants have their two slots.
+const TENANTS_PART: u32 = 10;
+/// The shortest such slot; the lightest tenant is due a sixtieth of it.
+const TENANTS_MIN: Duration = Duration::from_millis(300);
 /// Points that a curve of the picture has at most, per mode.
 const POINTS_MAX: u32 = 120;
 
@@ -50,6 +55,8 @@ pub struct Plan {
     pub window: Duration,
     /// Time between two samples of the CPU counters.
     pub sample: Duration,
+    /// What is measured of the twenty tenants, under each of two modes.
+    pub tenants: Duration,
 }
 
 impl Plan {
@@ -61,7 +68,10 @@ impl Plan {
             capacity: calibration_length.saturating_sub((calibration_length / 4).min(WARM_UP_MAX)),
             open: Duration::ZERO,
         };
-        let measured = total.saturating_sub(calibration_length + SLOT_OVERHEAD);
+        let scene = total / TENANTS_PART;
+        let tenants = (scene / 2).saturating_sub(tenants::WARM_UP + SLOT_OVERHEAD);
+        let tenants = tenants.max(TENANTS_MIN);
+        let measured = total.saturating_sub(calibration_length + SLOT_OVERHEAD + scene);
         let rounds = u32::try_from(measured.as_secs() / ROUND.as_secs() + 1)
             .unwrap_or(ROUNDS_MAX)
             .min(ROUNDS_MAX);
@@ -81,6 +91,7 @@ impl Plan {
             calibration,
             window: WINDOW_MIN.max(spread),
             sample: (WINDOW_MIN / 2).max(spread),
+            tenants,
         }
     }
 }
@@ -96,11 +107,12 @@ mod tests {
         let slots = plan.rounds * Mode::ALL.len() as u32;
         let total =
             (plan.slot.total() + SLOT_OVERHEAD) * slots + plan.calibration.total() + SLOT_OVERHEAD;
+        let total = total + (tenants::WARM_UP + plan.tenants + SLOT_OVERHEAD) * 2;
         assert!(
             total <= Duration::from_secs(60) && total >= Duration::from_secs(59),
             "{total:?}"
         );
-        assert!(plan.slot.open >= Duration::from_millis(1_900));
+        assert!(plan.slot.open >= Duration::from_millis(1_600));
     }
 
     #[test]

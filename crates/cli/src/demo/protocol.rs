@@ -18,6 +18,17 @@ pub enum ServerLine {
     },
     /// The counters at one moment.
     Sample(Sample),
+    /// The same in the scene of twenty tenants.
+    Tenants(TenantSample),
+}
+
+/// CPU time of each tenant's requests at one moment, from the start of the process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TenantSample {
+    /// When it was read.
+    pub at: SharedMicros,
+    /// By tenants.
+    pub cpu_ns: Vec<u64>,
 }
 
 /// The server's counters at one moment; each counts up from the start of the process.
@@ -61,6 +72,28 @@ pub enum ClientLine {
     Capacity(Capacity),
     /// The open loop is over; the client's last line.
     Open(Open),
+    /// The scene of twenty tenants is over; the client's only line.
+    Tenants(TenantsDone),
+}
+
+/// What the tenants got.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TenantsDone {
+    /// When measuring began.
+    pub started: SharedMicros,
+    /// When it ended.
+    pub ended: SharedMicros,
+    /// By tenants.
+    pub tenants: Vec<TenantDone>,
+}
+
+/// What one tenant got.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct TenantDone {
+    /// Requests that were sent and answered in that time.
+    pub completed: u64,
+    /// 99th percentile of their latency.
+    pub p99_us: u64,
 }
 
 /// What the closed loop found.

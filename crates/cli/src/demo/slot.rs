@@ -83,7 +83,7 @@ pub fn run(
     let mut client = None;
     let (mut capacity, mut open, mut samples) = (None, None, Vec::new());
     loop {
-        let event = next_event(events, deadline, order)?;
+        let event = next_event(events, deadline, order.mode)?;
         match event {
             Event::Interrupted => return Err(Failure::Interrupted),
             // A line that an earlier slot's process wrote just before it was stopped.
@@ -93,6 +93,9 @@ pub fn run(
                 client = Some(start_client(order, port, sender)?)
             }
             Event::Server(_, ServerLine::Sample(sample)) => samples.push(sample),
+            // Of the other scene.
+            Event::Server(_, ServerLine::Tenants(_)) | Event::Client(_, ClientLine::Tenants(_)) => {
+            }
             Event::Client(_, ClientLine::Progress { completed, p99_us }) => {
                 progress.open_loop(completed, p99_us, hog_cpus_lately(&samples));
             }
@@ -119,16 +122,19 @@ pub fn run(
     }
 }
 
-fn next_event(
+/// The next event, or the failure that there is none.
+///
+/// # Errors
+/// When `deadline` has passed.
+pub fn next_event(
     events: &Receiver<Event>,
     deadline: Instant,
-    order: &Order,
+    mode: Mode,
 ) -> Result<Event, Failure> {
     match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(event) => Ok(event),
         Err(RecvTimeoutError::Timeout) => Err(Failure::Run(format!(
-            "mode {}: not finished {} s after its phases should have ended",
-            order.mode,
+            "mode {mode}: not finished {} s after its phases should have ended",
             PATIENCE.as_secs()
         ))),
         Err(RecvTimeoutError::Disconnected) => {
@@ -195,7 +201,10 @@ fn start_client(order: &Order, port: u16, sender: &Sender<Event>) -> Result<Chil
 }
 
 /// Starts a child and a thread that turns its lines into events; the thread ends with the child.
-fn listen<L: serde::de::DeserializeOwned>(
+///
+/// # Errors
+/// When the operating system has no process or thread for us.
+pub fn listen<L: serde::de::DeserializeOwned>(
     arguments: &[String],
     sender: &Sender<Event>,
     number: u32,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use quotient_trace::chart::{PAGE_END, decades, duration, escape, page_start};
 
-use super::{Report, svg};
+use super::{Report, svg, tenants};
 use crate::demo::mode::Mode;
 use crate::demo::results::{Row, Series};
 
@@ -45,7 +45,11 @@ pub fn page(report: &Report) -> String {
             svg::p99(series, curve_scale)
         );
     }
-    text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + PAGE_END
+    let scene = report
+        .scene
+        .as_ref()
+        .map_or_else(String::new, tenants::section);
+    text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + &scene + PAGE_END
 }
 
 /// The top of the CPU scale: the highest stack, rounded up to half a CPU.
@@ -91,8 +95,8 @@ fn table(rows: &[Row]) -> String {
 fn conditions(report: &Report) -> String {
     let facts = &report.facts;
     format!(
-        "<p class=\"soft\">{} CPUs; the server has {} tokio worker(s) per runtime{}; {} keep-alive connections, {} hogs in polls of 50 µs to \
-         1 ms, {} round(s), {:.0} s, seed {}, Quotient {}. req/s, latencies and CPU: open loop with Poisson arrivals. \
+        "<p class=\"soft\">{} CPUs; the server has {} tokio worker(s) per runtime{}; {} keep-alive connections, {} hogs: one poll without end, one in \
+         eight in polls of 20 ms, the others of 50 µs to 1 ms; {} round(s), {:.0} s, seed {}, Quotient {}. req/s, latencies and CPU: open loop with Poisson arrivals. \
          Capacity: closed loop, median of the rounds. CPU counts CPUs: 0.5 is half of one, all the time. Requests \
          still unanswered at the end of a round count with the time they had waited.</p>\n",
         facts.cpus,
@@ -167,6 +171,7 @@ mod tests {
                 .map(|(mode, p99)| row(mode, p99))
                 .collect(),
             modes.into_iter().map(series).collect(),
+            Some(crate::report::tenants::tests::sample_scene()),
         )
     }
 

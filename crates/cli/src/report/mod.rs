@@ -4,6 +4,7 @@ mod checks;
 mod html;
 pub mod progress;
 mod svg;
+mod tenants;
 mod verdict;
 
 use std::fs::OpenOptions;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use self::checks::Check;
 use crate::demo::results::{Row, Series};
+use crate::demo::tenants::Scene;
 use crate::failure::{Failure, print};
 use crate::json::versioned;
 
@@ -53,19 +55,21 @@ pub struct Report {
     verdict: String,
     rows: Vec<Row>,
     checks: Vec<Check>,
+    scene: Option<Scene>,
     #[serde(skip)]
     series: Vec<Series>,
 }
 
 impl Report {
     /// Puts the results together and words the verdict.
-    pub fn new(facts: Facts, rows: Vec<Row>, series: Vec<Series>) -> Self {
+    pub fn new(facts: Facts, rows: Vec<Row>, series: Vec<Series>, scene: Option<Scene>) -> Self {
         let verdict = verdict::sentence(&facts, &rows);
         Self {
             facts,
             verdict,
             checks: checks::of(&rows),
             rows,
+            scene,
             series,
         }
     }
@@ -80,8 +84,12 @@ impl Report {
         let text = if json {
             versioned("quotient-demo/1", self)? + "\n"
         } else {
+            let scene = self.scene.as_ref().map_or_else(String::new, |scene| {
+                let sentence = wrapped(&tenants::sentence(scene));
+                format!("\n{}\n{sentence}\n", tenants::table(scene))
+            });
             format!(
-                "\n{}\n{}\n\n{}\nThe picture: {}\n",
+                "\n{}\n{}\n\n{}{scene}\nThe picture: {}\n",
                 table(&self.rows),
                 wrapped(&self.verdict),
                 checks::lines(&self.checks),

@@ -1,0 +1,119 @@
+//! The scene of twenty tenants: table, sentence, and its part of the page.
+
+use std::fmt::Write as _;
+
+use quotient_trace::chart::duration;
+
+use crate::demo::tenants::{Scene, Tenant};
+
+/// A line a tenant, at most 80 columns.
+pub fn table(scene: &Scene) -> String {
+    let mut text = String::from(
+        "20 tenants, one server     ------ tokio ------    ----- quotient -----\n\
+         weight  request    due     share  req      p99     share  req      p99\n",
+    );
+    for tenant in &scene.tenants {
+        let _ = writeln!(
+            text,
+            "{:>6}{:>9}{:>6.1}%{:>9.1}%{:>5}{:>9}{:>9.1}%{:>5}{:>9}",
+            tenant.weight,
+            request(tenant),
+            100.0 * tenant.due,
+            100.0 * tenant.tokio.share,
+            tenant.tokio.requests,
+            duration(tenant.tokio.p99_us),
+            100.0 * tenant.quotient.share,
+            tenant.quotient.requests,
+            duration(tenant.quotient.p99_us),
+        );
+    }
+    text
+}
+
+/// What the scene shows.
+pub fn sentence(scene: &Scene) -> String {
+    format!(
+        "Of twenty tenants with one server, each of which asks for as much as it gets, the one farthest from its due had {:.2} times \
+         it on tokio, and {:.2} times in a group of its weight.",
+        scene.farthest.0, scene.farthest.1
+    )
+}
+
+/// Its part of the page.
+pub fn section(scene: &Scene) -> String {
+    let widest = scene
+        .tenants
+        .iter()
+        .flat_map(|tenant| [tenant.due, tenant.tokio.share, tenant.quotient.share])
+        .fold(1e-9, f64::max);
+    let mut text = format!(
+        "<h2>Twenty tenants, one server</h2>\n<p>{}</p>\n<p class=\"soft\">Weights from 100 to 480; every second tenant asks for 0.5 ms of \
+         work at a time, the others for 20 ms in one poll. Share: of the CPU time of all requests. Two runtimes cannot do this.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th>weight</th><th>request</th><th>due</th><th>tokio</th><th>req</th><th>p99</th>\
+         <th>Quotient</th><th>req</th><th>p99</th></tr></thead><tbody>\n",
+        sentence(scene)
+    );
+    let bar = |share: f64, color: &str| {
+        format!(
+            "<i style=\"display:inline-block;height:.6em;width:{:.1}px;background:var(--{color})\"></i> {:.1} %",
+            60.0 * share / widest,
+            100.0 * share
+        )
+    };
+    for tenant in &scene.tenants {
+        let _ = writeln!(
+            text,
+            "<tr><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            tenant.weight,
+            request(tenant),
+            100.0 * tenant.due,
+            bar(tenant.tokio.share, "hogs"),
+            tenant.tokio.requests,
+            duration(tenant.tokio.p99_us),
+            bar(tenant.quotient.share, "victim"),
+            tenant.quotient.requests,
+            duration(tenant.quotient.p99_us)
+        );
+    }
+    text + "</tbody></table></div>\n"
+}
+
+fn request(tenant: &Tenant) -> String {
+    duration((tenant.request_ms * 1e3) as u64)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::demo::tenants::results::Got;
+
+    /// A scene in which every tenant has its due in groups.
+    pub(in crate::report) fn sample_scene() -> Scene {
+        let tenant = |number: u32| {
+            let got = |share| Got {
+                share,
+                requests: 100,
+                p99_us: 12_345,
+            };
+            Tenant {
+                weight: 100 + 20 * number,
+                request_ms: 0.5,
+                due: 0.05,
+                tokio: got(0.0),
+                quotient: got(0.05),
+            }
+        };
+        Scene {
+            tenants: (0..20).map(tenant).collect(),
+            farthest: (0.0, 1.0),
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_tenant_and_fits() {
+        let text = table(&sample_scene());
+        assert_eq!(text.lines().count(), 22);
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert!(sentence(&sample_scene()).contains("0.00 times it on tokio, and 1.00 times"));
+    }
+}
