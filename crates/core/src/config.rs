@@ -57,6 +57,11 @@ pub struct Config {
     /// queues. Default 100 ms for every 32 CPUs that are begun, at most 10 s: beyond it, long polls would build debts that
     /// starve a task later. What a group owes its siblings is not bounded; it decays as they are served.
     pub debt_limit: Nanos,
+    /// EEVDF only: whether what a task owes within its group as it falls asleep fades while others catch up, so that it comes back
+    /// where it left or at V, whichever is later: sleeping neither mints credit nor keeps a debt that was paid. So does the kernel since
+    /// 6.12, which leaves such a task queued until it would be due and forgets its lag then (delayed dequeue). On another CPU than it
+    /// left, and while load averages are on, a task owes what it owed. Default true.
+    pub debts_fade: bool,
     /// CFS only: how far before its peers a sleeper is placed at most. Default 3 ms (half the old latency).
     pub sleeper_credit: Nanos,
     /// CFS only: nobody is preempted by the tick earlier than this. Default 0.75 ms x the factor of `base_slice`.
@@ -90,6 +95,7 @@ impl Config {
             cpus,
             lag_limit: Nanos::from_millis(4),
             debt_limit: Nanos::from_millis(100 * u64::from(cpus.div_ceil(32).clamp(1, 100))),
+            debts_fade: true,
             sleeper_credit: Nanos::from_millis(3),
             min_granularity: Nanos(750_000 * factor),
             latency: Nanos::from_millis(6 * factor),

@@ -9,6 +9,15 @@
 //! passed them, then in `ready`, by deadline. V moves backwards only when entities come or go; then the head of
 //! `ready` may have become ineligible, and is sent back. Every entity that is looked at and not chosen thereby
 //! changes queues, which happens O(1) times a request, so a choice costs O(log n) amortized, O(1) with buckets.
+//!
+//! # What a sleeper keeps
+//! Who is owed something keeps it up to its slice and [`crate::Config::lag_limit`]. Who owes left at some v beyond V, and comes back to
+//! the same CPU at `max(v, V)` ([`crate::Config::debts_fade`]): while others catch up, they get what it had too much of, and once they have
+//! there is nothing left to pay. *Nothing is minted*: it never comes before V, nor before where it left; and never later than by the debt
+//! it left with (V goes back when others leave, which is not its doing). The kernel since 6.12 gets there by leaving such a task in
+//! its queue until it would be due and setting its lag to zero then. Kept out of the queue, a sleeper costs choices nothing, and is no part of
+//! V meanwhile: V may be beyond v a little earlier than there. v is remembered with the CPU (`RunQueue::parting`): the virtual times of two
+//! CPUs, or of two groups, do not compare, so who is moved owes what it owed.
 
 use crate::node::Node;
 use crate::timeline::{Rules, Timeline};

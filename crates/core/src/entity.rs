@@ -11,7 +11,8 @@ pub struct TaskEntity {
     /// its timeline's minimum, sign reversed. In both: placed at reference minus lag.
     pub(crate) lag: i64,
     pub(crate) sum_exec: u64,
-    /// When it went to sleep; CFS turns the time since then into credit.
+    /// When it went to sleep: CFS turns the time since then into credit, and load averages fade by it. Where `left_on` says so, the
+    /// virtual time at which it left: see [`crate::Config::debts_fade`].
     pub(crate) slept_at: u64,
     pub(crate) shares: u32,
     /// 0 stands for the configured base slice.
@@ -20,6 +21,8 @@ pub struct TaskEntity {
     pub(crate) migrated: u32,
     /// Load averages, as of when it went to sleep.
     pub(crate) averages: TaskSums,
+    /// The CPU that it left, plus one, if `slept_at` is a virtual time there; 0 if it is a time.
+    pub(crate) left_on: u16,
     /// Whether it has ever been queued.
     pub(crate) placed: bool,
     /// Whether it defers throttles: it holds something that others wait for.
@@ -54,6 +57,7 @@ impl TaskEntity {
             slice,
             migrated: 0,
             averages: TaskSums::NONE,
+            left_on: 0,
             placed: false,
             deferring: false,
         }
@@ -66,7 +70,11 @@ impl TaskEntity {
 
     /// Load averages of the task as of when it last left a run queue; nothing while they are switched off.
     pub fn load_averages(&self) -> LoadAverages {
-        TaskAverage::restore(self.averages, Nanos(self.slept_at)).figures(self.shares)
+        let slept_at = match self.left_on {
+            0 => Nanos(self.slept_at),
+            _ => return LoadAverages::default(),
+        };
+        TaskAverage::restore(self.averages, slept_at).figures(self.shares)
     }
 
     /// Shares that the task competes with inside its group.
@@ -125,3 +133,4 @@ pub enum Enqueue {
 }
 
 const _: () = assert!(size_of::<TaskEntity>() <= 48);
+const _: () = assert!(crate::Config::CPUS_MAX < u16::MAX as u32);

@@ -276,3 +276,70 @@ fn a_cfs_sleeper_that_runs_less_than_its_credit_starves_nobody() {
         "the steady task got {steady} ns next to {slept} ns"
     );
 }
+
+/// Over `seconds`, how late a task that computes for `run` ms and sleeps for a second runs at most, beside a spinner of its group.
+fn lateness_after_long_sleeps(run: u64, cpus: u32, debts_fade: bool) -> u64 {
+    let mut machine = Machine::new(Config {
+        debts_fade,
+        ..Config::new(cpus)
+    });
+    machine.check_every = 1_009;
+    let group = machine.group("g", 100);
+    for cpu in 0..cpus as usize {
+        machine.spawn(cpu, &group, Work::Spin { chunk: 250_000 });
+    }
+    let work = Work::Periodic {
+        run: run * MILLI,
+        sleep: SECOND,
+    };
+    let task = machine.spawn(0, &group, work);
+    machine.run_until(8 * SECOND);
+    machine.tasks[task].worst_delay
+}
+
+/// Hazard: the debt of a long poll waits as long as the task sleeps, and makes each wake-up late by the poll: 45 to 50 ms, where
+/// others have had a second meanwhile.
+#[test]
+fn a_long_poll_does_not_delay_wake_ups_after_long_sleeps() {
+    for run in [3, 10, 50] {
+        for cpus in [1, 2] {
+            let late = lateness_after_long_sleeps(run, cpus, true);
+            let slice = Config::new(cpus).base_slice.0;
+            assert!(
+                late <= slice + 250_000,
+                "{run} ms on {cpus}: {late} ns late"
+            );
+        }
+    }
+    let kept = lateness_after_long_sleeps(50, 1, false);
+    assert!(kept > 40 * MILLI, "{kept}");
+}
+
+/// Sleeping forgives nothing that others did not get: who sleeps shortly after each poll, in whatever rhythm, has no more than its part.
+#[test]
+fn short_sleeps_shed_no_debt() {
+    for (run, sleep) in [
+        (20 * MILLI, 10_000),
+        (20 * MILLI, MILLI),
+        (5 * MILLI, 3 * MILLI),
+        (MILLI, 100_000),
+        (50 * MILLI, 30 * MILLI),
+    ] {
+        for others in [1, 3] {
+            let mut machine = Machine::new(Config::new(1));
+            machine.check_every = 1_009;
+            let group = machine.group("g", 100);
+            for _ in 0..others {
+                machine.spawn(0, &group, Work::Spin { chunk: 250_000 });
+            }
+            let task = machine.spawn(0, &group, Work::Periodic { run, sleep });
+            machine.run_until(10 * SECOND);
+            let got = machine.tasks[task].ran as f64 / machine.now as f64;
+            let part = 1.0 / (others + 1) as f64;
+            assert!(
+                got <= part * 1.005 + run as f64 / machine.now as f64,
+                "{run}/{sleep} beside {others}: {got:.4} of {part:.4}"
+            );
+        }
+    }
+}

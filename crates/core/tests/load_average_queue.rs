@@ -2,10 +2,14 @@
 
 mod common;
 
-use common::{MILLI, Machine, SECOND, Work};
+use common::{Host, MILLI, SECOND, Work};
 use quotient_core::load_average::UpdateMode;
+
+type Machine = Host<AlwaysOn>;
 use quotient_core::pelt::LoadAverages;
-use quotient_core::{Config, CpuId, Enqueue, GroupTree, Nanos, RunQueue, TaskEntity, Weight};
+use quotient_core::{
+    AlwaysOn, Config, CpuId, Enqueue, GroupTree, Nanos, RunQueue, TaskEntity, Weight,
+};
 
 fn near(found: u64, expected: u64, percent: u64) -> bool {
     found.abs_diff(expected) <= expected * percent / 100 + 2

@@ -7,8 +7,10 @@
 
 mod common;
 
-use common::{MILLI, Machine, SECOND, Work, usage};
-use quotient_core::{Config, GroupClock, WeightMode};
+use common::{Host, MILLI, SECOND, Work, usage};
+use quotient_core::{AlwaysOn, Config, GroupClock, WeightMode};
+
+type Machine = Host<AlwaysOn>;
 
 const WEIGHTS: [(&str, u32); 3] = [("one", 100), ("two", 200), ("seven", 700)];
 

@@ -119,6 +119,7 @@ impl Case {
         choose(random, "group_clock", &["\"smp\"", "\"concur\"", "\"up\""]);
         choose(random, "quantum", &["\"50us\"", "\"1us\""]);
         choose(random, "run_to_parity", &["false"]);
+        choose(random, "debts_fade", &["false"]);
         choose(
             random,
             "load_average",

@@ -5,13 +5,18 @@
 //! | choice | EEVDF, no buddies, run to parity | the same | the same |
 //! | request length times 1 + log2 of up to 8 CPUs | 0.75 ms | 0.75 ms | 0.7 ms |
 //! | lag kept | up to two requests, at least a tick, either way | the same | the same |
+//! | a debt | waits for the sleeper | fades while others catch up | the same |
 //! | weights of groups across CPUs | divided by what is runnable | the same | the same |
 //! | limits | slices of 5 ms from a pool, no expiry | the same | the same |
 //! | a throttle | the group's whole queue, at a tick or switch | the same | each task on its way to user mode |
 //! | ticks | while the CPU runs anything | the same | the same |
 //! | a woken task | to an idle CPU that shares its cache, or where it was | the same | the same |
 //!
-//! Not modelled: sleepers that stay queued until their lag is gone (6.12 and later), load averages as what weights are divided by,
+//! Sleepers that stay queued until they would be due (delayed dequeue, 6.12 and later) are modelled by what that does to their lag
+//! ([`Config::debts_fade`](quotient_core::Config::debts_fade)): while they sleep they are no part of the mean, as they are in the kernel, and
+//! groups keep theirs.
+//!
+//! Not modelled: load averages as what weights are divided by,
 //! slack in the timers of periods, capacity and energy, and the searches of idle balancing across domains. None of the three has been
 //! held against a kernel yet: [`Kernel::is_validated`].
 
@@ -71,12 +76,8 @@ impl Kernel {
         match self {
             Kernel::Ours => "Quotient's own rules",
             Kernel::Linux6_6 => "rules after Linux 6.6, not validated against that kernel",
-            Kernel::Linux6_12 => {
-                "rules after Linux 6.12 without delayed dequeue, not validated against that kernel"
-            }
-            Kernel::Linux6_18 => {
-                "rules after Linux 6.18 without delayed dequeue, not validated against that kernel"
-            }
+            Kernel::Linux6_12 => "rules after Linux 6.12, not validated against that kernel",
+            Kernel::Linux6_18 => "rules after Linux 6.18, not validated against that kernel",
         }
     }
 
@@ -105,6 +106,7 @@ impl Kernel {
         config.quantum = Nanos::ZERO;
         (config.next_buddy, config.last_buddy) = (false, false);
         config.run_to_parity = true;
+        config.debts_fade = self != Kernel::Linux6_6;
         config.lag_limit = Nanos(clamp - slice);
         config.debt_limit = Nanos(clamp);
         config.group_clock = GroupClock::PerCpu(WeightMode::Smp);

@@ -187,7 +187,12 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each. A release build, or one with `QUOTIENT_SCENARIOS` set, runs
 /// all.
-const QUICK: [&str; 8] = [
+const QUICK: [&str; 13] = [
+    "find-1-296",
+    "find-2-461",
+    "find-2-937",
+    "find-2-995",
+    "long-poll-sleeps",
     "cpusets",
     "weights-underprovisioned",
     "weights-nested",

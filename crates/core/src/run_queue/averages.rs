@@ -191,7 +191,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     #[inline(never)]
     fn restore_average(&mut self, index: u32, entity: &TaskEntity, now: Nanos) {
-        let slept_at = if entity.placed {
+        let slept_at = if entity.placed && entity.left_on == 0 {
             Nanos(entity.slept_at)
         } else {
             now

@@ -12,6 +12,17 @@ use crate::node::{NONE, Node, Place};
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
+/// What decides where an entity is placed in a timeline.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// What it is owed, in virtual time.
+    lag: i64,
+    /// Not before this.
+    least: Option<VirtualTime>,
+    /// If it owes, not after this or V, whichever is later.
+    most: Option<VirtualTime>,
+}
+
 /// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSlot(u32);
@@ -58,7 +69,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.count_task(leaf, true);
         self.count_active(leaf, 1);
         let (mut level, mut node) = (leaf, index);
-        self.admit(level, node, (lag, None), fresh, now);
+        let bounds = Bounds {
+            lag,
+            least: None,
+            most: self.where_it_left(&entity, kind),
+        };
+        self.admit(level, node, bounds, fresh, now);
         if self.timelines[level as usize].nr == 1 {
             let (above, top) = self.link_up(level, now);
             if above != level {
@@ -107,7 +123,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             let timeline = &self.timelines[level as usize];
             (node, level) = (timeline.node, timeline.parent);
             self.average_one(level, now);
-            self.admit(level, node, (lag, least), false, now);
+            let bounds = Bounds {
+                lag,
+                least,
+                most: None,
+            };
+            self.admit(level, node, bounds, false, now);
             if self.timelines[level as usize].nr > 1 {
                 break;
             }
@@ -163,13 +184,27 @@ impl<T, G: Gates> RunQueue<T, G> {
         (index, lag)
     }
 
-    /// Places a node in a timeline by its lag, at `least` or later, and queues it there.
+    /// Where a task with a debt stood, if it comes back to the CPU that it left and debts fade: what others got meanwhile
+    /// has paid for it, as far as they have come. Elsewhere virtual times do not compare, and what it owes is what it owed.
+    #[inline]
+    fn where_it_left(&self, entity: &TaskEntity, kind: Enqueue) -> Option<VirtualTime> {
+        let fades = entity.lag < 0
+            && u32::from(entity.left_on) == self.cpu.0 + 1
+            && kind != Enqueue::Migrate;
+        fades.then_some(VirtualTime(entity.slept_at))
+    }
+
+    /// Places a node in a timeline by its lag within `bounds`, and queues it there.
     #[inline]
     fn admit(
         &mut self,
         level: u32,
         index: u32,
-        (mut lag, mut least): (i64, Option<VirtualTime>),
+        Bounds {
+            mut lag,
+            mut least,
+            most,
+        }: Bounds,
         fresh: bool,
         now: Nanos,
     ) {
@@ -198,6 +233,11 @@ impl<T, G: Gates> RunQueue<T, G> {
                 if let Some(least) = least.filter(|&least| node.v.is_before(least)) {
                     node.deadline = node.deadline.plus(least.since(node.v).unsigned_abs());
                     node.v = least;
+                }
+                let most = most.map(|most| most.max(reference));
+                if let Some(most) = most.filter(|&most| most.is_before(node.v)) {
+                    node.deadline = node.deadline.offset(most.since(node.v));
+                    node.v = most;
                 }
             }
             Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),

@@ -55,19 +55,22 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.current != NONE && self.timelines[self.leaf as usize].current == self.current
         );
         let node = &self.slab.nodes[self.current as usize];
+        // Equal weights: the sleeper owes what the other was owed, and would have stood twice as far from it.
+        let lag = if entity.lag == 0 {
+            0
+        } else {
+            self.rules.clamp_lag(-entity.lag, node.slice, node.shares)
+        };
+        let (slept_at, left_on) = self.parting(node.v.offset(lag.wrapping_mul(-2)), now);
         let mut sleeper = TaskEntity {
-            // Equal weights: the sleeper owes what the other was owed.
-            lag: if entity.lag == 0 {
-                0
-            } else {
-                self.rules.clamp_lag(-entity.lag, node.slice, node.shares)
-            },
+            lag,
             sum_exec: node.sum_exec,
-            slept_at: now.0,
+            slept_at,
             shares: node.shares,
             slice: 0,
             migrated: node.migrated,
             averages: TaskSums::NONE,
+            left_on,
             placed: true,
             deferring: false,
         };

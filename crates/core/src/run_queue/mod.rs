@@ -537,6 +537,7 @@ fn rules_of(config: &Config) -> Rules {
         policy: config.policy,
         shift,
         run_to_parity: config.run_to_parity,
+        debts_fade: config.debts_fade && config.policy == Policy::Eevdf,
         next_buddy: config.next_buddy,
         last_buddy: config.last_buddy,
         base_slice: u32::try_from(config.base_slice.0).unwrap_or(u32::MAX),

@@ -6,7 +6,7 @@ use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::pelt::TaskSums;
-use crate::units::{Nanos, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_virtual};
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
@@ -149,14 +149,16 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
+        let (slept_at, left_on) = self.parting(node.v, now);
         let mut entity = TaskEntity {
             lag,
             sum_exec: node.sum_exec,
-            slept_at: now.0,
+            slept_at,
             shares: node.shares,
             slice: if node.custom_slice { node.slice } else { 0 },
             migrated: node.migrated,
             averages: TaskSums::NONE,
+            left_on,
             placed: true,
             deferring,
         };
@@ -164,6 +166,17 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.slab.release(index);
         self.refresh_parts(level);
         entity
+    }
+
+    /// What a task remembers of its leaving at `v`: where, if debts fade, or when. Load averages need the time, so that debts do not
+    /// fade while they are on.
+    #[inline]
+    pub(super) fn parting(&self, v: VirtualTime, now: Nanos) -> (u64, u16) {
+        if self.rules.debts_fade && !G::load_averages() {
+            (v.0, self.cpu.0 as u16 + 1)
+        } else {
+            (now.0, 0)
+        }
     }
 
     /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`.

@@ -9,8 +9,8 @@ pub mod channels;
 use channels::Channels;
 use quotient_core::balance::{self, Pull};
 use quotient_core::{
-    Config, CpuId, CpuLoad, Enqueue, Group, GroupTree, Limit, Nanos, Reason, RunQueue, TaskEntity,
-    Topology,
+    Config, CpuId, CpuLoad, Enqueue, Gates, Group, GroupTree, Limit, Nanos, Reason, RunQueue,
+    TaskEntity, Topology,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -62,9 +62,30 @@ enum Event {
     Balance { cpu: usize },
 }
 
-pub struct Machine {
+/// A host whose queues average no loads, as nearly all do.
+pub type Machine = Host<LimitsOnly>;
+
+/// Everything but load averages and checks.
+pub struct LimitsOnly;
+
+impl Gates for LimitsOnly {
+    fn bandwidth() -> bool {
+        true
+    }
+    fn load_averages() -> bool {
+        false
+    }
+    fn events() -> bool {
+        true
+    }
+    fn checks() -> bool {
+        false
+    }
+}
+
+pub struct Host<G: Gates> {
     pub tree: GroupTree,
-    pub queues: Vec<RunQueue<usize>>,
+    pub queues: Vec<RunQueue<usize, G>>,
     pub tasks: Vec<Task>,
     pub now: u64,
     pub pulls: u64,
@@ -83,26 +104,26 @@ pub struct Machine {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
     /// Called after every event.
-    pub observer: Option<Observer>,
+    pub observer: Option<Observer<G>>,
 }
 
-pub type Observer = Box<dyn FnMut(&mut Machine)>;
+pub type Observer<G> = Box<dyn FnMut(&mut Host<G>)>;
 
 const BALANCE_EVERY: u64 = 500_000;
 
-impl Machine {
-    pub fn new(config: Config) -> Machine {
+impl<G: Gates> Host<G> {
+    pub fn new(config: Config) -> Self {
         config.validate().expect("a valid configuration");
         let tree = GroupTree::new(config);
         let cpus = config.cpus as usize;
-        let queues: Vec<RunQueue<usize>> = (0..config.cpus)
-            .map(|cpu| RunQueue::new(&tree, CpuId(cpu)))
+        let queues: Vec<RunQueue<usize, G>> = (0..config.cpus)
+            .map(|cpu| RunQueue::with_gates(&tree, CpuId(cpu)))
             .collect();
         let loads = queues
             .iter()
             .map(|queue| Arc::clone(queue.load()))
             .collect();
-        let mut machine = Machine {
+        let mut machine = Host {
             tree,
             queues,
             tasks: Vec::new(),

@@ -120,6 +120,7 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
         }
     }
     config.run_to_parity = table.run_to_parity.unwrap_or(config.run_to_parity);
+    config.debts_fade = table.debts_fade.unwrap_or(config.debts_fade);
     config.next_buddy = table.next_buddy.unwrap_or(config.next_buddy);
     config.last_buddy = table.last_buddy.unwrap_or(config.last_buddy);
     Settings {

@@ -82,6 +82,7 @@ pub(super) struct SchedulerTable {
     pub(super) quantum: Option<Time>,
     pub(super) balance_every: Option<Time>,
     pub(super) run_to_parity: Option<bool>,
+    pub(super) debts_fade: Option<bool>,
     pub(super) next_buddy: Option<bool>,
     pub(super) last_buddy: Option<bool>,
 }

@@ -222,6 +222,11 @@ const PARTS: &[Part] = &[
                 "whether the current task keeps the CPU to its deadline; default true",
             ),
             (
+                "debts_fade",
+                FLAG,
+                "whether what a sleeper owes is paid as others catch up; default true",
+            ),
+            (
                 "next_buddy",
                 FLAG,
                 "whether the task that a peer woke last runs next; default true",
