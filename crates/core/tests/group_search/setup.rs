@@ -112,7 +112,7 @@ fn demand(leaf: &Leaf, cpus: u32) -> f64 {
 }
 
 /// Divides `capacity` by weight; who wants less leaves the rest to the others.
-fn fill(capacity: f64, wants: &[(u32, f64)]) -> Vec<f64> {
+pub fn fill(capacity: f64, wants: &[(u32, f64)]) -> Vec<f64> {
     let mut parts = vec![None; wants.len()];
     loop {
         let open = || (0..wants.len()).filter(|&n| parts[n].is_none());
@@ -131,7 +131,7 @@ fn fill(capacity: f64, wants: &[(u32, f64)]) -> Vec<f64> {
     }
 }
 
-/// The max-min share of each leaf, in CPUs.
+/// The max-min share of each leaf, in CPUs, with what sleepers want on average.
 fn shares(setup: &Setup) -> Vec<f64> {
     let wants = |leaves: &[Leaf]| -> Vec<(u32, f64)> {
         let each = leaves.iter();
@@ -160,6 +160,16 @@ pub fn worst(setup: &Setup, seconds: u64) -> (f64, String) {
 
 /// As [`worst`], over `millis` ms.
 pub fn worst_over(setup: &Setup, millis: u64) -> (f64, String) {
+    worst_of(setup, millis, &shares(setup))
+}
+
+/// The least part of what a machine of fluid would give a group of steady tasks, over `seconds`.
+pub fn worst_of_fluid(setup: &Setup, seconds: u64) -> (f64, String) {
+    let shares = crate::fluid::shares(setup, seconds);
+    worst_of(setup, seconds * 1_000, &shares)
+}
+
+fn worst_of(setup: &Setup, millis: u64, shares: &[f64]) -> (f64, String) {
     let mut machine = Machine::new(Config::new(setup.cpus));
     machine.check_every = 10_007;
     let all = setup.cpus as usize;
@@ -185,7 +195,7 @@ pub fn worst_over(setup: &Setup, millis: u64) -> (f64, String) {
     machine.run_until(SECOND / 2 + millis * MILLI);
     let after = used(&machine);
     let mut worst = (f64::INFINITY, String::new());
-    for (number, share) in shares(setup).into_iter().enumerate() {
+    for (number, &share) in shares.iter().enumerate() {
         let leaf = leaves[number];
         let got = (after[number] - before[number]) as f64 / (millis * MILLI) as f64;
         if matches!(leaf.work, Work::Hog { .. }) && got / share < worst.0 {
