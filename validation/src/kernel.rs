@@ -187,6 +187,16 @@ fn work(load: Load, worker: &Worker, jobs: &JobLog, stop: &AtomicBool) {
                 mark = worker.burn(CHUNK, mark);
             }
         }
+        Load::Sleepers { run, sleep, .. } => {
+            while !stop.load(Ordering::Relaxed) {
+                let target = thread_cpu() + run;
+                let mut mark = Mark::now();
+                while thread_cpu() < target && !stop.load(Ordering::Relaxed) {
+                    mark = worker.burn(CHUNK, mark);
+                }
+                thread::sleep(sleep);
+            }
+        }
         Load::Jobs { work, every } => {
             let mut start = Instant::now() + every;
             while !stop.load(Ordering::Relaxed) {

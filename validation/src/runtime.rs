@@ -230,6 +230,12 @@ async fn work(
                 yield_once().await;
             }
         }
+        Load::Sleepers { run, sleep, .. } => {
+            while !stop.load(Ordering::Relaxed) {
+                worker.burn_in_poll(run);
+                tokio::time::sleep(sleep).await;
+            }
+        }
         Load::Jobs { work, every } => {
             let mut start = Instant::now() + every;
             while !stop.load(Ordering::Relaxed) {

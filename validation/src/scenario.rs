@@ -51,6 +51,15 @@ pub enum Load {
     None,
     /// So many tasks that compute all the time.
     Spinners(u32),
+    /// So many tasks that compute and sleep in turns.
+    Sleepers {
+        /// How many.
+        count: u32,
+        /// CPU time of a piece of work.
+        run: Duration,
+        /// Sleep after it. Timers of the runtime count whole milliseconds.
+        sleep: Duration,
+    },
     /// One task that starts a job every so often.
     Jobs {
         /// CPU time of a job.
@@ -65,7 +74,7 @@ impl Load {
     pub fn tasks(self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Spinners(count) => count,
+            Self::Spinners(count) | Self::Sleepers { count, .. } => count,
             Self::Jobs { .. } => 1,
         }
     }
@@ -155,6 +164,9 @@ impl Scenario {
                 .map(|child| self.demand(*child))
                 .sum(),
             Load::Spinners(count) => f64::from(count),
+            Load::Sleepers { count, run, sleep } => {
+                f64::from(count) * run.as_secs_f64() / (run + sleep).as_secs_f64()
+            }
             Load::Jobs { work, every } => work.as_secs_f64() / every.as_secs_f64(),
         };
         group.cap.map_or(own, |cap| own.min(cap.cpus()))
@@ -229,7 +241,73 @@ pub fn all() -> Vec<Scenario> {
         jobs("jobs 30 ms, no burst", 0),
         jobs("jobs 30 ms, burst 20 ms", 20),
     ]);
+    scenarios.extend(group_time());
     scenarios
+}
+
+/// Groups by their weights alone, with tasks that sleep: what one virtual time a group is for. Two CPUs.
+pub fn group_time() -> [Scenario; 5] {
+    let sleepers = |count, run, sleep| Load::Sleepers {
+        count,
+        run: Duration::from_micros(run),
+        sleep: Duration::from_micros(sleep),
+    };
+    let plain = |path, weight, load| group(path, weight, None, load);
+    let scenario = |name: &str, groups| Scenario {
+        name: format!("weights: {name}"),
+        groups,
+    };
+    [
+        scenario(
+            "sleepers 100:9900",
+            vec![
+                plain("light", 100, sleepers(2, 600, 500)),
+                plain("heavy", 9_900, Load::Spinners(4)),
+            ],
+        ),
+        scenario(
+            "a steady task beside a busy sibling",
+            vec![
+                plain("p", 100, Load::None),
+                plain("p/a", 100, sleepers(2, 500, 1_500)),
+                plain("p/b", 100, Load::Spinners(1)),
+                plain("o", 700, Load::Spinners(4)),
+            ],
+        ),
+        scenario(
+            "1:2:7 in 1:2:7",
+            vec![
+                plain("a", 100, Load::None),
+                plain("a/x", 100, Load::Spinners(2)),
+                plain("a/z", 700, Load::Spinners(2)),
+                plain("b", 200, Load::Spinners(2)),
+                plain("c", 700, Load::None),
+                plain("c/x", 100, Load::Spinners(2)),
+                plain("c/z", 700, Load::Spinners(2)),
+            ],
+        ),
+        scenario(
+            "sleeping mints nothing",
+            vec![
+                plain("gamer", 100, sleepers(2, 3_900, 100)),
+                plain("honest", 100, Load::Spinners(4)),
+            ],
+        ),
+        scenario(
+            "a light job beside heavy spinners",
+            vec![
+                plain(
+                    "light",
+                    100,
+                    Load::Jobs {
+                        work: Duration::from_micros(100),
+                        every: Duration::from_millis(20),
+                    },
+                ),
+                plain("heavy", 9_900, Load::Spinners(4)),
+            ],
+        ),
+    ]
 }
 
 /// A child's own cap is the tighter one; its sibling takes the rest of the parent's.

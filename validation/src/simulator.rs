@@ -113,6 +113,10 @@ fn plan(scenario: &Scenario) -> Result<Plan, Problem> {
         match group.load {
             Load::None => {}
             Load::Spinners(count) => synthetic::spinners(&mut plan, group.path, place, count),
+            Load::Sleepers { count, run, sleep } => {
+                let (work, think) = (nanos(run).into(), nanos(sleep).into());
+                synthetic::closed_loop(&mut plan, group.path, place, count, work, think);
+            }
             Load::Jobs { work, every } => {
                 let (work, every) = (nanos(work).into(), nanos(every));
                 synthetic::periodic(&mut plan, group.path, place, 1, work, every);
