@@ -188,3 +188,99 @@ fn a_full_ring_forgets_the_oldest_and_counts() {
         scheduler.shutdown().await;
     });
 }
+
+/// Long polls are taken off their virtual CPU, stopped and resumed; a trace in which such a task just runs, or is somebody else, or stands
+/// for ever, explains nothing.
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+#[test]
+fn long_polls_vanish_from_traces() {
+    let runtime = runtime(2);
+    runtime.block_on(async {
+        let scheduler = Scheduler::builder().vcpus(1);
+        let scheduler = scheduler.preempt(quotient::Preempt::default());
+        let scheduler = scheduler.build().expect("inside a runtime");
+        let recording = scheduler.record(1 << 16).expect("nobody records yet");
+        let group = scheduler.group("hogs").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let hogs: Vec<_> = (0..3)
+            .map(|_| {
+                let stop = stop.clone();
+                group.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                })
+            })
+            .collect();
+        let began = Instant::now();
+        loop {
+            let stats = scheduler.preempt_stats().expect("it preempts");
+            if stats.detached >= 3 && stats.pauses >= 20 && stats.aged >= 2 {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "{stats:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for hog in hogs {
+            hog.await.expect("it ends");
+        }
+        let used = group.cpu_time();
+        let before = scheduler.preempt_stats().expect("it preempts");
+        scheduler.shutdown().await;
+        let mut text = Vec::new();
+        let mut log = JsonLines::new(&mut text);
+        assert_eq!(recording.finish(&mut log).lost, 0);
+        log.finish().expect("memory");
+        let figures = judge(&text, patient());
+        let hogs = figures.groups.iter().find(|group| group.group == "hogs");
+        let hogs = hogs.expect("it ran");
+        assert_eq!(hogs.detached, before.detached, "{hogs:?}");
+        let stops = before.pauses + before.aged;
+        assert!(hogs.pauses >= 10 && hogs.pauses <= stops + 20, "{hogs:?}");
+        assert!(hogs.longest_pause_ns <= hogs.paused_ns, "{hogs:?}");
+        let recorded = Duration::from_nanos(hogs.cpu_ns);
+        let apart = recorded.abs_diff(used);
+        assert!(apart < used / 10, "recorded {recorded:?} of {used:?}");
+        // Each hog is one task in the trace, whoever stood for it.
+        let tasks = figures.tasks.iter().filter(|task| task.group == "hogs");
+        assert_eq!(tasks.count(), 3, "{:?}", figures.tasks);
+        assert!(figures.tasks.iter().all(|task| task.detached >= 1));
+        let (page, slices) = (page_of(&text), perfetto_of(&text));
+        assert!(page.contains("Stopped inside polls") && page.contains("<h2>Long polls</h2>"));
+        assert!(contains(&slices, "stands") && contains(&slices, "resumed: aging"));
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+fn feed<S: quotient_trace::Sink>(text: &[u8], sink: &mut S) {
+    let mut reader = Reader::open(text).expect("our own log");
+    while let Some(item) = reader.next_item().expect("our own log") {
+        match item {
+            Item::Definition(definition) => sink.define(&definition),
+            Item::Event(event) => sink.event(&event),
+        }
+    }
+}
+
+fn page_of(text: &[u8]) -> String {
+    let (mut html, mut page) = (quotient_trace::Html::new(), Vec::new());
+    feed(text, &mut html);
+    html.finish("a page", &mut page).expect("memory");
+    String::from_utf8(page).expect("text")
+}
+
+fn perfetto_of(text: &[u8]) -> Vec<u8> {
+    let mut perfetto = quotient_trace::Perfetto::new(Vec::new());
+    feed(text, &mut perfetto);
+    perfetto.finish().expect("memory")
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    let mut windows = bytes.windows(text.len());
+    windows.any(|window| window == text.as_bytes())
+}

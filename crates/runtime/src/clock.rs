@@ -65,6 +65,22 @@ impl Clock {
         Self::new()
     }
 
+    /// Another reader of the same time; a clock that counts its readings counts those of each reader apart.
+    pub(crate) fn reader(&self) -> Self {
+        match self {
+            Self::Counter { counter, zero } => Self::Counter {
+                counter: counter.clone(),
+                zero: *zero,
+            },
+            Self::Counting { time, step } => Self::Counting {
+                time: AtomicU64::new(time.load(Ordering::Relaxed)),
+                step: *step,
+            },
+            #[cfg(target_os = "linux")]
+            Self::Computing { zero } => Self::Computing { zero: *zero },
+        }
+    }
+
     /// Time since the clock was created. Never goes backwards on one thread; wraps after 584 years.
     #[inline]
     pub(crate) fn now(&self) -> Nanos {

@@ -180,7 +180,7 @@ impl Builder {
         config.validate()?;
         let tree = GroupTree::new(config);
         let clock = self.clock.unwrap_or_else(Clock::new);
-        let (host, preempting) = host_of(&handle, self.preempt, slots)?;
+        let (host, preempting) = host_of(&handle, self.preempt, slots, &clock)?;
         let shared = Arc::new(Shared::new(tree, regular, slots, host, clock, preempting));
         let handles = Handles::new(&shared);
         tick::start(&shared).map_err(|error| BuildError::TickThread(error.to_string()))?;
@@ -203,6 +203,7 @@ fn host_of(
     handle: &tokio::runtime::Handle,
     settings: Option<Preempt>,
     slots: usize,
+    clock: &Clock,
 ) -> Result<(Box<dyn Host>, Option<Preempting>), BuildError> {
     let Some(settings) = settings else {
         return Ok((Box::new(TokioHost::new(handle.clone())), None));
@@ -210,7 +211,7 @@ fn host_of(
     settings.validate().map_err(BuildError::Preempt)?;
     let wanted = quotient_pause::Settings::default().signal(settings.signal);
     let pauser = Pauser::install(wanted).map_err(BuildError::Pause)?;
-    let (preempting, host) = preempt::start(pauser, handle.clone(), settings, slots)
+    let (preempting, host) = preempt::start(pauser, handle.clone(), settings, slots, clock)
         .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
     Ok((Box::new(host), Some(preempting)))
 }

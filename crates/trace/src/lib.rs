@@ -7,7 +7,7 @@
 
 pub use quotient_core::event::{
     Amount, Counter, Definition, Discard, Event, GroupId, GroupInfo, InterruptKind, Kind, Limit,
-    NameId, Sink, Table, TaskId, TaskInfo, TaskState,
+    NameId, RescueReason, ResumeReason, Sink, Table, TaskId, TaskInfo, TaskState,
 };
 
 pub mod chart;
@@ -23,6 +23,6 @@ mod write;
 pub use diff::{Comparison, Metric, compare};
 pub use html::Html;
 pub use read::{Format, Gaps, Item, Mark, MarkKind, Progress, REORDER_EVENTS, ReadError, Reader};
-pub use replay::{Fault, Observer, Replay, Run, Wait};
+pub use replay::{Fault, Imbalance, Observer, Replay, Run, Stand, Wait};
 pub use statistics::{CpuFigures, Delays, Figures, GroupFigures, Statistics, TaskFigures};
 pub use write::{Ftrace, JsonLines, Perfetto};

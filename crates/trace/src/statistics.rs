@@ -7,7 +7,7 @@ use quotient_core::event::{Definition, Event, GroupId, Kind, Sink, Table, TaskId
 use quotient_core::{CpuId, Nanos};
 use serde::Serialize;
 
-use crate::replay::{Observer, Replay, Run, Wait};
+use crate::replay::{Observer, Replay, Run, Stand, Wait};
 
 /// Tasks with figures of their own; those that come later are counted under one name. Default 65,536: with 3 KB each,
 /// 200 MB at worst.
@@ -57,6 +57,14 @@ pub struct TaskFigures {
     pub longest_run_ns: u64,
     /// From runnable to running.
     pub delay: Delays,
+    /// Polls of it that outlived their turn and got a thread of their own.
+    pub detached: u64,
+    /// How often that thread was stopped.
+    pub pauses: u64,
+    /// How long in all.
+    pub paused_ns: u64,
+    /// How long at most.
+    pub longest_pause_ns: u64,
 }
 
 /// Figures of a group, with all groups below it.
@@ -82,6 +90,14 @@ pub struct GroupFigures {
     pub nr_bursts: u64,
     /// How much of it.
     pub burst_ns: u64,
+    /// Polls that outlived their turn and got threads of their own.
+    pub detached: u64,
+    /// How often these were stopped.
+    pub pauses: u64,
+    /// How long, summed over them.
+    pub paused_ns: u64,
+    /// How long at most.
+    pub longest_pause_ns: u64,
 }
 
 /// Figures of a CPU.
@@ -108,6 +124,8 @@ pub struct Figures {
     pub migrations: u64,
     /// Events that the recorder lost.
     pub lost: u64,
+    /// Short turns of all threads that stand, because something did not get on.
+    pub rescues: u64,
     /// By CPU time, most first.
     pub tasks: Vec<TaskFigures>,
     /// By path.
@@ -132,6 +150,24 @@ struct Gathered {
     events: u64,
     migrations: u64,
     lost: u64,
+    rescues: u64,
+}
+
+/// What became of polls that outlived their turns.
+#[derive(Clone, Copy, Default)]
+struct Stood {
+    detached: u64,
+    count: u64,
+    sum: u64,
+    max: u64,
+}
+
+impl Stood {
+    fn add(&mut self, nanos: u64) {
+        self.count += 1;
+        self.sum = self.sum.saturating_add(nanos);
+        self.max = self.max.max(nanos);
+    }
 }
 
 struct TaskTally {
@@ -142,6 +178,7 @@ struct TaskTally {
     wakeups: u64,
     longest_run: u64,
     delay: Tally<u32>,
+    stood: Stood,
 }
 
 struct GroupTally {
@@ -154,6 +191,7 @@ struct GroupTally {
     throttled: u64,
     bursts: u64,
     burst: u64,
+    stood: Stood,
     /// At any time since the last refill.
     was_throttled: bool,
     /// Now.
@@ -210,6 +248,7 @@ impl TaskTally {
             wakeups: 0,
             longest_run: 0,
             delay: Tally::new(1),
+            stood: Stood::default(),
         }
     }
 }
@@ -226,6 +265,7 @@ impl GroupTally {
             throttled: 0,
             bursts: 0,
             burst: 0,
+            stood: Stood::default(),
             was_throttled: false,
             throttled_cpus: 0,
         }
@@ -253,6 +293,9 @@ impl Sink for Statistics {
     fn event(&mut self, event: &Event) {
         self.replay.event(event, &mut self.gathered);
         self.gathered.count(event);
+        if let Kind::Detach { task } = event.kind {
+            self.gathered.detached(&self.replay, task);
+        }
     }
 }
 
@@ -263,6 +306,7 @@ impl Gathered {
             Kind::Switch { .. } => self.cpus.entry(event.cpu).or_default().2 += 1,
             Kind::Migrate { .. } => self.migrations += 1,
             Kind::Lost { count } => self.lost += count.get().max(0).unsigned_abs(),
+            Kind::Rescue { .. } => self.rescues += 1,
             Kind::Throttle { group } => {
                 let group = self.group(group);
                 group.was_throttled = true;
@@ -286,6 +330,13 @@ impl Gathered {
                 group.burst += used.as_nanos().as_nanos();
             }
             _ => {}
+        }
+    }
+
+    fn detached(&mut self, replay: &Replay, task: TaskId) {
+        self.task(replay.table(), task).stood.detached += 1;
+        for group in replay.path(replay.table().group_of(task)) {
+            self.group(group).stood.detached += 1;
         }
     }
 
@@ -340,6 +391,7 @@ impl Gathered {
             events: self.events,
             migrations: self.migrations,
             lost: self.lost,
+            rescues: self.rescues,
             tasks,
             groups,
             cpus: cpus.collect(),
@@ -358,6 +410,10 @@ impl TaskTally {
             wakeups: self.wakeups,
             longest_run_ns: self.longest_run,
             delay: self.delay.figures(),
+            detached: self.stood.detached,
+            pauses: self.stood.count,
+            paused_ns: self.stood.sum,
+            longest_pause_ns: self.stood.max,
         }
     }
 }
@@ -375,6 +431,10 @@ impl GroupTally {
             throttled_ns: self.throttled,
             nr_bursts: self.bursts,
             burst_ns: self.burst,
+            detached: self.stood.detached,
+            pauses: self.stood.count,
+            paused_ns: self.stood.sum,
+            longest_pause_ns: self.stood.max,
         }
     }
 }
@@ -415,5 +475,13 @@ impl Observer for Gathered {
 
     fn throttled(&mut self, _: &Replay, group: GroupId, _: CpuId, from: Nanos, to: Nanos) {
         self.group(group).throttled += (to - from).as_nanos();
+    }
+
+    fn stood(&mut self, replay: &Replay, stand: &Stand) {
+        let nanos = (stand.to - stand.from).as_nanos();
+        self.task(replay.table(), stand.task).stood.add(nanos);
+        for group in replay.path(stand.group) {
+            self.group(group).stood.add(nanos);
+        }
     }
 }

@@ -4,7 +4,7 @@ use quotient_core::{CpuId, Nanos};
 use quotient_trace::check::{Check, Findings, Options, Rule};
 use quotient_trace::{
     Amount, Counter, Definition, Event, Figures, GroupId, GroupInfo, Html, Item, Kind, Limit,
-    Perfetto, Reader, Sink, Statistics, TaskId, TaskInfo, TaskState, compare,
+    Perfetto, Reader, ResumeReason, Sink, Statistics, TaskId, TaskInfo, TaskState, compare,
 };
 
 const PERF: &[u8] = include_bytes!("data/perf_sched.txt");
@@ -85,6 +85,11 @@ fn limit(quota_us: i64) -> Kind {
     }
 }
 
+fn resume(task: TaskId) -> Kind {
+    let reason = ResumeReason::Turn;
+    Kind::Resume { task, reason }
+}
+
 fn refill() -> Kind {
     Kind::Refill {
         group: GROUP,
@@ -103,6 +108,25 @@ fn a_right_trace_breaks_nothing() {
         .switch(500, 0, A, TaskState::Preempted, B)
         .switch(900, 0, B, S, A)
         .switch(1_000, 0, A, S, IDLE);
+    assert_eq!(script.broken(), (vec![], 0));
+}
+
+/// What a recording says of long polls that are stopped and resumed, one from before the recording began, and one that is over.
+#[test]
+fn threads_that_stand_and_go_on_in_turn_break_nothing() {
+    let script = Script::default()
+        .switch(0, 0, IDLE, R, A)
+        .at(1, 0, resume(B))
+        .at(5, 0, Kind::Detach { task: A })
+        .at(6, 0, Kind::Pause { task: A })
+        .switch(7, 0, A, R, B)
+        .at(8, 0, Kind::Pause { task: B })
+        .switch(9, 0, B, R, A)
+        .at(9, 0, resume(A))
+        // Killed in its poll: it has no turn, and sleeps until it has used time.
+        .switch(12, 0, A, R, B)
+        .switch(13, 0, B, S, A)
+        .switch(20, 0, A, TaskState::Dead, IDLE);
     assert_eq!(script.broken(), (vec![], 0));
 }
 
@@ -142,6 +166,37 @@ fn every_rule_can_be_broken() {
                 Kind::Throttle { group: GROUP },
             ),
             4,
+        ),
+        (
+            Rule::Standing,
+            running()
+                .at(3, 0, Kind::Pause { task: A })
+                .at(4, 0, Kind::Pause { task: A }),
+            6,
+        ),
+        (
+            Rule::Standing,
+            running()
+                .at(3, 0, Kind::Pause { task: A })
+                .at(4, 0, resume(A))
+                .at(5, 0, resume(A)),
+            7,
+        ),
+        (
+            Rule::Standing,
+            running()
+                .at(3, 0, Kind::Pause { task: A })
+                .switch(5, 0, A, TaskState::Dead, IDLE),
+            6,
+        ),
+        (
+            Rule::Standing,
+            running()
+                .switch(5, 0, A, R, B)
+                .at(6, 0, Kind::Pause { task: A })
+                .switch(7, 0, B, R, A)
+                .switch(9, 0, A, R, B),
+            8,
         ),
         (
             Rule::Window,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use quotient_core::{CpuId, Nanos};
 use quotient_trace::{
     Amount, Counter, Definition, Event, Ftrace, GroupId, GroupInfo, InterruptKind, Item, JsonLines,
-    Kind, NameId, Reader, Sink, TaskId, TaskInfo, TaskState,
+    Kind, NameId, Reader, RescueReason, ResumeReason, Sink, TaskId, TaskInfo, TaskState,
 };
 
 fn items(text: &[u8]) -> Vec<Item> {
@@ -105,6 +105,11 @@ fn kind() -> impl Strategy<Value = Kind> {
         (task(), amount()).prop_map(|(task, time)| Kind::Uncharged { task, time }),
         (task(), cpu(), cpu()).prop_map(|(task, from, to)| Kind::Migrate { task, from, to }),
         (task(), group()).prop_map(|(task, group)| Kind::Attach { task, group }),
+        task().prop_map(|task| Kind::Detach { task }),
+        task().prop_map(|task| Kind::Pause { task }),
+        (task(), prop::sample::select(ResumeReason::ALL.to_vec()))
+            .prop_map(|(task, reason)| Kind::Resume { task, reason }),
+        prop::sample::select(RescueReason::ALL.to_vec()).prop_map(|reason| Kind::Rescue { reason }),
     ];
     let of_groups = prop_oneof![
         group().prop_map(|group| Kind::Throttle { group }),

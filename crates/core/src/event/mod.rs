@@ -187,6 +187,29 @@ pub enum Kind {
         /// Its value from now on.
         value: Amount,
     },
+    /// The poll of `task` outlived its turn: its thread goes on with it, and is not the CPU's own any more. From here on `task` runs while
+    /// a CPU has chosen it, as any other.
+    Detach {
+        /// Whose poll.
+        task: TaskId,
+    },
+    /// The thread that `task` has to itself is asked to stand still, wherever it is.
+    Pause {
+        /// Whose thread.
+        task: TaskId,
+    },
+    /// That thread may go on.
+    Resume {
+        /// Whose thread.
+        task: TaskId,
+        /// Why.
+        reason: ResumeReason,
+    },
+    /// Something does not get on, perhaps because of a lock that one of those holds that stand: all of them get a short turn.
+    Rescue {
+        /// What does not get on.
+        reason: RescueReason,
+    },
     /// The recorder lost events of this CPU here: what follows may not fit what went before.
     Lost {
         /// How many.
@@ -242,6 +265,65 @@ impl Counter {
     /// Whether each CPU has a value of its own.
     pub const fn per_cpu(self) -> bool {
         matches!(self, Counter::Balance | Counter::Load | Counter::Runnable)
+    }
+}
+
+/// Why a thread that stood goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum ResumeReason {
+    /// A CPU has chosen its task.
+    Turn,
+    /// A short turn of one that stands: it may hold a lock.
+    Aging,
+    /// A short turn of all that stand, see [`Kind::Rescue`].
+    Rescue,
+    /// Its poll is over, or nobody schedules it any more.
+    End,
+}
+
+impl ResumeReason {
+    /// All of them.
+    pub const ALL: [ResumeReason; 4] = [
+        ResumeReason::Turn,
+        ResumeReason::Aging,
+        ResumeReason::Rescue,
+        ResumeReason::End,
+    ];
+
+    /// The name in texts, the same as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResumeReason::Turn => "turn",
+            ResumeReason::Aging => "aging",
+            ResumeReason::Rescue => "rescue",
+            ResumeReason::End => "end",
+        }
+    }
+}
+
+/// What did not get on while threads stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum RescueReason {
+    /// A CPU.
+    Stall,
+    /// The host, or a thread of the scheduler's.
+    Heartbeat,
+}
+
+impl RescueReason {
+    /// All of them.
+    pub const ALL: [RescueReason; 2] = [RescueReason::Stall, RescueReason::Heartbeat];
+
+    /// The name in texts, the same as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RescueReason::Stall => "stall",
+            RescueReason::Heartbeat => "heartbeat",
+        }
     }
 }
 

@@ -9,11 +9,15 @@
 //! process, the rings to a scheduler: one that does not record has rings of no size, and its calls end at that.
 //!
 //! # Order
+//! What happens to threads that bear long polls is written elsewhere ([`pauses`]), by those who must not wait for a ring. A proxy
+//! appears under the name of the task whose poll it stands for.
+//!
 //! Events carry the scheduler's clock, read before the event can have consequences (a wake-up is stamped before the task can be
 //! seen by its virtual CPU). A ring is not quite in order, because wakers write into it too; [`Recording::drain`] sorts, and holds
 //! back the last [`SETTLE`], in which somebody may still be about to write.
 
 mod limits;
+mod pauses;
 mod ring;
 
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +32,7 @@ use quotient_core::{Enqueue, Gates, Nanos};
 use quotient_keys::{EnableGuard, FlipError};
 
 use self::limits::{Seen, limit_events, refill_events};
+pub(crate) use self::pauses::PauseLog;
 use self::ring::Ring;
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::scheduler::Scheduler;
@@ -112,7 +117,7 @@ impl EventLog {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// A task's poll begins.
+    /// A task's poll begins, or the turn of one that another thread bears.
     #[cold]
     pub(crate) fn begin(&self, index: usize, task: &mut Task, now: Nanos) {
         let id = number(task);
@@ -126,7 +131,11 @@ impl EventLog {
         if ring.capacity == 0 {
             return;
         }
-        ring.name(index, now, id, task.context(), &group);
+        if stands_for_a_task(task) {
+            ring.place(index, now, id, &group);
+        } else {
+            ring.name(index, now, id, task.context().location, &group);
+        }
         if since > now {
             // A thief read its clock before the task that it took stopped elsewhere: in between it runs nobody.
             ring.switch(index, now, TaskId::IDLE);
@@ -183,6 +192,12 @@ impl EventLog {
             ring.known.remove(&task);
             ring.push(index, now, Kind::Exit { task });
         }
+    }
+
+    /// The poll in progress was taken off virtual CPU `index`: its thread goes on with it.
+    #[cold]
+    pub(crate) fn detached(&self, index: usize, task: TaskId, now: Nanos) {
+        self.ring(index).push(index, now, Kind::Detach { task });
     }
 
     /// The virtual CPU returns to the host.
@@ -251,7 +266,7 @@ impl EventLog {
         let on = cpu_id(target);
         let event = match kind {
             Enqueue::New => {
-                ring.name(target, now, id, task.context(), &group);
+                ring.name(target, now, id, task.context().location, &group);
                 Kind::Spawn {
                     task: id,
                     target: on,
@@ -271,7 +286,7 @@ impl EventLog {
 
     /// Tasks that another virtual CPU pulled.
     #[cold]
-    pub(crate) fn migrate(&self, task: &Task, from: usize, to: usize, now: Nanos) {
+    pub(crate) fn migrate(&self, task: &mut Task, from: usize, to: usize, now: Nanos) {
         let kind = Kind::Migrate {
             task: number(task),
             from: cpu_id(from),
@@ -334,9 +349,24 @@ impl EventLog {
     }
 }
 
-/// The low 32 bits of a task's number; 0 stands for nobody.
-fn number(task: &Task) -> TaskId {
-    TaskId((task.id().number() as u32).max(1))
+/// What a task is called: the low 32 bits of its number; 0 stands for nobody. A proxy is called as the task whose poll it stands for, which
+/// appears nowhere else meanwhile: so a long poll is a task that runs by turns.
+fn number(task: &mut Task) -> TaskId {
+    if let Some(bearer) = task.owned_mut().bearer() {
+        return bearer.shown();
+    }
+    shown(task.id().number())
+}
+
+/// Whether it is a proxy of a task's poll.
+fn stands_for_a_task(task: &mut Task) -> bool {
+    let bearer = task.owned_mut().bearer();
+    bearer.is_some_and(|bearer| bearer.bears_a_task())
+}
+
+/// See [`number`].
+pub(crate) fn shown(number: u64) -> TaskId {
+    TaskId((number as u32).max(1))
 }
 
 /// Recording of one scheduler's events, from [`Scheduler::record`] until it is dropped.
@@ -379,6 +409,9 @@ impl Scheduler {
         let shared = self.shared();
         if !shared.log.start(capacity) {
             return Err(RecordError::AlreadyRecording);
+        }
+        if let Some(preempting) = &shared.preempt {
+            preempting.log.start(capacity);
         }
         shared.log.compare_limits(shared, shared.now(), true);
         Ok(Recording {
@@ -438,6 +471,17 @@ impl Recording {
             events.extend(old);
             log.give_back(index, young);
         }
+        if let Some(preempting) = &self.shared.preempt {
+            let (taken, lost) = preempting.log.take(until);
+            if lost > 0
+                && let Some(first) = taken.first()
+            {
+                let count = Amount::new(lost.cast_signed());
+                events.push(Event::new(first.time, first.cpu, Kind::Lost { count }));
+                drained.lost += lost;
+            }
+            events.extend(taken);
+        }
         events.sort_by_key(|event| event.time);
         drained.events = events.len() as u64;
         events.iter().for_each(|event| sink.event(event));
@@ -461,6 +505,9 @@ impl EventLog {
 impl Drop for Recording {
     fn drop(&mut self) {
         self.shared.log.stop();
+        if let Some(preempting) = &self.shared.preempt {
+            preempting.log.stop();
+        }
     }
 }
 

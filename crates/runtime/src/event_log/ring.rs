@@ -9,7 +9,6 @@ use quotient_core::event::{Event, GroupId, Kind, TaskId, TaskState};
 
 use crate::group::GroupShared;
 use crate::shared::cpu_id;
-use crate::task_context::TaskContext;
 
 /// Tasks and groups that a ring remembers having named. Beyond it, all are named again. Unit: entries.
 const KNOWN_MAX: usize = 65_536;
@@ -54,11 +53,10 @@ impl Ring {
         index: usize,
         time: Nanos,
         task: TaskId,
-        context: &TaskContext,
+        location: &'static Location<'static>,
         group: &Arc<GroupShared>,
     ) {
-        let core = &group.core;
-        let id = GroupId(core.id());
+        let id = GroupId(group.core.id());
         match self.known.get(&task) {
             Some(known) if *known == id => return,
             Some(_) => self.push(index, time, Kind::Attach { task, group: id }),
@@ -66,13 +64,35 @@ impl Ring {
                 if self.named.len() == KNOWN_MAX {
                     self.named.pop_front();
                 }
-                self.named.push_back((task, context.location, id));
+                self.named.push_back((task, location, id));
             }
         }
         if self.known.len() == KNOWN_MAX {
             self.known.clear();
         }
         self.known.insert(task, id);
+        self.meet(group);
+    }
+
+    /// A task whose poll another thread bears, and which may have been named elsewhere: only its group is said.
+    pub(super) fn place(
+        &mut self,
+        index: usize,
+        time: Nanos,
+        task: TaskId,
+        group: &Arc<GroupShared>,
+    ) {
+        let id = GroupId(group.core.id());
+        if self.known.get(&task) != Some(&id) {
+            self.push(index, time, Kind::Attach { task, group: id });
+            self.meet(group);
+        }
+    }
+
+    /// Defines a group if that is news.
+    fn meet(&mut self, group: &Arc<GroupShared>) {
+        let core = &group.core;
+        let id = GroupId(core.id());
         let is_known = self
             .groups
             .get(&id)

@@ -1,14 +1,16 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use quotient_core::Nanos;
+use quotient_core::event::{ResumeReason, TaskId};
 use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::{NOBODY, lock};
+use crate::event_log::{self, PauseLog};
 use crate::task::Parking;
 use crate::task_context::{Task, TaskContext};
 
@@ -53,6 +55,8 @@ pub(crate) struct Carrier {
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
     task: AtomicU64,
     began: AtomicU64,
+    /// What a recording calls it: the task, or the proxy of a thread that is no task's.
+    shown: AtomicU32,
     bearing: Mutex<Bearing>,
 }
 
@@ -100,6 +104,7 @@ impl Carrier {
             frozen: AtomicBool::new(false),
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
+            shown: AtomicU32::new(0),
             bearing: Mutex::new(Bearing {
                 by: NOBODY,
                 ..Bearing::default()
@@ -131,6 +136,17 @@ impl Carrier {
         self.began.store(began.as_nanos(), Ordering::Relaxed);
     }
 
+    /// A recording calls it so from now on; once, before anybody else knows it.
+    pub(crate) fn show_as(&self, number: u64) {
+        let shown = event_log::shown(number);
+        self.shown.store(shown.0, Ordering::Relaxed);
+    }
+
+    /// What a recording calls it.
+    pub(crate) fn shown(&self) -> TaskId {
+        TaskId(self.shown.load(Ordering::Relaxed))
+    }
+
     /// When that was.
     pub(crate) fn began(&self) -> Nanos {
         Nanos(self.began.load(Ordering::Relaxed))
@@ -159,6 +175,11 @@ impl Carrier {
         (task != 0 && !self.is_finished()).then_some(task)
     }
 
+    /// Whether it bears, or has borne, a task's poll.
+    pub(crate) fn bears_a_task(&self) -> bool {
+        self.task.load(Ordering::Relaxed) != 0
+    }
+
     /// It was stopped by a freeze.
     pub(crate) fn stands_frozen(&self) {
         self.frozen.store(true, Ordering::Relaxed);
@@ -180,12 +201,17 @@ impl Carrier {
     }
 
     /// Lets it run, as the choice of `vcpu`, and if it wakes for that: where somebody else is about to stop.
-    pub(crate) fn allow(&self, vcpu: usize, freed: Option<Processor>) {
+    pub(crate) fn allow(&self, log: &PauseLog, vcpu: usize, freed: Option<Processor>) {
         let mut bearing = lock(&self.bearing);
         bearing.by = vcpu;
         self.frozen.store(false, Ordering::Relaxed);
         let was_allowed = self.allowed.swap(true, Ordering::SeqCst);
-        let pause = bearing.pause.take();
+        let reason = if vcpu == NOBODY {
+            ResumeReason::End
+        } else {
+            ResumeReason::Turn
+        };
+        let pause = self.unstop(log, &mut bearing, reason);
         if was_allowed && pause.is_none() {
             return;
         }
@@ -213,23 +239,36 @@ impl Carrier {
     }
 
     /// Stops it, if `vcpu` was the last to choose it; whether it was asked to stop just now.
-    pub(crate) fn forbid(&self, vcpu: usize) -> bool {
+    pub(crate) fn forbid(&self, log: &PauseLog, vcpu: usize) -> bool {
         let mut bearing = lock(&self.bearing);
         if bearing.by != vcpu || !self.allowed.swap(false, Ordering::SeqCst) {
             return false;
         }
-        self.stop(&mut bearing);
+        self.stop(log, &mut bearing);
         true
     }
 
-    fn stop(&self, bearing: &mut Bearing) {
+    fn stop(&self, log: &PauseLog, bearing: &mut Bearing) {
         if bearing.pause.is_none()
             && !self.is_finished()
             && let Some(region) = self.handle.region()
         {
             // What misses is brought about by the watch.
             bearing.pause = self.handle.pause(region).ok();
+            if bearing.pause.is_some() {
+                log.paused(self.shown(), bearing.by);
+            }
         }
+    }
+
+    /// It may go on as soon as the result is dropped. Every request to stand still ends here, so that stops and resumptions take turns in a
+    /// recording.
+    fn unstop(&self, log: &PauseLog, bearing: &mut Bearing, reason: ResumeReason) -> Option<Pause> {
+        let pause = bearing.pause.take();
+        if pause.is_some() {
+            log.resumed(self.shown(), bearing.by, reason);
+        }
+        pause
     }
 
     /// Whether policy lets it run. A hint.
@@ -238,7 +277,7 @@ impl Carrier {
     }
 
     /// The watch: what is forbidden stands. Whether it does.
-    pub(super) fn enforce(&self) -> bool {
+    pub(super) fn enforce(&self, log: &PauseLog) -> bool {
         let mut bearing = lock(&self.bearing);
         if self.allowed.load(Ordering::SeqCst) || self.is_finished() {
             return false;
@@ -248,20 +287,21 @@ impl Carrier {
             .as_ref()
             .is_none_or(|pause| pause.state() == PauseState::Missed);
         if missed {
-            bearing.pause = None;
-            self.stop(&mut bearing);
+            // Between two polls it stands by itself, until it is chosen.
+            drop(self.unstop(log, &mut bearing, ResumeReason::End));
+            self.stop(log, &mut bearing);
         }
         bearing.pause.is_some()
     }
 
     /// The scheduler has ended: nobody governs it any more.
-    pub(super) fn set_free(&self) {
-        self.allow(NOBODY, None);
+    pub(super) fn set_free(&self, log: &PauseLog) {
+        self.allow(log, NOBODY, None);
     }
 
     /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
-    pub(super) fn burst(&self) {
-        lock(&self.bearing).pause = None;
+    pub(super) fn burst(&self, log: &PauseLog, reason: ResumeReason) {
+        drop(self.unstop(log, &mut lock(&self.bearing), reason));
     }
 
     /// CPU time since the last charge. At the end the rest, less what others pay for.
@@ -314,14 +354,19 @@ impl Carrier {
     }
 
     /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.
-    pub(crate) fn finish(&self, outcome: Outcome, excluded: Nanos) -> (usize, Option<Task>) {
+    pub(crate) fn finish(
+        &self,
+        log: &PauseLog,
+        outcome: Outcome,
+        excluded: Nanos,
+    ) -> (usize, Option<Task>) {
         let total = self.cpu_time();
         let mut bearing = lock(&self.bearing);
         bearing.outcome = Some(outcome);
         bearing.total = total;
         bearing.ended_on = Processor::current();
         bearing.excluded = bearing.excluded.saturating_add(excluded);
-        bearing.pause = None;
+        drop(self.unstop(log, &mut bearing, ResumeReason::End));
         self.finished.store(true, Ordering::Release);
         (bearing.by, bearing.away.take())
     }

@@ -80,7 +80,9 @@ impl Drop for Ends<'_> {
         let all = self.carrier.cpu_time().unwrap_or_default();
         let others = all.saturating_sub(self.began).saturating_sub(own);
         self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
-        let (chosen_by, away) = self.carrier.finish(Outcome::Done, others);
+        let (chosen_by, away) = self
+            .carrier
+            .finish(&self.preempting.log, Outcome::Done, others);
         fence(Ordering::SeqCst);
         self.preempting.end_nap(chosen_by);
         if let Some(proxy) = away {
@@ -116,6 +118,7 @@ fn take_turns<R>(
     let context = TaskContext::uncounted(shared.clone(), location, home);
     let entity = TaskEntity::new(Weight::DEFAULT, None);
     let proxy = vcpu::proxy(context, entity, &group.inner, carrier, shared.now());
+    carrier.show_as(proxy.id().number());
     shared.submit_remote(proxy, Enqueue::Wake);
     if waits {
         carrier.wait_until_allowed();

@@ -102,6 +102,8 @@ pub(crate) use self::pool::PoolHost;
 pub use self::settings::{Preempt, PreemptStats};
 use self::watch::WatchState;
 pub(crate) use self::watch::start as start_watch;
+use crate::clock::Clock;
+use crate::event_log::PauseLog;
 use crate::group::GroupShared;
 use crate::shared::Shared;
 
@@ -174,6 +176,8 @@ impl Seat {
 pub(crate) struct Preempting {
     pub(crate) seats: Box<[Seat]>,
     pub(crate) counters: Counters,
+    /// What a recording has of bearers that are stopped and resumed.
+    pub(crate) log: PauseLog,
     pool: Arc<Pool>,
     settings: Preempt,
     /// Where bearers may run, as it was at the beginning.
@@ -187,10 +191,11 @@ pub(crate) struct Preempting {
 }
 
 impl Preempting {
-    pub(crate) fn new(settings: Preempt, slots: usize, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(settings: Preempt, slots: usize, pool: Arc<Pool>, clock: &Clock) -> Self {
         Self {
             seats: (0..slots).map(|_| Seat::default()).collect(),
             counters: Counters::default(),
+            log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
             settings,
             processors: Processor::allowed(),
@@ -215,7 +220,7 @@ impl Preempting {
         let freed = seat.take_freed();
         let same = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
         if same {
-            bearer.allow(vcpu, None);
+            bearer.allow(&self.log, vcpu, None);
             return;
         }
         let old = chosen.replace((bearer.clone(), group.clone()));
@@ -227,7 +232,7 @@ impl Preempting {
         let number = place.map_or(NOWHERE, Processor::number);
         seat.placed.store(number, Ordering::Relaxed);
         seat.has_chosen.store(true, Ordering::Relaxed);
-        bearer.allow(vcpu, place);
+        bearer.allow(&self.log, vcpu, place);
         if let Some((old, _)) = old {
             self.forbid(&old, vcpu);
         }
@@ -249,7 +254,7 @@ impl Preempting {
     pub(crate) fn settle_in(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
         let mut chosen = lock(&seat.chosen);
-        bearer.allow(vcpu, None);
+        bearer.allow(&self.log, vcpu, None);
         if chosen.is_some() {
             self.forbid(bearer, vcpu);
         } else {
@@ -324,7 +329,7 @@ impl Preempting {
     }
 
     fn forbid(&self, bearer: &Carrier, vcpu: usize) {
-        if bearer.forbid(vcpu) {
+        if bearer.forbid(&self.log, vcpu) {
             self.counters.pauses.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -398,10 +403,11 @@ pub(crate) fn start(
     handle: tokio::runtime::Handle,
     settings: Preempt,
     slots: usize,
+    clock: &Clock,
 ) -> std::io::Result<(Preempting, PoolHost)> {
     let pool = Pool::start(pauser, handle.clone(), slots + settings.max_borne)?;
     let host = PoolHost::new(pool.clone(), handle);
-    Ok((Preempting::new(settings, slots, pool), host))
+    Ok((Preempting::new(settings, slots, pool, clock), host))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use quotient_core::Nanos;
+use quotient_core::event::{RescueReason, ResumeReason};
 use quotient_pause::{Demoted, Demotion, Region};
 
 use super::carrier::Carrier;
@@ -181,7 +182,7 @@ impl Preempting {
     /// The scheduler has ended: whoever stands goes on.
     pub(super) fn set_all_free(&self) {
         for bearer in &lock(&self.watch).bearers {
-            bearer.set_free();
+            bearer.set_free(&self.log);
         }
     }
 
@@ -211,7 +212,7 @@ impl Preempting {
         let mut standing = false;
         let quiet = self.end_burst(&mut state, now);
         for bearer in state.bearers.iter().filter(|_| quiet) {
-            standing |= bearer.enforce() && bearer.may_have_short_turns();
+            standing |= bearer.enforce(&self.log) && bearer.may_have_short_turns();
         }
         if standing && quiet {
             self.let_some_run(&mut state, stalled, now);
@@ -323,9 +324,10 @@ impl Preempting {
         let before = forbidden_time(&state.bearers);
         if all {
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);
+            self.log.rescue(RescueReason::Stall);
             for bearer in &state.bearers {
                 if bearer.may_have_short_turns() {
-                    bearer.burst();
+                    bearer.burst(&self.log, ResumeReason::Rescue);
                 }
             }
         } else if one {
@@ -337,7 +339,7 @@ impl Preempting {
             };
             self.counters.aged.fetch_add(1, Ordering::Relaxed);
             state.cursor = next;
-            state.bearers[next].burst();
+            state.bearers[next].burst(&self.log, ResumeReason::Aging);
         } else {
             return;
         }
@@ -363,7 +365,7 @@ impl Preempting {
         }
         state.burst = None;
         for bearer in &state.bearers {
-            bearer.enforce();
+            bearer.enforce(&self.log);
         }
         // It may have been longer than was meant: what it has cost says when the next may be.
         let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));

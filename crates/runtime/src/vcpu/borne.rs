@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Nanos, Slice, TaskEntity};
+use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 use quotient_pause::End;
 
 use super::dispatch::Began;
-use super::switch::{Previous, enqueue, look_at_refill, payer_of_the_dead};
+use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
 use super::{Vcpu, lock};
-use crate::gates::RunQueue;
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
 use crate::local::{Entered, PollNotes};
@@ -90,7 +90,11 @@ impl Vcpu {
             let _shape = shared.lock_shape();
             group::lookup(shared, &core)
         };
+        bearer.show_as(task);
         preempting.settle_in(self.index, bearer, &group);
+        if RuntimeGates::events() {
+            shared.log.detached(self.index, bearer.shown(), now);
+        }
         let context = TaskContext::new(
             shared.clone(),
             std::panic::Location::caller(),
@@ -176,7 +180,11 @@ impl Vcpu {
             preempting.stop_anywhere(bearer);
             bearer.stands_killed();
             let now = shared.now();
-            self.note_turn(me, bearer.take_charge(), now.saturating_sub(started));
+            let charge = bearer.take_charge();
+            self.note_turn(me, charge, now.saturating_sub(started));
+            if RuntimeGates::events() {
+                shared.log.polled(self.index, charge, now);
+            }
             return (Previous::Away(proxy), now);
         }
         preempting.choose(self.index, bearer, &owned.group);
@@ -204,6 +212,9 @@ impl Vcpu {
         let finished = bearer.is_finished();
         let charge = bearer.take_charge();
         self.note_turn(me, charge, wall);
+        if RuntimeGates::events() {
+            shared.log.polled(self.index, charge, now);
+        }
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
@@ -338,7 +349,7 @@ fn bear(
         }
     };
     preempting.one_less();
-    let (chosen_by, away) = carrier.finish(outcome, excluded);
+    let (chosen_by, away) = carrier.finish(&preempting.log, outcome, excluded);
     std::sync::atomic::fence(Ordering::SeqCst);
     preempting.end_nap(chosen_by);
     if let Some(proxy) = away {
@@ -387,6 +398,7 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                     let owned = parking.owned_mut();
                     owned.entity = entity.unwrap_or(owned.entity);
                     if let Parked::Woken(mut task) = parking.park() {
+                        note_late_wake(&mut task, now);
                         task.owned_mut().since = now;
                         enqueue(queue, task, Enqueue::Wake, now);
                     }

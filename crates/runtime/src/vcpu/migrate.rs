@@ -82,7 +82,9 @@ impl Vcpu {
             let home = &task.context().home;
             let from = home.swap(self.index as u16, Ordering::Relaxed);
             if RuntimeGates::events() {
-                shared.log.migrate(&task, from as usize, self.index, now);
+                shared
+                    .log
+                    .migrate(&mut task, from as usize, self.index, now);
             }
             enqueue(queue, task, Enqueue::Migrate, now);
         }

@@ -49,8 +49,11 @@ impl Previous {
             Previous::Nothing | Previous::Again(_) | Previous::Interrupted(_) | Previous::Lost => {
                 TaskState::Runnable
             }
-            Previous::Pending(_) | Previous::Away(_) => TaskState::Sleeping,
-            Previous::Done | Previous::Returned(..) => TaskState::Dead,
+            Previous::Pending(_)
+            | Previous::Away(_)
+            | Previous::Returned(_, Outcome::Pending(_)) => TaskState::Sleeping,
+            Previous::Returned(_, Outcome::Again(_)) => TaskState::Runnable,
+            Previous::Done | Previous::Returned(_, Outcome::Done) => TaskState::Dead,
         }
     }
 }
@@ -301,7 +304,7 @@ fn hand_over(
 
 /// Records the wake-up of a task that was on its way to sleep.
 #[inline]
-fn note_late_wake(task: &mut Task, now: Nanos) {
+pub(super) fn note_late_wake(task: &mut Task, now: Nanos) {
     if RuntimeGates::events() {
         let shared = task.context().shared.clone();
         let home = task.context().home.load(Ordering::Relaxed) as usize;

@@ -7,6 +7,7 @@
 //! | `woken` | a sleeping task runs only after a wake-up |
 //! | `throttled` | no task is chosen on a CPU where its group, or one above, is throttled |
 //! | `pairs` | throttle and unthrottle alternate |
+//! | `standing` | a thread that is stopped in a poll is resumed before it is stopped again and before its task ends, and no task has a turn while its thread stands |
 //! | `window` | usage of a period is at most quota + burst + N (slice + longest charge); twice the quota if the phase of the periods is not in the trace |
 //! | `long_run` | usage since the limit was written is at most (2 + periods) quota + burst + N (slice + longest charge) |
 //! | `pool` | a pool holds nothing below zero, and after a refill at most quota + burst |
@@ -25,7 +26,7 @@ use quotient_core::{CpuId, Nanos};
 use serde::Serialize;
 
 use crate::read::seconds;
-use crate::replay::{Fault, Observer, Replay, Run, Wait};
+use crate::replay::{Fault, Imbalance, Observer, Replay, Run, Wait};
 use limits::Limits;
 
 /// Idle stretches of a CPU that are remembered. Default 32: the last few are what a wait of some ms overlaps with.
@@ -82,6 +83,8 @@ pub enum Rule {
     Throttled,
     /// Throttle and unthrottle alternate.
     Pairs,
+    /// Threads are stopped and resumed in turn, and nobody has a turn while its thread stands.
+    Standing,
     /// Usage of one period.
     Window,
     /// Usage since the limit was written.
@@ -103,6 +106,7 @@ impl Rule {
             Rule::Woken => "woken",
             Rule::Throttled => "throttled",
             Rule::Pairs => "pairs",
+            Rule::Standing => "standing",
             Rule::Window => "window",
             Rule::LongRun => "long_run",
             Rule::Pool => "pool",
@@ -361,6 +365,20 @@ impl Observer for Judge {
                 };
                 let text = format!("{} on {cpu}: {what}", which(replay, group));
                 (Rule::Pairs, text)
+            }
+            Fault::Unbalanced { task, what } => {
+                let what = match what {
+                    Imbalance::PausedTwice => "was stopped while it stood",
+                    Imbalance::ResumedTwice => "was resumed while it did not stand",
+                    Imbalance::EndedStanding => "stands, and its task has ended",
+                };
+                let text = format!("the thread of {} {what}", who(replay, task));
+                (Rule::Standing, text)
+            }
+            Fault::RanStanding { task, cpu, since } => {
+                let (who, since) = (who(replay, task), seconds(since));
+                let text = format!("{who} has a turn on {cpu}, its thread stands since {since}");
+                (Rule::Standing, text)
             }
         };
         self.report(rule, message);

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use quotient_core::event::GroupId;
 use quotient_core::{CpuId, Nanos};
 
+use super::bins::Timeline;
 use super::{BINS, COLOURS, LANES_MAX, Picture, Who, wait_bin_start};
 use crate::chart::{self, Frame, escape};
 use crate::replay::Replay;
@@ -236,16 +237,30 @@ impl<'a> View<'a> {
 
     /// One strip for each group that was throttled; the darker, the more of its CPUs.
     pub(super) fn throttled(&self) -> String {
-        let rows: Vec<_> = self.picture.throttled.rows().take(LANES_MAX).collect();
+        self.strips(
+            "Throttled",
+            "Throttled groups over time",
+            &self.picture.throttled,
+        )
+    }
+
+    /// One strip for each group with long polls whose threads stood; the darker, the more of them.
+    pub(super) fn stood(&self) -> String {
+        let what = "Threads of long polls that stood, by group, over time";
+        self.strips("Stopped inside polls", what, &self.picture.stood)
+    }
+
+    fn strips(&self, title: &str, what: &str, of: &Timeline<GroupId>) -> String {
+        let rows: Vec<_> = of.rows().take(LANES_MAX).collect();
         if rows.is_empty() {
             return String::new();
         }
         let frame = self.frame(rows.len() as f64 * LANE + 36.0);
-        let width = self.picture.throttled.width() as f64;
+        let width = of.width() as f64;
         let cpus = self.cpus.len().max(1) as f64;
         let mut text = format!(
-            "<h2>Throttled</h2>\n<figure class=\"scroll wide\">{}",
-            frame.open("Throttled groups over time")
+            "<h2>{title}</h2>\n<figure class=\"scroll wide\">{}",
+            frame.open(what)
         );
         for (lane, (group, bins)) in rows.into_iter().enumerate() {
             let top = frame.top + lane as f64 * LANE;

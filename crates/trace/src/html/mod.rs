@@ -12,7 +12,7 @@ use quotient_core::event::{Definition, Event, GroupId, Sink, TaskId};
 use quotient_core::{CpuId, Nanos};
 
 use crate::chart::{self, escape};
-use crate::replay::{Observer, Replay, Run, Wait};
+use crate::replay::{Observer, Replay, Run, Stand, Wait};
 use crate::statistics::{Delays, Figures, Statistics};
 use bins::Timeline;
 
@@ -51,6 +51,8 @@ struct Picture {
     usage: Timeline<(CpuId, Who)>,
     /// Throttled CPU time by group.
     throttled: Timeline<GroupId>,
+    /// Time for which threads of long polls stood, by group.
+    stood: Timeline<GroupId>,
     /// `None` once there were too many.
     runs: Option<Vec<(Run, Who)>>,
     /// Names of tasks outside groups.
@@ -115,8 +117,10 @@ impl Html {
             view.lanes(),
             view.stacked(),
             view.throttled(),
+            view.stood(),
             view.waits(),
             group_table(&figures),
+            long_poll_table(&figures),
             task_table(&figures),
             chart::PAGE_END.to_owned(),
         ];
@@ -137,6 +141,7 @@ impl Sink for Html {
         if !std::mem::replace(&mut self.picture.begun, true) {
             self.picture.usage = Timeline::new(event.time);
             self.picture.throttled = Timeline::new(event.time);
+            self.picture.stood = Timeline::new(event.time);
         }
         self.replay.event(event, &mut self.picture);
         self.statistics.event(event);
@@ -171,6 +176,12 @@ impl Observer for Picture {
 
     fn throttled(&mut self, _: &Replay, group: GroupId, _: CpuId, from: Nanos, to: Nanos) {
         self.throttled.add(group, from, to);
+    }
+
+    fn stood(&mut self, _: &Replay, stand: &Stand) {
+        if self.stood.len() < PAIRS_MAX || self.stood.contains(&stand.group) {
+            self.stood.add(stand.group, stand.from, stand.to);
+        }
     }
 }
 
@@ -245,6 +256,39 @@ fn group_table(figures: &Figures) -> String {
             group.nr_throttled,
             group.nr_periods,
             micros(group.throttled_ns)
+        );
+    }
+    text + "</tbody></table></div>\n"
+}
+
+/// Groups whose polls got threads of their own. Nothing where preemption was never needed.
+fn long_poll_table(figures: &Figures) -> String {
+    let with = || {
+        let groups = figures.groups.iter();
+        groups.filter(|group| group.detached + group.pauses > 0)
+    };
+    if with().next().is_none() {
+        return String::new();
+    }
+    let mut text = format!(
+        "<h2>Long polls</h2>\n<p class=\"soft\">Polls that outlived their turns and got threads of their own, with all groups below. \
+         Rescues, when something did not get on beside threads that stood: {}.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th>group</th><th>long polls</th><th>times stopped</th><th>stood</th>\
+         <th>longest</th></tr></thead><tbody>\n",
+        figures.rescues
+    );
+    for group in with() {
+        let name = if group.group.is_empty() {
+            "(root)".to_owned()
+        } else {
+            escape(&group.group)
+        };
+        text += &format!(
+            "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            group.detached,
+            group.pauses,
+            micros(group.paused_ns),
+            micros(group.longest_pause_ns)
         );
     }
     text + "</tbody></table></div>\n"

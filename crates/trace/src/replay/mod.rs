@@ -11,6 +11,7 @@
 //! excuses everything. Memory grows with the live tasks, not with the trace.
 
 mod observe;
+mod stand;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +22,8 @@ use quotient_core::{CpuId, Nanos};
 /// Deepest group that is looked at. Default 64, the scheduler's own bound; ends a walk in a trace with a cycle.
 const DEPTH_MAX: usize = 64;
 
-pub use observe::{Fault, Observer, Run, Wait};
+pub use observe::{Fault, Imbalance, Observer, Run, Stand, Wait};
+use stand::Standing;
 
 #[derive(Clone, Copy, Debug)]
 struct CpuState {
@@ -68,6 +70,7 @@ pub struct Replay {
     throttled: HashMap<(GroupId, CpuId), Nanos>,
     /// When a group was last throttled anywhere: until now if it still is.
     last_throttle: HashMap<GroupId, Nanos>,
+    standing: Standing,
     table: Table,
     span: Option<(Nanos, Nanos)>,
 }
@@ -161,6 +164,8 @@ impl Replay {
                 self.last_throttle.insert(group, time);
             }
             Kind::Unthrottle { group } => self.unthrottle(time, group, cpu, observer),
+            Kind::Pause { task } => self.pause(time, task, observer),
+            Kind::Resume { task, reason } => self.resume(time, task, reason, observer),
             Kind::Lost { .. } => self.lose(time, cpu),
             _ => {}
         }
@@ -198,6 +203,7 @@ impl Replay {
         for ((group, cpu), from) in throttled {
             observer.throttled(self, group, cpu, from, end);
         }
+        self.finish_standing(end, observer);
         let mut overlaps: Vec<_> = self.overlaps.drain().collect();
         overlaps.sort_by_key(|(task, _)| *task);
         for (task, overlap) in overlaps {
@@ -251,7 +257,9 @@ impl Replay {
         if is_known && prev.is_idle() {
             observer.idled(self, cpu, before.since, time);
         } else if is_known {
-            observer.ran(self, &self.run(prev, cpu, before, time, Some(state)));
+            let run = self.run(prev, cpu, before, time, Some(state));
+            observer.ran(self, &run);
+            self.judge_turn(cpu, &run, observer);
         }
         if !prev.is_idle() {
             self.leave(time, cpu, prev, state, observer);
@@ -292,6 +300,7 @@ impl Replay {
         );
         if state.is_over() {
             self.tasks.remove(&task);
+            self.end_of_thread(task, observer);
             self.table.over(task);
             return;
         }
@@ -473,6 +482,7 @@ impl Replay {
         self.overlaps.clear();
         self.throttled.clear();
         self.last_throttle.clear();
+        self.standing.forget();
     }
 }
 

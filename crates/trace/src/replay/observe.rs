@@ -1,6 +1,6 @@
 //! What a replay finds out, and who wants to know.
 
-use quotient_core::event::{GroupId, TaskId, TaskState};
+use quotient_core::event::{GroupId, ResumeReason, TaskId, TaskState};
 use quotient_core::{CpuId, Nanos};
 
 use super::Replay;
@@ -43,6 +43,21 @@ pub struct Wait {
     pub was_throttled: bool,
     /// Whether the trace ended before the wait did.
     pub is_open: bool,
+}
+
+/// A stretch of time for which a task's thread was to stand still in the middle of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Whose.
+    pub task: TaskId,
+    /// Its group.
+    pub group: GroupId,
+    /// From when.
+    pub from: Nanos,
+    /// Until when.
+    pub to: Nanos,
+    /// Why it ended; `None` if the trace did.
+    pub reason: Option<ResumeReason>,
 }
 
 /// Something that cannot have happened as recorded.
@@ -97,6 +112,33 @@ pub enum Fault {
         /// Whether it was the second throttling.
         is_throttle: bool,
     },
+    /// A thread was stopped while it stood, or resumed while it did not, or its task ended while it stood.
+    Unbalanced {
+        /// Whose thread.
+        task: TaskId,
+        /// What happened to it.
+        what: Imbalance,
+    },
+    /// A task had a whole turn on a CPU, and its thread stood all the time.
+    RanStanding {
+        /// Who.
+        task: TaskId,
+        /// Where.
+        cpu: CpuId,
+        /// Since when its thread stands.
+        since: Nanos,
+    },
+}
+
+/// What happened to a thread that could not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Imbalance {
+    /// It was stopped while it stood.
+    PausedTwice,
+    /// It was resumed while it did not stand.
+    ResumedTwice,
+    /// Its task ended while it stood.
+    EndedStanding,
 }
 
 /// Who wants to know what a replay finds out.
@@ -117,6 +159,8 @@ pub trait Observer {
         _to: Nanos,
     ) {
     }
+    /// A task's thread stood for a while.
+    fn stood(&mut self, _replay: &Replay, _stand: &Stand) {}
     /// Something does not fit.
     fn fault(&mut self, _replay: &Replay, _fault: &Fault) {}
 }

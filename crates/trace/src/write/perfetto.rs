@@ -2,7 +2,7 @@
 //!
 //! Switches and wake-ups become ftrace events, so that Perfetto draws its CPU tracks and thread states from them; groups
 //! become processes, and their tasks' threads; pools, balances, loads and the like become counter tracks; throttling
-//! becomes a slice on a track of the group. Field numbers are those of `perfetto/trace/perfetto_trace.proto`.
+//! becomes a slice on a track of the group, and the times for which a poll's thread stood slices on a track of its task. Field numbers are those of `perfetto/trace/perfetto_trace.proto`.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -52,6 +52,8 @@ const INSTANT: u64 = 3;
 /// A counter has a new value.
 const COUNTER: u64 = 4;
 
+/// First byte of the numbers of tracks of threads.
+const THREADS: u64 = 102;
 /// The only writer in the file.
 const SEQUENCE: u64 = 1;
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: nothing before this packet is needed to understand it.
@@ -174,6 +176,39 @@ impl<W: Write> Perfetto<W> {
         self.packet(packet);
     }
 
+    /// What happens to a thread that a poll has to itself: slices for the times in which it stands, and moments.
+    fn of_thread(&mut self, event: &Event) {
+        let &Event { time, kind, .. } = event;
+        let (task, sort, name) = match kind {
+            Kind::Detach { task } => (task, INSTANT, "outlived its turn".to_owned()),
+            Kind::Pause { task } => (task, SLICE_BEGIN, "stands".to_owned()),
+            Kind::Resume { task, reason } => {
+                let track = self.track_of_thread(task);
+                let end = Message::new().number(9, SLICE_END).number(11, track);
+                self.track_event(time, &end);
+                (task, INSTANT, format!("resumed: {}", reason.name()))
+            }
+            _ => return,
+        };
+        let track = self.track_of_thread(task);
+        let message = Message::new()
+            .number(9, sort)
+            .number(11, track)
+            .text(23, &name);
+        self.track_event(time, &message);
+    }
+
+    /// The track of a task's thread, described when it is first needed.
+    fn track_of_thread(&mut self, task: TaskId) -> u64 {
+        let track = THREADS << 56 | u64::from(task.0);
+        if self.tracks.insert(track) {
+            let name = format!("long polls of {} {}", self.table.task_name(task), task.0);
+            let descriptor = Message::new().number(1, track).text(2, &name);
+            self.packet(Message::new().message(PACKET_TRACK, &descriptor));
+        }
+        track
+    }
+
     fn of_group(&mut self, event: &Event) {
         let &Event { time, cpu, kind } = event;
         let (track, sort, detail) = match kind {
@@ -195,7 +230,7 @@ impl<W: Write> Perfetto<W> {
                 let track = self.track(Track::Counter(counter), group, cpu);
                 (track, COUNTER, Some(value.get()))
             }
-            Kind::Mark { .. } => {
+            Kind::Mark { .. } | Kind::Rescue { .. } => {
                 let track = self.track(Track::Marks, GroupId::ROOT, cpu);
                 (track, INSTANT, None)
             }
@@ -208,6 +243,9 @@ impl<W: Write> Perfetto<W> {
         match kind {
             Kind::Throttle { .. } => message = message.text(23, "throttled"),
             Kind::Mark { name, .. } => message = message.text(23, self.table.name(name)),
+            Kind::Rescue { reason } => {
+                message = message.text(23, &format!("rescue: {}", reason.name()));
+            }
             _ => {}
         }
         self.track_event(time, &message);
@@ -294,6 +332,7 @@ impl<W: Write> Sink for Perfetto<W> {
                 self.ftrace(time, cpu, prev, FTRACE_SWITCH, &arguments);
                 if state.is_over() {
                     self.table.forget(prev);
+                    self.tracks.remove(&(THREADS << 56 | u64::from(prev.0)));
                 }
             }
             Kind::Waking {
@@ -311,6 +350,9 @@ impl<W: Write> Sink for Perfetto<W> {
                 target,
                 parent,
             } => self.wake(event, FTRACE_WAKEUP_NEW, task, target, parent),
+            Kind::Detach { .. } | Kind::Pause { .. } | Kind::Resume { .. } => {
+                self.of_thread(event);
+            }
             _ => self.of_group(event),
         }
     }
