@@ -137,6 +137,16 @@ pub const FIELDS: &[Field] = &[
             _ => config,
         },
     },
+    Field {
+        name: "preemptible",
+        kind: Kind::Boolean,
+        default: "true",
+        meaning: "whether polls that do not return may be stopped, where the program preempts; false holds for descendants, too",
+        set: |config, value| match value {
+            Value::Boolean(preemptible) => config.preemptible(preemptible),
+            _ => config,
+        },
+    },
 ];
 
 impl Field {

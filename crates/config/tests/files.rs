@@ -84,6 +84,7 @@ soft = true
 smooth = false
 tasks_max = 1_000
 queue_wait_max = \"2s\"
+preemptible = false
 idle = false
 [children.\"\"]
 max = { share = 0.25 }
@@ -97,6 +98,7 @@ max = { share = 0.25 }
         .smooth(false)
         .tasks_max(1_000)
         .queue_wait_max(Duration::from_secs(2))
+        .preemptible(false)
         .idle(false);
     assert_eq!(
         config.groups().collect::<Vec<_>>(),

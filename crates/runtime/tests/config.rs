@@ -39,6 +39,22 @@ async fn a_config_makes_groups_and_changes_those_that_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_config_cannot_say_whose_polls_are_preempted() {
+    let scheduler = scheduler();
+    scheduler.group("web/pool").unwrap().create().unwrap();
+    let changed = |config: &Config| scheduler.apply(config).unwrap().changed;
+    let mut config = Config::new();
+    config.set_group("web", GroupConfig::new().preemptible(false));
+    assert_eq!(changed(&config), 1);
+    assert_eq!(changed(&config), 0, "it was so before");
+    config.set_children("web", GroupConfig::new().preemptible(true));
+    assert_eq!(changed(&config), 0, "what holds above holds below");
+    config.set_group("web", GroupConfig::new());
+    assert_eq!(changed(&config), 2, "as new groups again");
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_part_changes_nothing() {
     let scheduler = scheduler();
     let web = scheduler.group("web").unwrap().weight(7).create().unwrap();

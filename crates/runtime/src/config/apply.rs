@@ -34,6 +34,7 @@ struct Target {
     tasks_max: Option<u64>,
     /// `None` inside lifts the bound.
     queue_wait_max: Option<std::time::Duration>,
+    preemptible: Option<bool>,
     limit: Option<Option<Limit>>,
 }
 
@@ -171,6 +172,7 @@ fn target_of_new(shared: &Shared, path: &str, said: &GroupConfig) -> Result<Targ
         idle: said.idle,
         tasks_max: said.tasks_max,
         queue_wait_max: said.queue_wait_max,
+        preemptible: said.preemptible,
         limit: Some(said.limit.onto(path, None, shared.regular)?),
     })
 }
@@ -227,6 +229,12 @@ fn target_of_existing(
             &said.queue_wait_max,
             &old.queue_wait_max,
             std::time::Duration::MAX,
+        ),
+        preemptible: field(
+            names(|config| config.preemptible.is_some()),
+            &said.preemptible,
+            &old.preemptible,
+            true,
         ),
         limit,
     })
@@ -313,18 +321,31 @@ fn write(shared: &Shared, group: &Arc<GroupShared>, target: &Target) {
     if let Some(wait) = target.queue_wait_max {
         group.settle_queue_wait_max(shared, wait);
     }
+    if let Some(preemptible) = target.preemptible {
+        group.settle_preemptible(shared, preemptible);
+    }
 }
 
 /// What can be seen of a group's settings.
-fn figures(group: &GroupShared) -> (u32, bool, u64, Option<Nanos>, Option<Limit>) {
+#[derive(PartialEq)]
+struct Figures {
+    weight: u32,
+    idle: bool,
+    tasks_max: u64,
+    queue_wait_max: Option<Nanos>,
+    preemptible: bool,
+    limit: Option<Limit>,
+}
+
+/// See [`Figures`].
+fn figures(group: &GroupShared) -> Figures {
     let core = &group.core;
-    let wait = group.queue_wait.max();
-    let tasks = group.population.max();
-    (
-        core.weight().get(),
-        core.is_idle(),
-        tasks,
-        wait,
-        core.limit(),
-    )
+    Figures {
+        weight: core.weight().get(),
+        idle: core.is_idle(),
+        tasks_max: group.population.max(),
+        queue_wait_max: group.queue_wait.max(),
+        preemptible: group.is_preemptible(),
+        limit: core.limit(),
+    }
 }

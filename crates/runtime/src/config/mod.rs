@@ -25,6 +25,7 @@ pub struct GroupConfig {
     pub(crate) idle: Option<bool>,
     pub(crate) tasks_max: Option<u64>,
     pub(crate) queue_wait_max: Option<Duration>,
+    pub(crate) preemptible: Option<bool>,
     pub(crate) limit: LimitChange,
 }
 
@@ -59,6 +60,13 @@ impl GroupConfig {
     #[must_use]
     pub fn queue_wait_max(mut self, wait: Duration) -> Self {
         self.queue_wait_max = Some(wait);
+        self
+    }
+
+    /// As [`crate::GroupBuilder::preemptible`].
+    #[must_use]
+    pub fn preemptible(mut self, preemptible: bool) -> Self {
+        self.preemptible = Some(preemptible);
         self
     }
 
@@ -99,6 +107,7 @@ impl GroupConfig {
             idle: self.idle.or(defaults.idle),
             tasks_max: self.tasks_max.or(defaults.tasks_max),
             queue_wait_max: self.queue_wait_max.or(defaults.queue_wait_max),
+            preemptible: self.preemptible.or(defaults.preemptible),
             limit: if self.limit.max.is_some() {
                 self.limit.clone()
             } else {

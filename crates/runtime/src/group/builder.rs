@@ -22,7 +22,6 @@ pub struct GroupBuilder {
     pub(crate) handles: Arc<Handles>,
     pub(crate) path: String,
     config: GroupConfig,
-    preemptible: Option<bool>,
 }
 
 impl GroupBuilder {
@@ -32,7 +31,6 @@ impl GroupBuilder {
             handles,
             path: path.to_owned(),
             config: GroupConfig::new(),
-            preemptible: None,
         }
     }
 
@@ -81,7 +79,7 @@ impl GroupBuilder {
     /// priority, or calls libraries that handle no `EINTR`. Weights and limits then hold between polls only. For a section within a poll
     /// there is [`crate::uninterrupted`]. A change holds from each task's next poll on. O(groups below).
     pub fn preemptible(mut self, preemptible: bool) -> Self {
-        self.preemptible = Some(preemptible);
+        self.config = self.config.preemptible(preemptible);
         self
     }
 
@@ -139,14 +137,7 @@ impl GroupBuilder {
         let mut kicked = VcpuSet::default();
         let looked_up = {
             let _shape = self.shared.lock_shape();
-            let looked_up = self.look_up(keep, &mut kicked);
-            if let (Ok((group, made)), Some(preemptible)) = (&looked_up, self.preemptible)
-                && (*made || !keep)
-                && !group.is_removed()
-            {
-                group.settle_preemptible(&self.shared, preemptible);
-            }
-            looked_up
+            self.look_up(keep, &mut kicked)
         };
         self.shared.kick(&kicked);
         let (group, made) = looked_up?;
@@ -225,6 +216,9 @@ fn set(
     }
     if let Some(wait) = config.queue_wait_max {
         group.settle_queue_wait_max(shared, wait);
+    }
+    if let Some(preemptible) = config.preemptible {
+        group.settle_preemptible(shared, preemptible);
     }
     Ok(())
 }

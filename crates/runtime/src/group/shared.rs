@@ -160,7 +160,7 @@ impl GroupShared {
     }
 
     /// Sets whether polls of the group, and of everything below, may be preempted. Called under `Shared::shape`.
-    pub(super) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, preemptible: bool) {
+    pub(crate) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, preemptible: bool) {
         self.shielded.store(!preemptible, Ordering::Relaxed);
         let mut groups = vec![self.clone()];
         while let Some(group) = groups.pop() {
