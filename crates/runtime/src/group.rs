@@ -260,9 +260,10 @@ impl Group {
 
     /// As [`Group::freeze`], and under [`crate::Builder::preempt`] polls in progress stop at the instruction that they are at, within some
     /// 10 ms, and go on there after [`Group::thaw`] or at the scheduler's end. They get no short turns meanwhile: a lock that one
-    /// holds stays locked, for everybody, until then. That may be one of tokio's timers, of its blocking pool or of the allocator, so
-    /// whoever is to thaw must get there without them (a thread that waits in `std` channels does); where that cannot be said, `freeze` is
-    /// the one to use. Polls of groups that are not [`GroupBuilder::preemptible`], and
+    /// holds stays locked, for everybody, until then. Only if a virtual CPU, the tokio runtime or the scheduler's own thread has not got on
+    /// for 250 ms (the lock is one of tokio's, or the allocator's), the frozen polls have turns of 200 us, at most every 160 ms per cause, until it does;
+    /// [`crate::PreemptStats::missed_beats`] and [`crate::PreemptStats::rescues`] count them. A lock of the program's own is not seen so: where
+    /// others need it, `freeze` is the one to use. Polls of groups that are not [`GroupBuilder::preemptible`], and
     /// sections under [`crate::uninterrupted`], go on to their ends. Without preemption it is `freeze`. A later `freeze` lets the
     /// polls go on to their ends.
     ///

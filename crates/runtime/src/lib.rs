@@ -103,6 +103,17 @@ mod owned;
 mod per_vcpu;
 #[cfg(not(loom))]
 mod preempt;
+/// Its protocols, without what needs a system: for their models.
+#[cfg(loom)]
+#[allow(dead_code)]
+mod preempt {
+    mod jobs;
+    mod nap;
+    mod turns;
+
+    /// As in the whole module.
+    pub(crate) const NOBODY: usize = usize::MAX;
+}
 #[cfg(not(loom))]
 mod queue_wait;
 #[cfg(not(loom))]

@@ -91,7 +91,8 @@ impl std::error::Error for MeterError {}
 ///
 /// Only CPU time counts, not sleep nor what other threads did on the processor. The group's clock includes it while it runs:
 /// up to date (to 250 ns) for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`]. The
-/// operating system schedules the thread: the group's weight does not hold for it, but its tasks pay for it.
+/// operating system schedules the thread: the group's weight and limit do not hold for it, but its tasks pay for it. Under
+/// [`crate::Builder::preempt`] both hold in [`ThreadMeter::run`], and from one [`ThreadMeter::checkpoint`] to the next.
 ///
 /// ```
 /// # #[tokio::main]
@@ -207,6 +208,21 @@ impl ThreadMeter {
         billed.flatten().unwrap_or(self.billed)
     }
 
+    /// Under [`crate::Builder::preempt`]: waits until the group would be let run, as a job in [`ThreadMeter::run`] does before its first
+    /// instruction. While the group is out of budget, frozen, or ahead of others the thread sleeps, and policy counts it as a task of
+    /// the group meanwhile. So a thread that only has a guard keeps a limit to what it computes between two calls, and its group's
+    /// weight holds for it; one that never calls this is only billed, whatever the limit says.
+    ///
+    /// Without preemption, in a group that is not [`preemptible`](crate::GroupBuilder::preemptible), inside `run`, or if this is not the
+    /// thread's innermost meter, it only publishes. Some 50 us where nobody is to be waited for: call it every millisecond or less
+    /// often, and never with a lock held that tasks of the group need.
+    pub fn checkpoint(&self) {
+        let group = local::with_meter(|slot| Meter::innermost(slot, self.place));
+        if let Some(group) = group.flatten() {
+            crate::preempt::wait_for_turn(&group);
+        }
+    }
+
     /// Brings the clocks of the groups up to date for readers elsewhere. Some 20 ns if the last time was just now.
     pub fn publish(&self) {
         let _ = self.cpu_time();
@@ -303,6 +319,16 @@ impl Meter {
         };
         slot.set(Some(meter));
         result
+    }
+
+    /// The group of the meter at `place`, brought up to date, if that is the innermost one.
+    fn innermost(slot: &Slot, place: usize) -> Option<Group> {
+        Self::billed(slot, place)?;
+        let meter = slot.take()?;
+        let is_innermost = meter.entries.len() == place;
+        let group = meter.entries.last().map(|entry| entry.group.clone());
+        slot.set(Some(meter));
+        group.filter(|_| is_innermost)
     }
 
     fn leave(slot: &Slot, place: usize) -> Result<Duration, MeterError> {

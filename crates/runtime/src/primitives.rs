@@ -5,12 +5,33 @@
 
 #[cfg(loom)]
 pub(crate) use loom::{
-    sync::Mutex,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{Thread, current as current_thread},
 };
 
 #[cfg(not(loom))]
 pub(crate) use std::{
-    sync::Mutex,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{Thread, current as current_thread},
 };
+
+/// Parks the calling thread until it is unparked, or for no reason.
+pub(crate) fn park() {
+    #[cfg(not(loom))]
+    std::thread::park();
+    #[cfg(loom)]
+    loom::thread::park();
+}
+
+/// Parks the calling thread for `time` at most. In a model time does not pass: only an unpark ends it.
+pub(crate) fn park_timeout(time: std::time::Duration) {
+    #[cfg(not(loom))]
+    std::thread::park_timeout(time);
+    #[cfg(loom)]
+    {
+        let _ = time;
+        loom::thread::park();
+    }
+}

@@ -180,7 +180,7 @@ impl Builder {
         config.validate()?;
         let tree = GroupTree::new(config);
         let clock = self.clock.unwrap_or_else(Clock::new);
-        let (host, preempting) = host_of(&handle, self.preempt, slots, &clock)?;
+        let (host, preempting) = host_of(&handle, self.preempt, (regular, slots), &clock)?;
         let shared = Arc::new(Shared::new(tree, regular, slots, host, clock, preempting));
         let handles = Handles::new(&shared);
         tick::start(&shared).map_err(|error| BuildError::TickThread(error.to_string()))?;
@@ -202,7 +202,7 @@ impl Builder {
 fn host_of(
     handle: &tokio::runtime::Handle,
     settings: Option<Preempt>,
-    slots: usize,
+    (regular, slots): (usize, usize),
     clock: &Clock,
 ) -> Result<(Box<dyn Host>, Option<Preempting>), BuildError> {
     let Some(settings) = settings else {
@@ -211,8 +211,9 @@ fn host_of(
     settings.validate().map_err(BuildError::Preempt)?;
     let wanted = quotient_pause::Settings::default().signal(settings.signal);
     let pauser = Pauser::install(wanted).map_err(BuildError::Pause)?;
-    let (preempting, host) = preempt::start(pauser, handle.clone(), settings, slots, clock)
-        .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
+    let (preempting, host) =
+        preempt::start(pauser, handle.clone(), settings, regular, slots, clock)
+            .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
     Ok((Box::new(host), Some(preempting)))
 }
 

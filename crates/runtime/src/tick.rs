@@ -225,6 +225,9 @@ struct Seen {
 /// One tick.
 fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     let now = shared.now();
+    if let Some(preempting) = &shared.preempt {
+        preempting.tick_begins(now);
+    }
     let mut batches = 0;
     // Bounded, because the virtual CPUs must be looked at, too: what is left is due at once and comes in the next round.
     while shared.refill(now) && batches < REFILL_BATCHES {

@@ -194,6 +194,30 @@ fn a_limit_holds_inside_a_poll_that_never_returns() {
     });
 }
 
+/// A thread with a guard, whose limit nobody else could enforce: it asks for its turn once a millisecond.
+#[test]
+fn a_metered_thread_that_checks_in_overruns_its_limit() {
+    run(1, |scheduler| async move {
+        let group = scheduler.group("capped").unwrap();
+        let group = group.max("10ms/100ms").create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (end, mine) = (stop.clone(), group.clone());
+        let thread = std::thread::spawn(move || {
+            let meter = quotient::ThreadMeter::enter(&mine).unwrap();
+            while !end.load(Ordering::Relaxed) {
+                compute_for(Duration::from_millis(1));
+                meter.checkpoint();
+            }
+        });
+        keeps_to_a_tenth(&scheduler, &group).await;
+        stop.store(true, Ordering::Relaxed);
+        while !thread.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(thread.join().is_ok());
+    });
+}
+
 #[test]
 fn what_a_long_poll_ends_with_reaches_its_task() {
     run(2, |scheduler| async move {
@@ -367,6 +391,35 @@ fn locks_of_the_program_that_long_polls_hold_are_given_back_in_the_end() {
             handle.await.unwrap();
         }
         assert_eq!(*lock.lock().unwrap(), 60);
+    });
+}
+
+/// Polls that are stopped hundreds of times a second, and do little but take a lock of the runtime's.
+#[test]
+fn a_poll_that_asks_for_figures_is_stopped_under_the_lock_that_resumes_it() {
+    run(1, |scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let handles: Vec<_> = (0..3)
+            .map(|_| {
+                let (stop, scheduler) = (stop.clone(), scheduler.clone());
+                group.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::black_box(scheduler.preempt_stats());
+                    }
+                })
+            })
+            .collect();
+        let started = Instant::now();
+        while scheduler.preempt_stats().unwrap().pauses < 100 {
+            let stats = scheduler.preempt_stats();
+            assert!(started.elapsed() < HANG, "{stats:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for handle in handles {
+            handle.await.unwrap();
+        }
     });
 }
 

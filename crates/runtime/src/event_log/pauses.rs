@@ -7,10 +7,12 @@
 //! Nobody comes here while nobody in the process records: every place asks the gate `events` first.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use quotient_core::event::{Event, Kind, RescueReason, ResumeReason, TaskId};
 use quotient_core::{Gates, Nanos};
+use quotient_pause::{Pause, PauseError};
 
 use crate::clock::Clock;
 use crate::gates::RuntimeGates;
@@ -23,6 +25,8 @@ const CAPACITY_MAX: usize = 65_536;
 pub(crate) struct PauseLog {
     clock: Clock,
     kept: Mutex<Kept>,
+    /// Requests to stand still that the program (by a handler of its own) or the system (by a filter) refused. Counted always.
+    refused: AtomicU64,
 }
 
 #[derive(Default)]
@@ -52,6 +56,7 @@ impl PauseLog {
         Self {
             clock,
             kept: Mutex::default(),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -67,6 +72,25 @@ impl PauseLog {
         if RuntimeGates::events() {
             self.push(by, Kind::Pause { task });
         }
+    }
+
+    /// What became of a request to stand still: one that was refused is counted, one that came too late is not.
+    pub(crate) fn asked(&self, answer: Result<Pause, PauseError>) -> Option<Pause> {
+        let refused = |error: &PauseError| {
+            matches!(
+                error,
+                PauseError::Displaced { .. } | PauseError::Refused { .. }
+            )
+        };
+        if answer.as_ref().is_err_and(refused) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        answer.ok()
+    }
+
+    /// How many requests were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// It may go on.

@@ -1,15 +1,16 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use quotient_core::Nanos;
 use quotient_core::event::{ResumeReason, TaskId};
 use quotient_pause::{Handle, Pause, PauseState, Processor};
 
-use super::{NOBODY, lock};
+use super::NOBODY;
+use super::turns::{Allowed, Turns};
 use crate::event_log::{self, PauseLog};
 use crate::task::Parking;
 use crate::task_context::{Task, TaskContext};
@@ -44,12 +45,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Carrier {
     pub(crate) handle: Handle,
     thread: Thread,
-    /// The poll that it bears has ended.
-    finished: AtomicBool,
     /// It was lowered, so it must be raised before it serves again.
     pub(super) demoted: AtomicBool,
-    /// Policy lets it run. Written under the lock; the bearer only reads it, since one of low priority should not hold the lock.
-    allowed: AtomicBool,
     /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`] and [`Carrier::stands_killed`].
     frozen: AtomicBool,
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
@@ -57,20 +54,13 @@ pub(crate) struct Carrier {
     began: AtomicU64,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
     shown: AtomicU32,
-    bearing: Mutex<Bearing>,
+    /// Whether it may run, whether it has finished, where its proxy is.
+    turns: Turns<Pause, Task, Outcome, Charges>,
 }
 
-/// What a bearer and those who govern it share.
-#[derive(Default)]
-pub(crate) struct Bearing {
-    /// The virtual CPU that has chosen it last.
-    by: usize,
-    /// It was asked to stand still.
-    pause: Option<Pause>,
-    /// What became of the poll, from its end until the proxy is settled.
-    outcome: Option<Outcome>,
-    /// The proxy, while the bearer is blocked.
-    away: Option<Task>,
+/// What a bearer has used, and what of that is charged.
+#[derive(Debug, Default)]
+struct Charges {
     /// Its thread's CPU time that is charged, ns.
     charged: Nanos,
     /// Its thread's CPU time at the end.
@@ -83,32 +73,17 @@ pub(crate) struct Bearing {
     ended_on: Option<Processor>,
 }
 
-impl std::fmt::Debug for Bearing {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Bearing")
-            .field("by", &self.by)
-            .field("pause", &self.pause)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Carrier {
     pub(super) fn new(handle: Handle) -> Self {
         Self {
             handle,
             thread: std::thread::current(),
-            finished: AtomicBool::new(false),
             demoted: AtomicBool::new(false),
-            allowed: AtomicBool::new(true),
             frozen: AtomicBool::new(false),
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             shown: AtomicU32::new(0),
-            bearing: Mutex::new(Bearing {
-                by: NOBODY,
-                ..Bearing::default()
-            }),
+            turns: Turns::new(),
         }
     }
 
@@ -122,12 +97,12 @@ impl Carrier {
 
     /// Whether the poll has ended.
     pub(crate) fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
+        self.turns.is_finished()
     }
 
     /// The poll was detached at this CPU time of its thread: what came before is charged.
     pub(crate) fn charge_from(&self, time: Nanos) {
-        lock(&self.bearing).charged = time;
+        self.turns.lock().charges.charged = time;
     }
 
     /// The poll that it bears is this task's and began then.
@@ -154,19 +129,14 @@ impl Carrier {
 
     /// Before its region: it may not begin until it is chosen.
     pub(super) fn waits_for_its_turn(&self) {
-        self.allowed.store(false, Ordering::SeqCst);
+        self.turns.begins_forbidden();
     }
 
     /// The watch: whether its proxy should compete again.
     pub(super) fn has_returned(&self) -> bool {
-        let blocked_at = {
-            let bearing = lock(&self.bearing);
-            bearing.away.as_ref().map(|_| bearing.blocked_at)
-        };
-        let now = blocked_at.and_then(|_| self.cpu_time());
-        blocked_at
-            .zip(now)
-            .is_some_and(|(at, now)| now.saturating_sub(at) >= RETURN_AFTER)
+        let away = self.turns.is_away();
+        let now = away.then(|| self.cpu_time()).flatten();
+        now.is_some_and(|now| self.turns.lock().charges.gets_on(now))
     }
 
     /// The task whose poll it bears, if that has not ended.
@@ -190,33 +160,36 @@ impl Carrier {
         self.frozen.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is to stand still and may have short turns meanwhile.
-    pub(super) fn may_have_short_turns(&self) -> bool {
-        !self.is_allowed() && !self.frozen.load(Ordering::Relaxed) && !self.is_finished()
+    /// Whether it is to stand still and may have short turns meanwhile; `grave` if that must not wait for a thaw.
+    pub(super) fn may_have_short_turns(&self, grave: bool) -> bool {
+        let frozen = self.frozen.load(Ordering::Relaxed);
+        !self.is_allowed() && (grave || !frozen) && !self.is_finished()
     }
 
     /// The virtual CPU that has chosen it last.
     pub(crate) fn chosen_by(&self) -> usize {
-        lock(&self.bearing).by
+        self.turns.lock().by
     }
 
     /// Lets it run, as the choice of `vcpu`, and if it wakes for that: where somebody else is about to stop.
     pub(crate) fn allow(&self, log: &PauseLog, vcpu: usize, freed: Option<Processor>) {
-        let mut bearing = lock(&self.bearing);
-        bearing.by = vcpu;
+        let mut inner = self.turns.lock();
         self.frozen.store(false, Ordering::Relaxed);
-        let was_allowed = self.allowed.swap(true, Ordering::SeqCst);
         let reason = if vcpu == NOBODY {
             ResumeReason::End
         } else {
             ResumeReason::Turn
         };
-        let pause = self.unstop(log, &mut bearing, reason);
-        if was_allowed && pause.is_none() {
+        let note = |by| log.resumed(self.shown(), by, reason);
+        let Allowed {
+            was_forbidden,
+            pause,
+        } = self.turns.allow(&mut inner, vcpu, note);
+        if !was_forbidden && pause.is_none() {
             return;
         }
         let wake = || {
-            if !was_allowed {
+            if was_forbidden {
                 self.thread.unpark();
             }
             // Dropping it resumes.
@@ -233,65 +206,38 @@ impl Carrier {
     /// Where it runs, or ran last.
     pub(crate) fn processor(&self) -> Option<Processor> {
         if self.is_finished() {
-            return lock(&self.bearing).ended_on;
+            return self.turns.lock().charges.ended_on;
         }
         self.handle.processor()
     }
 
     /// Stops it, if `vcpu` was the last to choose it; whether it was asked to stop just now.
     pub(crate) fn forbid(&self, log: &PauseLog, vcpu: usize) -> bool {
-        let mut bearing = lock(&self.bearing);
-        if bearing.by != vcpu || !self.allowed.swap(false, Ordering::SeqCst) {
-            return false;
-        }
-        self.stop(log, &mut bearing);
-        true
+        self.turns.forbid(vcpu, |by| self.stop(log, by))
     }
 
-    fn stop(&self, log: &PauseLog, bearing: &mut Bearing) {
-        if bearing.pause.is_none()
-            && !self.is_finished()
-            && let Some(region) = self.handle.region()
-        {
-            // What misses is brought about by the watch.
-            bearing.pause = self.handle.pause(region).ok();
-            if bearing.pause.is_some() {
-                log.paused(self.shown(), bearing.by);
-            }
-        }
-    }
-
-    /// It may go on as soon as the result is dropped. Every request to stand still ends here, so that stops and resumptions take turns in a
-    /// recording.
-    fn unstop(&self, log: &PauseLog, bearing: &mut Bearing, reason: ResumeReason) -> Option<Pause> {
-        let pause = bearing.pause.take();
+    /// Asks it to stand still. What misses is brought about by the watch.
+    fn stop(&self, log: &PauseLog, by: usize) -> Option<Pause> {
+        let pause = log.asked(self.handle.pause(self.handle.region()?));
         if pause.is_some() {
-            log.resumed(self.shown(), bearing.by, reason);
+            log.paused(self.shown(), by);
         }
         pause
     }
 
     /// Whether policy lets it run. A hint.
     pub(super) fn is_allowed(&self) -> bool {
-        self.allowed.load(Ordering::Relaxed)
+        self.turns.is_allowed()
     }
 
     /// The watch: what is forbidden stands. Whether it does.
     pub(super) fn enforce(&self, log: &PauseLog) -> bool {
-        let mut bearing = lock(&self.bearing);
-        if self.allowed.load(Ordering::SeqCst) || self.is_finished() {
-            return false;
-        }
-        let missed = bearing
-            .pause
-            .as_ref()
-            .is_none_or(|pause| pause.state() == PauseState::Missed);
-        if missed {
+        self.turns.enforce(
+            |pause| pause.state() == PauseState::Missed,
             // Between two polls it stands by itself, until it is chosen.
-            drop(self.unstop(log, &mut bearing, ResumeReason::End));
-            self.stop(log, &mut bearing);
-        }
-        bearing.pause.is_some()
+            |by| log.resumed(self.shown(), by, ResumeReason::End),
+            |by| self.stop(log, by),
+        )
     }
 
     /// The scheduler has ended: nobody governs it any more.
@@ -301,56 +247,44 @@ impl Carrier {
 
     /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
     pub(super) fn burst(&self, log: &PauseLog, reason: ResumeReason) {
-        drop(self.unstop(log, &mut lock(&self.bearing), reason));
+        self.turns.burst(|by| log.resumed(self.shown(), by, reason));
     }
 
     /// CPU time since the last charge. At the end the rest, less what others pay for.
     pub(crate) fn take_charge(&self) -> Nanos {
         let now = self.cpu_time();
-        let mut bearing = lock(&self.bearing);
-        let total = bearing.total.or(now).unwrap_or(bearing.charged);
-        let open = total.saturating_sub(bearing.charged);
-        bearing.charged = total.max(bearing.charged);
+        let charges = &mut self.turns.lock().charges;
+        let total = charges.total.or(now).unwrap_or(charges.charged);
+        let open = total.saturating_sub(charges.charged);
+        charges.charged = total.max(charges.charged);
         // More can be excluded than is open: the rest has been charged twice, a turn at most.
-        let excluded = std::mem::take(&mut bearing.excluded);
+        let excluded = std::mem::take(&mut charges.excluded);
         open.saturating_sub(excluded)
     }
 
     /// The outcome, once.
     pub(crate) fn take_outcome(&self) -> Option<Outcome> {
-        lock(&self.bearing).outcome.take()
+        self.turns.take_outcome()
     }
 
     /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back.
     pub(crate) fn put_away(&self, proxy: Task) -> Option<Task> {
         let at = self.cpu_time().unwrap_or_default();
-        let mut bearing = lock(&self.bearing);
-        if self.is_finished() {
-            return Some(proxy);
-        }
-        bearing.blocked_at = at;
-        bearing.away = Some(proxy);
-        None
+        self.turns
+            .put_away(proxy, |charges| charges.blocked_at = at)
     }
 
     /// The watch: the proxy, if it was away and the bearer has used CPU time since.
     pub(super) fn returned(&self) -> Option<Task> {
-        lock(&self.bearing).away.as_ref()?;
-        let now = self.cpu_time()?;
-        let mut bearing = lock(&self.bearing);
-        if now.saturating_sub(bearing.blocked_at) < RETURN_AFTER {
-            return None;
-        }
-        bearing.away.take()
+        let now = self.turns.is_away().then(|| self.cpu_time())??;
+        self.turns.bring_back(|charges| charges.gets_on(now))
     }
 
     // ---- the bearer's side
 
     /// Between two polls: waits until policy lets it run.
     pub(crate) fn wait_until_allowed(&self) {
-        while !self.allowed.load(Ordering::SeqCst) {
-            std::thread::park();
-        }
+        self.turns.wait_until_allowed();
     }
 
     /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.
@@ -361,14 +295,21 @@ impl Carrier {
         excluded: Nanos,
     ) -> (usize, Option<Task>) {
         let total = self.cpu_time();
-        let mut bearing = lock(&self.bearing);
-        bearing.outcome = Some(outcome);
-        bearing.total = total;
-        bearing.ended_on = Processor::current();
-        bearing.excluded = bearing.excluded.saturating_add(excluded);
-        drop(self.unstop(log, &mut bearing, ResumeReason::End));
-        self.finished.store(true, Ordering::Release);
-        (bearing.by, bearing.away.take())
+        let note = |charges: &mut Charges| {
+            charges.total = total;
+            charges.ended_on = Processor::current();
+            charges.excluded = charges.excluded.saturating_add(excluded);
+        };
+        self.turns.finish(outcome, note, |by| {
+            log.resumed(self.shown(), by, ResumeReason::End);
+        })
+    }
+}
+
+impl Charges {
+    /// Whether a bearer that was found to be blocked uses time again.
+    fn gets_on(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.blocked_at) >= RETURN_AFTER
     }
 }
 

@@ -40,27 +40,44 @@ use crate::vcpu;
 /// only metered.
 pub(crate) fn run<R>(group: &Group, body: impl FnOnce() -> R) -> R {
     let mut body = Some(body);
-    if let Some(preempting) = &group.shared.preempt
-        && group.inner.is_preemptible()
-        && group.shared.phase() == OPEN
-    {
-        let entered = preempting.pool.pauser().enter(|thread| {
-            let carrier = Arc::new(Carrier::new(thread.handle()));
-            if !preempting.enlist(&group.shared, &carrier) {
-                return None;
-            }
-            let body = body.take()?;
-            Some(take_turns(group, preempting, &carrier, body))
-        });
-        if let Ok(Some(result)) = entered {
-            return result;
-        }
+    let by_turns = enlisted(group, |preempting, carrier| {
+        let waits = group.inner.is_limited();
+        let body = body.take()?;
+        Some(take_turns(group, preempting, carrier, waits, body))
+    });
+    if let Some(result) = by_turns {
+        return result;
     }
     let _meter = ThreadMeter::enter_within(group);
     match body.take() {
         Some(body) => body(),
         None => unreachable!("taken only to be run"),
     }
+}
+
+/// Waits until the thread's first turn for `group`, if its scheduler preempts and has room, and gives that back at once.
+pub(crate) fn wait_for_turn(group: &Group) {
+    enlisted(group, |preempting, carrier| {
+        take_turns(group, preempting, carrier, true, || ());
+        Some(())
+    });
+}
+
+/// Runs `part` with the calling thread as one that the watch knows; `None` if it cannot be, or need not.
+fn enlisted<R>(
+    group: &Group,
+    part: impl FnOnce(&Preempting, &Arc<Carrier>) -> Option<R>,
+) -> Option<R> {
+    let preempting = group.shared.preempt.as_ref()?;
+    if !group.inner.is_preemptible() || group.shared.phase() != OPEN {
+        return None;
+    }
+    let entered = preempting.pool.pauser().enter(|thread| {
+        let carrier = Arc::new(Carrier::new(thread.handle()));
+        let known = preempting.enlist(&group.shared, &carrier);
+        known.then(|| part(preempting, &carrier)).flatten()
+    });
+    entered.ok().flatten()
 }
 
 /// Ends the thread's part, on unwinding too.
@@ -95,6 +112,7 @@ fn take_turns<R>(
     group: &Group,
     preempting: &Preempting,
     carrier: &Arc<Carrier>,
+    waits: bool,
     body: impl FnOnce() -> R,
 ) -> R {
     let shared = &group.shared;
@@ -102,7 +120,6 @@ fn take_turns<R>(
     carrier.charge_from(began);
     // Of no task.
     carrier.bears(0, shared.now());
-    let waits = group.inner.is_limited();
     if waits {
         carrier.waits_for_its_turn();
     }

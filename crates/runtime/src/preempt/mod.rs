@@ -27,12 +27,12 @@
 //! - *The poll's own code* may call the runtime on the old thread at any time: wake-ups go to the inbox of k and wake its carrier,
 //!   whoever that is (`local`); there is no `next` slot of a thread, since a borne poll's could not be reached. Clocks are not
 //!   shown in the middle of a poll, since that has one writer.
-//! - A bearer's fields ([`carrier::Bearing`]) are behind its lock, a leaf: held for a few instructions and one or two system calls of
+//! - A bearer's fields ([`turns::Turns`]) are behind its lock, a leaf: held for a few instructions and one or two system calls of
 //!   `quotient_pause`, by carriers, the watch, and the bearer itself outside regions. So no paused thread ever holds it.
 //!
 //! # The token
-//! The borne task's own token is on its bearer's stack until the poll's end, then in `Bearing::outcome` until the proxy is picked and
-//! settled. The proxy's token is where any token is: inbox, run queue, frozen list, a carrier's hand; or `Bearing::away`, while the
+//! The borne task's own token is on its bearer's stack until the poll's end, then in `Turns::outcome` until the proxy is picked and
+//! settled. The proxy's token is where any token is: inbox, run queue, frozen list, a carrier's hand; or `Turns::away`, while the
 //! bearer is blocked in the kernel and competes for nothing. The scheduling state (lag, service) goes along: from the
 //! task to the proxy at the take-over, back to the task when the outcome is settled. A proxy counts as a live task, so that virtual CPUs
 //! do not end before it; it is in no group's list, so that kill and shutdown reach the borne task only, whose next
@@ -40,7 +40,7 @@
 //!
 //! # One runnable bearer a virtual CPU
 //! `Seat::chosen` is the bearer whose proxy was picked last on k. Whoever is chosen may run even while the carrier runs short tasks: the
-//! kernel prefers those. `Bearing::by` says which virtual CPU chose it last: proxies can be stolen, so k may only forbid what k
+//! kernel prefers those. `Turns::by` says which virtual CPU chose it last: proxies can be stolen, so k may only forbid what k
 //! has chosen. A pick of another proxy resumes the new bearer before it pauses the old one. After each pick the chosen one is
 //! paused if its group is throttled. *Allowed* is what policy wants, *paused* what is so: a request can miss (the bearer is between two
 //! regions, or somebody else holds its slot), and the watch brings the two together at each look, so an error lasts a tick.
@@ -63,7 +63,8 @@
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
-//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms. Such a turn lasts until half of
+//! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms; the same if the host or the tick
+//! thread does not get on (`heartbeat`, where the bound stands). Such a turn lasts until half of
 //! that was used, 10 ms at most: on a busy machine a thread of low priority waits for its processor. What either costs in CPU time
 //! stays below 1 % and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
 //!
@@ -71,31 +72,36 @@
 //! A freeze holds a group's tasks between polls; its proxies go on being chosen, so that a poll that holds a lock comes to its end.
 //! After [`freeze_immediately`](crate::Group::freeze_immediately) a proxy that is picked stops its bearer and is held as any token;
 //! such a bearer has no part in aging and rescue (a tenant that is frozen is to use nothing), until it is chosen again, or found killed.
-//! So nobody may be stopped so while it holds a lock that the thaw, or anybody else's group, needs: whatever of the runtime's own locks user
-//! code can take in a poll is taken under a shield (`Shared::shield`). A group that is removed is frozen inside no more, since nobody could
+//! So nobody should be stopped so while it holds a lock that the thaw, or anybody else's group, needs: whatever of the runtime's own locks user
+//! code can take in a poll is taken under a shield (`Shared::shield`). If a virtual CPU, the host or the tick thread has not got on
+//! for 250 ms all the same (a lock of the allocator's, of tokio's), the frozen have short turns with the others until they do. A group that is removed is frozen inside no more, since nobody could
 //! thaw it.
 //! After [`kill_immediately`](crate::Group::kill_immediately) a proxy of a poll that began before is put *away*, as a blocked one's,
 //! with its bearer stopped; aging goes on, and the end of the poll takes the proxy along (E1). Neither outlives the scheduler: once it
 //! closes, every proxy is chosen as usual, and at its end everybody is set free.
 //!
 //! # Order of locks
-//! Run queue, then `Seat`'s, then one `Bearing`'s; the pool's is a leaf.
+//! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
 mod carrier;
 mod foreign;
+mod heartbeat;
+mod jobs;
 mod nap;
 mod pool;
 mod settings;
+mod turns;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quotient_core::Enqueue;
+use quotient_core::{Enqueue, Nanos};
 use quotient_pause::{Pauser, Processor};
 
 pub(crate) use self::carrier::{Carrier, Outcome, current};
-pub(crate) use self::foreign::run as run_by_turns;
+pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
+use self::heartbeat::Heartbeat;
 pub(crate) use self::nap::Nap;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
@@ -123,6 +129,7 @@ pub(crate) struct Counters {
     pub(crate) pauses: AtomicU64,
     pub(crate) aged: AtomicU64,
     pub(crate) rescues: AtomicU64,
+    pub(crate) missed_beats: AtomicU64,
     pub(crate) blocked: AtomicU64,
     pub(crate) undemoted: AtomicU64,
 }
@@ -187,6 +194,10 @@ pub(crate) struct Preempting {
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
     watch: Mutex<WatchState>,
+    heartbeat: Arc<Heartbeat>,
+    /// What was said already.
+    #[cfg(feature = "tracing")]
+    said: [AtomicBool; 2],
     control: watch::Control,
 }
 
@@ -197,6 +208,9 @@ impl Preempting {
             counters: Counters::default(),
             log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
+            heartbeat: Arc::default(),
+            #[cfg(feature = "tracing")]
+            said: Default::default(),
             settings,
             processors: Processor::allowed(),
             pool,
@@ -308,6 +322,11 @@ impl Preempting {
         }
     }
 
+    /// The tick thread begins a look.
+    pub(crate) fn tick_begins(&self, now: Nanos) {
+        self.heartbeat.look_begins(now);
+    }
+
     /// What the tick thread does, which may allocate: proxies of bearers that are not blocked any more compete again, and what the
     /// watch has done with goes.
     pub(crate) fn tick(&self, shared: &Arc<Shared>) {
@@ -318,6 +337,32 @@ impl Preempting {
             drop(bearer);
         }
         self.control.wake();
+        self.pool.make_up(shared.now());
+        #[cfg(feature = "tracing")]
+        self.say_what_is_refused();
+        self.heartbeat.look_ends(shared.now());
+    }
+
+    /// Once each: that the system gives no threads, and that polls cannot be stopped any more.
+    #[cfg(feature = "tracing")]
+    fn say_what_is_refused(&self) {
+        let said =
+            |what: usize, count: u64| count > 0 && !self.said[what].swap(true, Ordering::Relaxed);
+        let (threads, pauses) = (self.pool.refused(), self.log.refused());
+        if said(0, threads) {
+            tracing::warn!(
+                target: "quotient",
+                threads,
+                "the system refuses threads: polls that do not return keep their virtual CPUs until it gives one"
+            );
+        }
+        if said(1, pauses) {
+            tracing::warn!(
+                target: "quotient",
+                pauses,
+                "polls cannot be stopped: another handler is in place for the signal, or it may not be sent"
+            );
+        }
     }
 
     /// The carrier of `vcpu` goes to sleep: what is free by then the kernel knows better.
@@ -350,11 +395,14 @@ impl Preempting {
     /// The scheduler has ended: threads of the pool end when they have nothing to do.
     pub(crate) fn close(&self) {
         self.control.stop();
+        self.heartbeat.close();
         self.set_all_free();
         self.pool.close();
     }
 
     pub(crate) fn stats(&self) -> PreemptStats {
+        // A poll may ask, and is not stopped under the pool's lock.
+        let _shield = quotient_pause::uninterrupted();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PreemptStats {
             detached: read(&self.counters.detached),
@@ -362,6 +410,9 @@ impl Preempting {
             pauses: read(&self.counters.pauses),
             aged: read(&self.counters.aged),
             rescues: read(&self.counters.rescues),
+            missed_beats: read(&self.counters.missed_beats),
+            unpaused: self.log.refused(),
+            threads_refused: self.pool.refused(),
             blocked: read(&self.counters.blocked),
             undemoted: read(&self.counters.undemoted),
             borne: self.borne.load(Ordering::Relaxed),
@@ -390,6 +441,7 @@ fn place_for(
 /// The builder may fail after the pool was started.
 impl Drop for Preempting {
     fn drop(&mut self) {
+        self.heartbeat.close();
         self.pool.close();
     }
 }
@@ -402,12 +454,17 @@ pub(crate) fn start(
     pauser: Pauser,
     handle: tokio::runtime::Handle,
     settings: Preempt,
+    regular: usize,
     slots: usize,
     clock: &Clock,
 ) -> std::io::Result<(Preempting, PoolHost)> {
-    let pool = Pool::start(pauser, handle.clone(), slots + settings.max_borne)?;
-    let host = PoolHost::new(pool.clone(), handle);
-    Ok((Preempting::new(settings, slots, pool, clock), host))
+    // A thread a virtual CPU, and a spare one.
+    let max = slots + settings.max_borne;
+    let pool = Pool::start(pauser, handle.clone(), regular + 1, max)?;
+    let host = PoolHost::new(pool.clone(), handle.clone());
+    let preempting = Preempting::new(settings, slots, pool, clock);
+    drop(handle.spawn(preempting.heartbeat.clone().answer()));
+    Ok((preempting, host))
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! The threads: started before they are needed, parked when idle, bounded.
 
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Context;
 
+use quotient_core::Nanos;
 use quotient_pause::Pauser;
 
 use super::carrier::{Carrier, set_current};
+use super::jobs::Jobs;
 use super::lock;
 use crate::host::{Host, TokioHost, VcpuFuture};
 use crate::shared::Shared;
@@ -24,47 +25,73 @@ pub(super) enum Job {
     TakeOver(Arc<Shared>, usize, Arc<Carrier>),
 }
 
-struct State {
-    jobs: VecDeque<Job>,
-    /// Threads that wait for a job.
-    idle: usize,
-    /// All threads.
-    threads: usize,
-    closed: bool,
-}
-
 /// The threads of one scheduler.
 pub(crate) struct Pool {
-    state: Mutex<State>,
-    wake: Condvar,
+    jobs: Jobs<Job>,
+    /// All threads.
+    threads: Mutex<usize>,
     pauser: Pauser,
     handle: tokio::runtime::Handle,
-    /// The most threads there are at once.
+    /// The most threads there are at once, and the most that are idle.
     max: usize,
+    idle_max: usize,
+    /// Threads that the system refused; saturates never: one is tried in [`RETRY`].
+    refused: AtomicU64,
+    /// The last one was refused, and when the next may be asked for, on the scheduler's clock.
+    short: AtomicBool,
+    retry_at: AtomicU64,
 }
 
+/// How long after a thread was refused the next is asked for. Unit: nanoseconds. 100 ms: whoever refuses it is out of threads or memory, and
+/// an attempt costs some 100 us.
+const RETRY: Nanos = Nanos::from_micros(100_000);
+
 impl Pool {
-    /// A pool with its first spare.
+    /// A pool with its first `threads`: whoever starts it has them, or learns that it has not.
     pub(super) fn start(
         pauser: Pauser,
         handle: tokio::runtime::Handle,
+        threads: usize,
         max: usize,
     ) -> std::io::Result<Arc<Self>> {
         let pool = Arc::new(Self {
-            state: Mutex::new(State {
-                // The watch adds to it and must not allocate: it adds at most as many as there are idle threads.
-                jobs: VecDeque::with_capacity(max),
-                idle: 0,
-                threads: 0,
-                closed: false,
-            }),
-            wake: Condvar::new(),
+            jobs: Jobs::with_room(max),
+            threads: Mutex::new(0),
             pauser,
             handle,
             max,
+            idle_max: IDLE_MAX.max(threads),
+            refused: AtomicU64::new(0),
+            short: AtomicBool::new(false),
+            retry_at: AtomicU64::new(0),
         });
-        pool.add_thread()?;
+        for _ in 0..threads {
+            if let Err(reason) = pool.add_thread() {
+                pool.close();
+                return Err(reason);
+            }
+        }
         Ok(pool)
+    }
+
+    /// Threads that the system has refused so far.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The tick thread: asks again for a thread that was refused. Whether one is missing.
+    pub(super) fn make_up(self: &Arc<Self>, now: Nanos) -> bool {
+        let short = self.short.load(Ordering::Relaxed);
+        if short && now.as_nanos() >= self.retry_at.load(Ordering::Relaxed) {
+            let retry_at = now.saturating_add(RETRY);
+            self.retry_at.store(retry_at.as_nanos(), Ordering::Relaxed);
+            if self.has_idle() {
+                self.short.store(false, Ordering::Relaxed);
+            } else {
+                let _ = self.add_thread();
+            }
+        }
+        short
     }
 
     pub(super) fn pauser(&self) -> Pauser {
@@ -72,66 +99,54 @@ impl Pool {
     }
 
     pub(super) fn threads(&self) -> usize {
-        lock(&self.state).threads
+        *lock(&self.threads)
     }
 
     pub(super) fn close(&self) {
-        lock(&self.state).closed = true;
-        self.wake.notify_all();
+        self.jobs.close();
     }
 
     /// The watch: a job for a thread that is idle now; false, and no job, if none is.
     pub(super) fn give_to_idle(&self, job: Job) -> bool {
-        let mut state = lock(&self.state);
-        if state.idle <= state.jobs.len() {
-            return false;
-        }
-        state.jobs.push_back(job);
-        drop(state);
-        self.wake.notify_one();
-        true
+        self.jobs.give_to_idle(job)
     }
 
     /// A thread is idle now. A hint.
     pub(super) fn has_idle(&self) -> bool {
-        let state = lock(&self.state);
-        state.idle > state.jobs.len()
+        self.jobs.has_idle()
     }
 
     /// A job for whoever is free first. Starts a thread if nobody is.
     fn give(self: &Arc<Self>, job: Job) {
-        let mut state = lock(&self.state);
-        state.jobs.push_back(job);
-        let short = state.idle < state.jobs.len();
-        drop(state);
-        self.wake.notify_one();
-        if short {
-            // If there is none to be had, the job waits for the next that is idle.
+        if self.jobs.give(job) {
+            // If there is none to be had, the job waits for the next that is idle, and the tick thread asks again.
             let _ = self.add_thread();
         }
     }
 
     fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
         {
-            let mut state = lock(&self.state);
-            if state.threads >= self.max || state.closed {
+            let mut threads = lock(&self.threads);
+            if *threads >= self.max || self.jobs.is_closed() {
                 return Ok(());
             }
-            state.threads += 1;
+            *threads += 1;
         }
         let pool = self.clone();
         let started = std::thread::Builder::new()
             .name("quotient-carrier".into())
             .spawn(move || pool.run());
+        self.short.store(started.is_err(), Ordering::Relaxed);
         if started.is_err() {
-            lock(&self.state).threads -= 1;
+            *lock(&self.threads) -= 1;
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         started.map(drop)
     }
 
     /// A thread's life.
     fn run(self: Arc<Self>) {
-        while let Some((job, last_idle)) = self.next() {
+        while let Some((job, last_idle)) = self.jobs.next(self.idle_max) {
             if last_idle {
                 // The next long poll finds a spare.
                 let _ = self.add_thread();
@@ -140,31 +155,7 @@ impl Pool {
                 break;
             }
         }
-        lock(&self.state).threads -= 1;
-    }
-
-    /// Waits for a job; whether this was the last idle thread.
-    fn next(&self) -> Option<(Job, bool)> {
-        let mut state = lock(&self.state);
-        if state.idle >= IDLE_MAX {
-            return None;
-        }
-        state.idle += 1;
-        let job = loop {
-            if let Some(job) = state.jobs.pop_front() {
-                break Some(job);
-            }
-            if state.closed {
-                break None;
-            }
-            state = self
-                .wake
-                .wait(state)
-                .unwrap_or_else(|poison| poison.into_inner());
-        };
-        state.idle -= 1;
-        let last = state.idle <= state.jobs.len();
-        job.map(|job| (job, last))
+        *lock(&self.threads) -= 1;
     }
 
     /// Does a job; whether the thread can do another.
@@ -243,6 +234,7 @@ impl Host for PoolHost {
     }
 
     fn alive_tasks(&self) -> usize {
-        self.tokio.alive_tasks()
+        // The heartbeat's.
+        self.tokio.alive_tasks().saturating_sub(1)
     }
 }

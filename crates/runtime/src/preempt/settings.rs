@@ -94,10 +94,18 @@ pub struct PreemptStats {
     pub aged: u64,
     /// Short turns of all stopped polls at once, because a virtual CPU did not get on.
     pub rescues: u64,
+    /// Times that the tokio runtime, or the scheduler's own tick thread, did not get on while polls stood stopped, and all of these had a
+    /// short turn for that.
+    pub missed_beats: u64,
     /// Long polls that were found to be blocked in the kernel.
     pub blocked: u64,
     /// Long polls whose thread could not be lowered: the system refuses it.
     pub undemoted: u64,
+    /// Times that a poll was to be stopped and could not be: the program has put another handler in place for the signal, or the system
+    /// refuses to send it. Such polls go on at their lowered priority.
+    pub unpaused: u64,
+    /// Threads that the system refused. One is asked for again every 100 ms; meanwhile polls run to their end, as without preemption.
+    pub threads_refused: u64,
     /// Long polls now.
     pub borne: usize,
     /// Blocking functions and other threads of others that take turns now.

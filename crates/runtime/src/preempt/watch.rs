@@ -10,6 +10,7 @@ use quotient_core::event::{RescueReason, ResumeReason};
 use quotient_pause::{Demoted, Demotion, Region};
 
 use super::carrier::Carrier;
+use super::heartbeat::{GRAVE, Patience};
 use super::pool::Job;
 use super::{Preempting, lock};
 use crate::shared::Shared;
@@ -36,6 +37,12 @@ const PERIOD: Duration = Duration::from_millis(1);
 const IDLE_LOOKS: u32 = 25;
 /// How long it parks at most. Unit: time. Every look of the tick thread ends it; this is only a bound.
 const PARKED_PERIOD: Duration = Duration::from_millis(100);
+
+/// Looks without progress after which a virtual CPU is rescued, and after which even the frozen have part in that. Unit: looks.
+const STALLED_LOOKS: u32 = 2;
+const GRAVE_LOOKS: u32 = 250;
+/// A look that comes later than this after the one before says that the machine has no time for us. Unit: nanoseconds. Five periods.
+const STARVED: Nanos = Nanos::from_micros(5_000);
 
 /// What the watch remembers of one virtual CPU.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +79,11 @@ pub(super) struct WatchState {
     cursor: usize,
     /// The turn that is not over.
     burst: Option<Burst>,
+    /// The last look, and the last one that came late.
+    looked: Nanos,
+    starved: Nanos,
+    /// How long to wait with the questions of the heartbeat.
+    patience: [Patience; 2],
 }
 
 impl WatchState {
@@ -84,6 +96,9 @@ impl WatchState {
             rescue_from: Nanos::ZERO,
             cursor: 0,
             burst: None,
+            looked: Nanos::ZERO,
+            starved: Nanos::ZERO,
+            patience: Default::default(),
         }
     }
 
@@ -169,6 +184,8 @@ impl Preempting {
 
     /// The tasks whose polls are borne, and when these began. At most `Preempt::max_borne`.
     pub(crate) fn long_polls(&self) -> Vec<(u64, Nanos)> {
+        // A poll may ask, and is not stopped under the watch's lock.
+        let _shield = quotient_pause::uninterrupted();
         // Taken before the lock: whoever holds that must not wait for an allocator.
         let mut polls = Vec::with_capacity(self.settings.max_borne);
         let state = lock(&self.watch);
@@ -195,10 +212,14 @@ impl Preempting {
     pub(crate) fn watch(&self, shared: &Arc<Shared>, now: Nanos) -> bool {
         let mut state = lock(&self.watch);
         let mut busy = false;
-        let mut stalled = false;
+        let mut stalled = 0;
+        if now.saturating_sub(state.looked) > STARVED {
+            state.starved = now;
+        }
+        state.looked = now;
         for vcpu in 0..self.seats.len() {
             busy |= shared.vcpus[vcpu].polling_since.load(Ordering::Relaxed) != 0;
-            stalled |= self.look_at(shared, &mut state, vcpu, now);
+            stalled = stalled.max(self.look_at(shared, &mut state, vcpu, now));
         }
         let mut index = 0;
         while index < state.bearers.len() {
@@ -212,10 +233,15 @@ impl Preempting {
         let mut standing = false;
         let quiet = self.end_burst(&mut state, now);
         for bearer in state.bearers.iter().filter(|_| quiet) {
-            standing |= bearer.enforce(&self.log) && bearer.may_have_short_turns();
+            standing |= bearer.enforce(&self.log);
         }
-        if standing && quiet {
-            self.let_some_run(&mut state, stalled, now);
+        if quiet {
+            if self.heartbeat.note_standing(standing, now) {
+                shared.tick.run();
+            }
+            if standing {
+                self.let_some_run(&mut state, stalled, now);
+            }
         }
         if state.bearers.iter().any(|bearer| bearer.has_returned()) {
             // Its proxy is queued again by the tick thread, which would sleep on if all virtual CPUs do.
@@ -224,31 +250,35 @@ impl Preempting {
         busy || !state.bearers.is_empty() || state.burst.is_some()
     }
 
-    /// Looks at one virtual CPU, and takes it from its carrier if the poll there is too long. Whether it is stalled: neither asleep
-    /// by its own will nor getting on.
+    /// Looks at one virtual CPU, and takes it from its carrier if the poll there is too long. For how many looks it is stalled: neither
+    /// asleep by its own will nor getting on.
     fn look_at(
         &self,
         shared: &Arc<Shared>,
         state: &mut WatchState,
         vcpu: usize,
         now: Nanos,
-    ) -> bool {
+    ) -> u32 {
         let me = &shared.vcpus[vcpu];
         let before = state.looks[vcpu];
         let carrier = lock(&self.seats[vcpu].carrier).clone();
         let Some(carrier) = carrier else {
             state.looks[vcpu] = Look::default();
-            return false;
+            return 0;
         };
         let since = me.polling_since.load(Ordering::Relaxed);
         let region = carrier.handle.region();
         let Some(cpu) = carrier.cpu_time() else {
-            return false;
+            return 0;
         };
         let used = cpu.saturating_sub(before.cpu);
         let idle = me.park.is_sleeping() || self.seats[vcpu].nap.is_on();
         let stuck = !idle && used == Nanos::ZERO && before.at != Nanos::ZERO;
-        let stalled = if stuck { before.stalled + 1 } else { 0 };
+        let stalled = if stuck {
+            before.stalled.saturating_add(1)
+        } else {
+            0
+        };
         state.looks[vcpu] = Look {
             region,
             cpu,
@@ -272,7 +302,7 @@ impl Preempting {
                 self.detach(shared, state, vcpu, &carrier, region, Demotion::None);
             }
         }
-        stalled >= 2
+        stalled
     }
 
     /// Takes virtual CPU `vcpu` from `carrier`, which is in `region`, and gives it to a spare.
@@ -317,23 +347,56 @@ impl Preempting {
         caught.commit();
     }
 
+    /// What does not get on, if a rescue is allowed and called for, and whether that is so for so long that nobody is left out.
+    fn wants_rescue(
+        &self,
+        state: &mut WatchState,
+        stalled: u32,
+        now: Nanos,
+    ) -> Option<(RescueReason, bool)> {
+        if now < state.rescue_from {
+            return None;
+        }
+        if stalled >= STALLED_LOOKS {
+            let starved = now.saturating_sub(state.starved) < GRAVE;
+            let grave = stalled >= GRAVE_LOOKS && !starved;
+            return Some((RescueReason::Stall, grave));
+        }
+        let starved = state.starved;
+        let questions = self.heartbeat.open();
+        let asked = state.patience.iter_mut().zip(questions);
+        let missed =
+            asked.filter_map(|(patience, question)| patience.is_over(question, starved, now));
+        missed
+            .max_by_key(|missed| missed.grave)
+            .map(|missed| (RescueReason::Heartbeat, missed.grave))
+    }
+
     /// Aging and rescue.
-    fn let_some_run(&self, state: &mut WatchState, stalled: bool, now: Nanos) {
-        let all = stalled && now >= state.rescue_from;
+    fn let_some_run(&self, state: &mut WatchState, stalled: u32, now: Nanos) {
+        let rescue = self.wants_rescue(state, stalled, now);
         let one = now >= state.age_from;
         let before = forbidden_time(&state.bearers);
-        if all {
-            self.counters.rescues.fetch_add(1, Ordering::Relaxed);
-            self.log.rescue(RescueReason::Stall);
+        if let Some((reason, grave)) = rescue {
+            let mut waiting = state.bearers.iter();
+            if !waiting.any(|bearer| bearer.may_have_short_turns(grave)) {
+                return;
+            }
+            let counter = match reason {
+                RescueReason::Stall => &self.counters.rescues,
+                RescueReason::Heartbeat => &self.counters.missed_beats,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            self.log.rescue(reason);
             for bearer in &state.bearers {
-                if bearer.may_have_short_turns() {
+                if bearer.may_have_short_turns(grave) {
                     bearer.burst(&self.log, ResumeReason::Rescue);
                 }
             }
         } else if one {
             let bearers = state.bearers.len();
             let mut next = (1..=bearers).map(|step| (state.cursor + step) % bearers);
-            let waits = |index: &usize| state.bearers[*index].may_have_short_turns();
+            let waits = |index: &usize| state.bearers[*index].may_have_short_turns(false);
             let Some(next) = next.find(waits) else {
                 return;
             };
@@ -344,7 +407,7 @@ impl Preempting {
             return;
         }
         state.burst = Some(Burst {
-            all,
+            all: rescue.is_some(),
             began: now,
             before,
         });

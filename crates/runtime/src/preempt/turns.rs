@@ -1,0 +1,345 @@
+//! What a bearer shares with those who govern it: whether it may run, whether it has finished, where its proxy is.
+//!
+//! The word of a bearer is two flags and, behind the lock, who chose it last, the request to stand still, and the proxy while that is
+//! away. All changes happen under the lock; the flags are read outside it, by the bearer itself (which of low priority should not hold the lock) and
+//! as hints. The rules:
+//! - *Who chose it last governs it.* [`Turns::forbid`] of a virtual CPU that was not the last to choose does nothing: a proxy that was stolen
+//!   and chosen elsewhere is not stopped by who lost it.
+//! - *Nobody stays stopped who may run.* [`Turns::allow`] takes the request to stand still out and wakes a bearer that waits between two
+//!   polls, if it may have seen that it was forbidden.
+//! - *A proxy is in one place.* [`Turns::finish`] sets `finished` and takes the proxy that is away in one step; [`Turns::put_away`] after that
+//!   gives the proxy back. So of the bearer's end, the carrier that puts the proxy away, and the look that brings it back, one has it.
+
+use crate::primitives::{AtomicBool, Mutex, MutexGuard, Ordering, park};
+
+use super::NOBODY;
+
+/// See the module's header. `P` stops a thread until it is dropped, `T` is the proxy's token, `O` what became of the poll, `C` what else lies
+/// behind the lock.
+pub(super) struct Turns<P, T, O, C> {
+    /// The poll has ended.
+    finished: AtomicBool,
+    /// Policy lets it run.
+    allowed: AtomicBool,
+    inner: Mutex<Inner<P, T, O, C>>,
+}
+
+/// Behind the lock.
+pub(super) struct Inner<P, T, O, C> {
+    /// The virtual CPU that has chosen it last.
+    pub(super) by: usize,
+    /// It was asked to stand still.
+    pub(super) pause: Option<P>,
+    /// What became of the poll, from its end until the proxy is settled.
+    outcome: Option<O>,
+    /// The proxy, while the bearer is blocked, or killed.
+    away: Option<T>,
+    pub(super) charges: C,
+}
+
+impl<P, T, O, C> std::fmt::Debug for Turns<P, T, O, C> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Turns")
+            .field("finished", &self.is_finished())
+            .field("allowed", &self.is_allowed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Turns::allow`] has changed; whoever asked wakes the bearer.
+pub(super) struct Allowed<P> {
+    /// It may wait between two polls.
+    pub(super) was_forbidden: bool,
+    /// It may stand in a poll, until this is dropped.
+    pub(super) pause: Option<P>,
+}
+
+impl<P, T, O, C: Default> Turns<P, T, O, C> {
+    pub(super) fn new() -> Self {
+        Self {
+            finished: AtomicBool::new(false),
+            allowed: AtomicBool::new(true),
+            inner: Mutex::new(Inner {
+                by: NOBODY,
+                pause: None,
+                outcome: None,
+                away: None,
+                charges: C::default(),
+            }),
+        }
+    }
+}
+
+impl<P, T, O, C> Turns<P, T, O, C> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<P, T, O, C>> {
+        self.inner
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Whether the poll has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Whether policy lets it run. A hint.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    /// Before its first region: it may not begin until it is chosen.
+    pub(super) fn begins_forbidden(&self) {
+        self.allowed.store(false, Ordering::SeqCst);
+    }
+
+    /// Lets it run, as the choice of `vcpu`. `on_resume` sees each request to stand still that ends so, under the lock, and by whom it was
+    /// chosen.
+    pub(super) fn allow(
+        &self,
+        inner: &mut Inner<P, T, O, C>,
+        vcpu: usize,
+        on_resume: impl FnOnce(usize),
+    ) -> Allowed<P> {
+        inner.by = vcpu;
+        let was_forbidden = !self.allowed.swap(true, Ordering::SeqCst);
+        let pause = inner.pause.take();
+        if pause.is_some() {
+            on_resume(vcpu);
+        }
+        Allowed {
+            was_forbidden,
+            pause,
+        }
+    }
+
+    /// Stops it with what `stop` gives, if `vcpu` was the last to choose it; whether it was asked to stop just now.
+    pub(super) fn forbid(&self, vcpu: usize, stop: impl FnOnce(usize) -> Option<P>) -> bool {
+        let mut inner = self.lock();
+        if inner.by != vcpu || !self.allowed.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        self.stop(&mut inner, stop);
+        true
+    }
+
+    fn stop(&self, inner: &mut Inner<P, T, O, C>, stop: impl FnOnce(usize) -> Option<P>) {
+        if inner.pause.is_none() && !self.is_finished() {
+            inner.pause = stop(inner.by);
+        }
+    }
+
+    /// The watch: what is forbidden stands, and is asked again if a request has `missed`. Whether it was asked.
+    pub(super) fn enforce(
+        &self,
+        missed: impl FnOnce(&P) -> bool,
+        on_resume: impl FnOnce(usize),
+        stop: impl FnOnce(usize) -> Option<P>,
+    ) -> bool {
+        let mut inner = self.lock();
+        if self.allowed.load(Ordering::SeqCst) || self.is_finished() {
+            return false;
+        }
+        if inner.pause.as_ref().is_none_or(missed) {
+            if inner.pause.take().is_some() {
+                on_resume(inner.by);
+            }
+            self.stop(&mut inner, stop);
+        }
+        inner.pause.is_some()
+    }
+
+    /// The watch: a short turn of one that is forbidden begins; [`Turns::enforce`] ends it.
+    pub(super) fn burst(&self, on_resume: impl FnOnce(usize)) {
+        let mut inner = self.lock();
+        if let Some(pause) = inner.pause.take() {
+            on_resume(inner.by);
+            drop(pause);
+        }
+    }
+
+    /// The outcome, once.
+    pub(super) fn take_outcome(&self) -> Option<O> {
+        self.lock().outcome.take()
+    }
+
+    /// Whether the proxy is away.
+    pub(super) fn is_away(&self) -> bool {
+        self.lock().away.is_some()
+    }
+
+    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. `note` is called if it is put away.
+    pub(super) fn put_away(&self, proxy: T, note: impl FnOnce(&mut C)) -> Option<T> {
+        let mut inner = self.lock();
+        if self.is_finished() {
+            return Some(proxy);
+        }
+        note(&mut inner.charges);
+        inner.away = Some(proxy);
+        None
+    }
+
+    /// The proxy, if it is away and `is_back`.
+    pub(super) fn bring_back(&self, is_back: impl FnOnce(&C) -> bool) -> Option<T> {
+        let mut inner = self.lock();
+        if !is_back(&inner.charges) {
+            return None;
+        }
+        inner.away.take()
+    }
+
+    /// Between two polls: waits until policy lets it run.
+    pub(super) fn wait_until_allowed(&self) {
+        while !self.allowed.load(Ordering::SeqCst) {
+            park();
+        }
+    }
+
+    /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.
+    pub(super) fn finish(
+        &self,
+        outcome: O,
+        note: impl FnOnce(&mut C),
+        on_resume: impl FnOnce(usize),
+    ) -> (usize, Option<T>) {
+        let mut inner = self.lock();
+        inner.outcome = Some(outcome);
+        note(&mut inner.charges);
+        if inner.pause.take().is_some() {
+            on_resume(inner.by);
+        }
+        self.finished.store(true, Ordering::Release);
+        (inner.by, inner.away.take())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use loom::thread::JoinHandle;
+
+    use super::*;
+
+    /// A request to stand still that is in force: one of so many.
+    struct Stop(Arc<AtomicUsize>);
+
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    type Word = Turns<Stop, u32, (), ()>;
+
+    #[derive(Clone)]
+    struct Model {
+        word: Arc<Word>,
+        stops: Arc<AtomicUsize>,
+    }
+
+    impl Model {
+        /// The choice of virtual CPU 1.
+        fn new() -> Self {
+            let model = Self {
+                word: Arc::new(Word::new()),
+                stops: Arc::new(AtomicUsize::new(0)),
+            };
+            model.word.lock().by = 1;
+            model
+        }
+
+        /// Asks the thread to stand still, as a signal does: it stands from some later point of the region on.
+        fn stop(&self) -> Option<Stop> {
+            self.stops.fetch_add(1, Ordering::SeqCst);
+            Some(Stop(self.stops.clone()))
+        }
+
+        /// A thread in a poll, which stands wherever it is asked to, and then between two polls. (It takes no lock: the model checker's
+        /// threads must not be unparked while they wait for one.)
+        fn bear(&self) -> JoinHandle<()> {
+            let this = self.clone();
+            loom::thread::spawn(move || {
+                while this.stops.load(Ordering::SeqCst) != 0 {
+                    loom::thread::yield_now();
+                }
+                this.word.wait_until_allowed();
+            })
+        }
+
+        fn end(&self) -> Option<u32> {
+            self.word.finish((), |()| {}, |_| {}).1
+        }
+
+        fn allow(&self, vcpu: usize, bearer: &JoinHandle<()>) {
+            let mut inner = self.word.lock();
+            let allowed = self.word.allow(&mut inner, vcpu, |_| {});
+            if allowed.was_forbidden {
+                bearer.thread().unpark();
+            }
+            drop(allowed.pause);
+        }
+
+        fn ends(&self, bearer: JoinHandle<()>) {
+            bearer.join().unwrap();
+            assert_eq!(self.end(), None, "nobody has put it away");
+            assert!(self.word.is_finished() && self.word.take_outcome().is_some());
+            assert_eq!(self.stops.load(Ordering::SeqCst), 0, "a request is left");
+        }
+    }
+
+    /// Stolen and chosen by 2, while 1, which had it, lets another go first.
+    #[test]
+    fn loom_who_has_lost_a_bearer_does_not_stop_it() {
+        loom::model(|| {
+            let model = Model::new();
+            let bearer = model.bear();
+            let loser = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.word.forbid(1, |_| model.stop()))
+            };
+            model.allow(2, &bearer);
+            loser.join().unwrap();
+            model.ends(bearer);
+        });
+    }
+
+    /// The watch asks once more those that do not stand yet, while one of them is chosen.
+    #[test]
+    fn loom_the_watch_does_not_stop_who_is_chosen() {
+        loom::model(|| {
+            let model = Model::new();
+            let bearer = model.bear();
+            let watch = {
+                let model = model.clone();
+                loom::thread::spawn(move || {
+                    model.word.enforce(|_| true, |_| {}, |_| model.stop());
+                })
+            };
+            model.word.forbid(1, |_| model.stop());
+            model.allow(1, &bearer);
+            watch.join().unwrap();
+            model.ends(bearer);
+        });
+    }
+
+    /// The end of a poll, the carrier that found it blocked, and the look that finds it back: `returned` against sleep. One has the proxy.
+    #[test]
+    fn loom_a_proxy_is_in_one_place() {
+        loom::model(|| {
+            let model = Model::new();
+            let bearer = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.end())
+            };
+            let look = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.word.bring_back(|()| true))
+            };
+            let kept = model.word.put_away(7, |()| {});
+            let all = [kept, look.join().unwrap(), bearer.join().unwrap()];
+            let found: Vec<_> = all.into_iter().flatten().collect();
+            assert_eq!(found, [7], "lost, or twice");
+        });
+    }
+}

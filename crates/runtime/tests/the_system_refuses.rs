@@ -1,0 +1,232 @@
+//! Preemption where the system or the program refuses what it needs: typed errors when it is built, counted ways back to today's behaviour
+//! afterwards. Each case changes the whole process, so each has one of its own.
+
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+mod common;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quotient::{BuildError, InstallError, Preempt, Scheduler, Signal};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Longer than anything here takes: a hang.
+const HANG: Duration = Duration::from_secs(120);
+const CASE: &str = "QUOTIENT_REFUSED_CASE";
+const SIGUSR2: i32 = 12;
+
+/// Runs the test of that name in a process of its own, in which `body` is run instead.
+fn alone(name: &str, body: impl FnOnce()) {
+    if std::env::var(CASE).is_ok_and(|case| case == name) {
+        body();
+        std::process::exit(0);
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CASE, name)
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > HANG {
+            child.kill().unwrap();
+            panic!("{name} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(status.success(), "{name}: {status}");
+}
+
+/// No room for another thread's stack from now on, for a privileged process too (which `RLIMIT_NPROC` would not bind). Returns what restores it.
+fn refuse_threads() -> impl FnOnce() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib: u64 = size
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    let before = getrlimit(Resource::As);
+    let tight = Rlimit {
+        current: Some(kib * 1_024 + 1_024 * 1_024),
+        ..before
+    };
+    setrlimit(Resource::As, tight).unwrap();
+    move || setrlimit(Resource::As, before).unwrap()
+}
+
+fn compute_for(time: Duration) {
+    let started = Instant::now();
+    while started.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+async fn within<T>(scheduler: &Scheduler, future: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(HANG, future).await;
+    ended.unwrap_or_else(|_| panic!("hangs: {:?}", scheduler.preempt_stats()))
+}
+
+#[test]
+fn a_scheduler_is_built_without_the_threads_that_it_needs() {
+    alone(
+        "a_scheduler_is_built_without_the_threads_that_it_needs",
+        || {
+            let runtime = common::runtime(1);
+            let _inside = runtime.enter();
+            let build = || {
+                let builder = Scheduler::builder().vcpus(4);
+                builder.preempt(Preempt::default()).build()
+            };
+            let restore = refuse_threads();
+            let refused = build().map(drop);
+            restore();
+            assert!(
+                matches!(refused, Err(BuildError::PreemptThread(_))),
+                "{refused:?}"
+            );
+            let scheduler = build().unwrap();
+            assert!(
+                scheduler.preempt_stats().unwrap().threads > 4,
+                "none to spare"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_spare_that_was_refused_once_is_missing_for_ever() {
+    alone("a_spare_that_was_refused_once_is_missing_for_ever", || {
+        let runtime = common::runtime(1);
+        runtime.block_on(async {
+            let builder = Scheduler::builder().vcpus(1);
+            let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+            let group = scheduler.group("group").unwrap().create().unwrap();
+            let hogs = |count: usize| -> Vec<_> {
+                let hog = || group.spawn(async { compute_for(Duration::from_millis(60)) });
+                (0..count).map(|_| hog()).collect()
+            };
+            let stats = || scheduler.preempt_stats().unwrap();
+            // A thread's own allocations come at its first work.
+            for hog in hogs(1) {
+                within(&scheduler, hog).await.unwrap();
+            }
+            let restore = refuse_threads();
+            let started = Instant::now();
+            while stats().refused == 0 || stats().threads_refused < 2 {
+                assert!(started.elapsed() < HANG, "{:?}", stats());
+                for hog in hogs(4) {
+                    within(&scheduler, hog).await.unwrap();
+                }
+            }
+            restore();
+            let before = stats().detached;
+            while stats().detached < before + 4 {
+                assert!(started.elapsed() < HANG, "{:?}", stats());
+                for hog in hogs(4) {
+                    within(&scheduler, hog).await.unwrap();
+                }
+            }
+            within(&scheduler, scheduler.shutdown()).await;
+        });
+    });
+}
+
+#[test]
+fn a_signal_that_the_program_handles_is_taken_from_it() {
+    alone("a_signal_that_the_program_handles_is_taken_from_it", || {
+        let runtime = common::runtime(1);
+        let _inside = runtime.enter();
+        let _users = signal(SignalKind::from_raw(SIGUSR2)).unwrap();
+        let preempt = Preempt::default().signal(Signal::new(SIGUSR2).unwrap());
+        let refused = Scheduler::builder().preempt(preempt).build().map(drop);
+        let taken = InstallError::SignalTaken { signal: SIGUSR2 };
+        assert_eq!(refused, Err(BuildError::Pause(taken)));
+    });
+}
+
+/// Polls are taken off their virtual CPUs as before, and go on instead of being stopped.
+#[test]
+fn a_handler_that_is_displaced_stops_the_scheduler_in_silence() {
+    alone(
+        "a_handler_that_is_displaced_stops_the_scheduler_in_silence",
+        || {
+            let runtime = common::runtime(1);
+            runtime.block_on(async {
+                let preempt = Preempt::default().signal(Signal::new(SIGUSR2).unwrap());
+                let builder = Scheduler::builder().vcpus(1);
+                let scheduler = builder.preempt(preempt).build().unwrap();
+                let _users = signal(SignalKind::from_raw(SIGUSR2)).unwrap();
+                let group = scheduler.group("group").unwrap().create().unwrap();
+                let stop = Arc::new(AtomicBool::new(false));
+                let hogs: Vec<_> = (0..3)
+                    .map(|_| {
+                        let stop = stop.clone();
+                        group.spawn(async move {
+                            while !stop.load(Ordering::Relaxed) {
+                                std::hint::spin_loop();
+                            }
+                        })
+                    })
+                    .collect();
+                let started = Instant::now();
+                while scheduler.preempt_stats().unwrap().unpaused == 0 {
+                    assert!(started.elapsed() < HANG, "{:?}", scheduler.preempt_stats());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                within(&scheduler, group.spawn(async {})).await.unwrap();
+                stop.store(true, Ordering::Relaxed);
+                for hog in hogs {
+                    within(&scheduler, hog).await.unwrap();
+                }
+                within(&scheduler, scheduler.shutdown()).await;
+            });
+        },
+    );
+}
+
+/// One thread polls the host's tasks, and the carriers are threads of ours: nothing more is needed.
+#[test]
+fn a_host_with_a_single_thread_is_too_small() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let builder = Scheduler::builder().vcpus(2);
+        let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let hogs: Vec<_> = (0..3)
+            .map(|_| {
+                let stop = stop.clone();
+                group.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                })
+            })
+            .collect();
+        for round in 0..5 {
+            let answer = within(&scheduler, group.spawn(async move { round })).await;
+            assert_eq!(answer.unwrap(), round);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for hog in hogs {
+            within(&scheduler, hog).await.unwrap();
+        }
+        within(&scheduler, scheduler.shutdown()).await;
+    });
+}
