@@ -1,5 +1,6 @@
-//! Long polls that hold and do what one would not like to be stopped in, all at once, in groups with and without limits: nothing
-//! deadlocks, and nothing is lost. `QUOTIENT_HOSTILE_SECONDS` makes it longer.
+//! Long polls that hold and do what one would not like to be stopped in, alone and all at once, in groups with and without limits: nothing
+//! deadlocks, and nothing is lost. `QUOTIENT_HOSTILE_SECONDS` makes it longer; with `--nocapture` each run says how long a task beside them
+//! did not get on at worst, timers of tokio included, and what the machine's host took meanwhile.
 
 #![cfg(all(
     target_os = "linux",
@@ -10,6 +11,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use quotient::{Group, Preempt, Scheduler};
@@ -32,6 +34,93 @@ struct World {
     sent: AtomicU64,
     /// Hostile tasks that have run.
     ran: AtomicU64,
+    parking_lot: parking_lot::Mutex<(u64, u64)>,
+    parking_lot_shared: parking_lot::RwLock<u64>,
+    spinning: AtomicBool,
+    panics: AtomicU64,
+}
+
+/// Panics with this are not printed, but counted under a lock, by a hook that allocates.
+struct Hostile;
+
+fn count_hostile_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    static SEEN: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.payload().is::<Hostile>() {
+                return before(info);
+            }
+            let mut seen = SEEN.lock().unwrap_or_else(|poison| poison.into_inner());
+            *seen = format!("{:?}", info.location());
+        }));
+    });
+}
+
+/// Long enough for two threads to meet.
+fn linger(steps: u64) {
+    for step in 0..steps {
+        std::hint::black_box(step);
+    }
+}
+
+/// Polls a future of tokio's once, and drops it.
+fn poll_once<F: Future>(future: F) {
+    let mut context = Context::from_waker(Waker::noop());
+    let _ready = std::pin::pin!(future).poll(&mut context);
+}
+
+/// Work of which tests know more, by kind; see `work`.
+fn more_work(kind: usize, world: &World, round: u64) {
+    match kind {
+        8 => {
+            let mut both = world.parking_lot.lock();
+            both.0 += 1;
+            linger(20_000);
+            both.1 += 1;
+            assert_eq!(both.0, both.1);
+            drop(both);
+            if round.is_multiple_of(4) {
+                *world.parking_lot_shared.write() += 1;
+            } else {
+                std::hint::black_box(*world.parking_lot_shared.read());
+            }
+        }
+        9 => {
+            // As people write them: no kernel sees who waits for whom.
+            while world.spinning.swap(true, Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            linger(2_000);
+            world.spinning.store(false, Ordering::Release);
+        }
+        10 => {
+            let found = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", 80));
+            // Whether it is found is the machine's business.
+            std::hint::black_box(found.is_ok());
+        }
+        11 => {
+            let caught = std::panic::catch_unwind(|| std::panic::panic_any(Hostile));
+            assert!(caught.is_err());
+            world.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        12 => {
+            let local = tokio::task::LocalSet::new();
+            let task = local.spawn_local(async move { round });
+            poll_once(local);
+            assert!(task.is_finished());
+        }
+        13 => {
+            poll_once(tokio::time::sleep(Duration::from_millis(1)));
+            drop(tokio::spawn(async {}));
+            std::thread::park_timeout(Duration::from_micros(100));
+        }
+        _ => {
+            let status = std::process::Command::new("true").status().unwrap();
+            assert!(status.success());
+        }
+    }
 }
 
 /// One kind of hostile work, of about a millisecond; it is repeated in one poll.
@@ -81,14 +170,110 @@ fn work(kind: usize, world: &World, round: u64) {
             let read = std::fs::read_to_string("/proc/self/stat").unwrap();
             assert!(!read.is_empty());
         }
-        _ => {
+        7 => {
             let handle = std::thread::spawn(move || round);
             assert_eq!(handle.join().unwrap(), round);
+        }
+        _ => more_work(kind, world, round),
+    }
+}
+
+const KINDS: [&str; 15] = [
+    "malloc",
+    "std mutex",
+    "std rwlock",
+    "channel",
+    "unwinding",
+    "sleeps",
+    "files",
+    "threads",
+    "parking_lot",
+    "spinlock",
+    "names",
+    "panic hook",
+    "local set",
+    "timers, spawns, parks",
+    "fork and exec",
+];
+
+/// A profiler's signals: a thousand a second, to whichever threads compute, by the kernel's number of the thread.
+struct Profiler {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<u64>>,
+}
+
+impl Profiler {
+    /// Inside a runtime.
+    fn start() -> Self {
+        let kind =
+            tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::PROF.as_raw());
+        let mut handler = tokio::signal::unix::signal(kind).unwrap();
+        tokio::spawn(async move { while handler.recv().await.is_some() {} });
+        let stop = Arc::new(AtomicBool::new(false));
+        let end = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut sent, mut carriers) = (0_u64, Vec::new());
+            while !end.load(Ordering::Relaxed) {
+                if sent.is_multiple_of(64) {
+                    carriers = threads_called("quotient-carrie");
+                }
+                let next = usize::try_from(sent).unwrap_or(0) % carriers.len().max(1);
+                if let Some(thread) = carriers.get(next).copied() {
+                    // It may have ended: then there is nobody to be told.
+                    let _ = rustix::process::kill_process(thread, rustix::process::Signal::PROF);
+                }
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sent
+        });
+        Self {
+            stop,
+            thread: Some(thread),
         }
     }
 }
 
-const KINDS: usize = 8;
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.thread.take().unwrap().join();
+        assert!(sent.is_ok());
+    }
+}
+
+/// Threads of this process by name.
+fn threads_called(name: &str) -> Vec<rustix::process::Pid> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let threads = threads.filter_map(|thread| {
+        let thread = thread.ok()?;
+        let called = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        let number = thread.file_name().to_str()?.parse().ok()?;
+        (called.trim_end() == name).then(|| rustix::process::Pid::from_raw(number))?
+    });
+    threads.collect()
+}
+
+/// Processor time that the machine's host took, in milliseconds.
+fn stolen() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let steal = stat.split_whitespace().nth(8);
+    steal
+        .and_then(|ticks| ticks.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 10
+}
+
+/// A task that only wants to get on: how late it was at worst.
+async fn gets_on(world: Arc<World>) -> Duration {
+    let mut worst = Duration::ZERO;
+    while !world.stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        worst = worst.max(started.elapsed().saturating_sub(Duration::from_millis(1)));
+    }
+    worst
+}
 
 /// A task whose polls take some 20 ms and in between await something.
 async fn hostile(kind: usize, world: Arc<World>, group: Group) -> u64 {
@@ -112,7 +297,11 @@ async fn hostile(kind: usize, world: Arc<World>, group: Group) -> u64 {
     round
 }
 
-fn all_at_once(vcpus: usize) {
+/// The kinds, each once in a group without and once in one with a limit, for so long.
+fn together(what: &str, kinds: &[usize], vcpus: usize, seconds: f64) {
+    static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
+    count_hostile_panics();
     let runtime = common::runtime(2);
     runtime.block_on(async {
         let scheduler = Scheduler::builder()
@@ -129,7 +318,15 @@ fn all_at_once(vcpus: usize) {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             ran: AtomicU64::new(0),
+            parking_lot: parking_lot::Mutex::new((0, 0)),
+            parking_lot_shared: parking_lot::RwLock::new(0),
+            spinning: AtomicBool::new(false),
+            panics: AtomicU64::new(0),
         });
+        let profiler = Profiler::start();
+        let stolen_before = stolen();
+        let victim = scheduler.group("victim").unwrap().create().unwrap();
+        let victim = victim.spawn(gets_on(world.clone()));
         let free = scheduler.group("free").unwrap().create().unwrap();
         let limited = scheduler.group("limited").unwrap();
         let limited = limited.max("20ms/50ms").create().unwrap();
@@ -139,16 +336,16 @@ fn all_at_once(vcpus: usize) {
                 counted.received.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let tasks: Vec<_> = (0..2 * KINDS)
-            .map(|index| {
-                let group = if index < KINDS { &free } else { &limited };
-                group.spawn(hostile(index % KINDS, world.clone(), group.clone()))
-            })
+        let tasks: Vec<_> = [&free, &limited]
+            .into_iter()
+            .flat_map(|group| kinds.iter().map(move |kind| (group, *kind)))
+            .map(|(group, kind)| group.spawn(hostile(kind, world.clone(), group.clone())))
             .collect();
-        tokio::time::sleep(Duration::from_secs_f64(seconds())).await;
+        let count = tasks.len() as u64;
+        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
         // On a busy machine that may be too short for the first poll of each.
         let all_ran = async {
-            while world.ran.load(Ordering::Relaxed) < 2 * KINDS as u64 {
+            while world.ran.load(Ordering::Relaxed) < count {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -160,6 +357,9 @@ fn all_at_once(vcpus: usize) {
             let ended = ended.unwrap_or_else(|_| panic!("hangs: {:?}", scheduler.preempt_stats()));
             assert!(ended.unwrap() > 0, "never ran");
         }
+        let worst = tokio::time::timeout(HANG, victim).await;
+        let worst = worst.expect("the victim hangs").unwrap();
+        drop(profiler);
         let (sent, received) = (world.sent.load(Ordering::Relaxed), world.clone());
         drop(world);
         let caught_up = async {
@@ -173,10 +373,21 @@ fn all_at_once(vcpus: usize) {
         receiving.abort();
         let stats = scheduler.preempt_stats().unwrap();
         assert!(stats.detached > 0, "{stats:?}");
+        let stolen = stolen() - stolen_before;
+        println!(
+            "{what}, {vcpus} virtual CPUs, {seconds} s: {worst:.1?} at worst ({stolen} ms stolen), {} detached, {} pauses, {} aged, \
+             {} rescues, {} missed beats",
+            stats.detached, stats.pauses, stats.aged, stats.rescues, stats.missed_beats
+        );
         let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
         assert!(ended.is_ok(), "no end: {stats:?}");
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+fn all_at_once(vcpus: usize) {
+    let all: Vec<_> = (0..KINDS.len()).collect();
+    together("all at once", &all, vcpus, seconds());
 }
 
 #[test]
@@ -192,4 +403,22 @@ fn hostile_polls_of_all_kinds_at_once_on_two_virtual_cpus() {
 #[test]
 fn hostile_polls_of_all_kinds_at_once_on_four_virtual_cpus() {
     all_at_once(4);
+}
+
+/// In turn on 1, 2 and 4 virtual CPUs; with `QUOTIENT_HOSTILE_SECONDS` each kind on each.
+#[test]
+fn hostile_polls_of_one_kind() {
+    let long = std::env::var_os("QUOTIENT_HOSTILE_SECONDS").is_some();
+    for (kind, name) in KINDS.iter().enumerate() {
+        let every = [1, 2, 4];
+        let some = [every[kind % 3]];
+        let (vcpus, seconds) = if long {
+            (&every[..], seconds())
+        } else {
+            (&some[..], 0.1)
+        };
+        for vcpus in vcpus {
+            together(name, &[kind], *vcpus, seconds);
+        }
+    }
 }
