@@ -60,6 +60,7 @@ mod config;
 mod cpu_clock;
 #[cfg(not(loom))]
 mod cpu_timer;
+#[cfg(not(loom))]
 mod crowd;
 #[cfg(all(test, target_os = "linux", not(loom)))]
 mod debts;
