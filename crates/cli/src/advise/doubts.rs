@@ -66,6 +66,19 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
     }
 }
 
+/// Switches were filled in.
+pub(super) fn about_repairs(whole: &Recording, doubts: &mut Doubts) {
+    if whole.repaired > 0 {
+        doubts.add(
+            false,
+            format!(
+                "{} switches from idle are missing from the trace and were filled in from the wake-ups before them",
+                whole.repaired
+            ),
+        );
+    }
+}
+
 /// Too short, or too little in it.
 pub(super) fn about_length(limited: &Recording, periods: &[Nanos], doubts: &mut Doubts) {
     let longest = periods.iter().copied().max().unwrap_or(Nanos::ZERO);

@@ -18,6 +18,7 @@ mod evidence;
 mod limited;
 mod marked;
 mod read;
+mod repair;
 mod requests;
 mod select;
 
@@ -127,6 +128,8 @@ pub struct Recording {
     pub recorded: Nanos,
     /// What was added for bursts that a limit cut off.
     pub restored: Nanos,
+    /// Switches from idle that the trace does not show, filled in from wake-ups.
+    pub repaired: u64,
     /// Pieces of work that the program itself marked.
     marked: Vec<Marked>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
@@ -357,6 +360,22 @@ mod tests {
             "{:?} {busy}",
             recording.restored
         );
+    }
+
+    #[test]
+    fn a_kernel_that_leaves_out_switches_from_idle_is_understood() {
+        let text: String = (0..50)
+            .map(|number| {
+                format!(
+                    "<idle>-0 [001] d.h3. {number}.100000: sched_waking: comm=svc pid=7 prio=120 target_cpu=001\n\
+                     svc-7 [001] d..2. {number}.102000: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n"
+                )
+            })
+            .collect();
+        let recording = Recording::read(&mut text.as_bytes()).unwrap();
+        // Whether the first CPU was idle at first is not known.
+        assert_eq!((recording.repaired, recording.bursts()), (49, 50));
+        assert_eq!(recording.recorded, Nanos::from_millis(2 * 49 + 2));
     }
 
     #[test]

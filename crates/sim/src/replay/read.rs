@@ -3,6 +3,7 @@
 use super::causes::{Cause, Causes};
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
+use super::repair::Repair;
 use super::{BURSTS_MAX, Burst, Demand, Recording, RecordingError};
 use quotient_core::{CpuId, Nanos};
 use quotient_trace::{
@@ -239,11 +240,16 @@ impl Recording {
         reader.keep_marks();
         let mut replay = Replay::new();
         let mut collector = Collector::default();
+        let mut repair = Repair::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
             match item {
                 Item::Event(event) => {
                     while let Some(mark) = reader.mark_before() {
                         collector.mark(mark);
+                    }
+                    if let Some(missing) = repair.missing(&event) {
+                        replay.event(&missing, &mut collector);
+                        collector.after(&replay, &missing);
                     }
                     collector.before(&event);
                     replay.event(&event, &mut collector);
@@ -261,6 +267,7 @@ impl Recording {
         replay.finish(&mut collector);
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
+        recording.repaired = repair.count;
         Ok(recording)
     }
 
