@@ -17,8 +17,10 @@ pub enum Ticks {
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// NUMA nodes, each with a last-level cache of its own.
+    /// NUMA nodes.
     pub nodes: u32,
+    /// Last-level caches of a node, each shared by as many of its cores.
+    pub caches: u32,
     /// Cores of a node.
     pub cores: u32,
     /// Hyperthreads of a core.
@@ -64,6 +66,7 @@ impl Machine {
     pub fn flat(cpus: u32) -> Machine {
         Machine {
             nodes: 1,
+            caches: 1,
             cores: cpus,
             threads: 1,
             hz: 250,
@@ -118,6 +121,7 @@ impl Machine {
     pub fn validate(&self) -> Result<(), MachineError> {
         let figures = [
             ("nodes", self.nodes, 1, 256),
+            ("caches", self.caches, 1, self.cores.max(1)),
             ("cores", self.cores, 1, Config::CPUS_MAX),
             ("threads", self.threads, 1, 8),
             ("hz", self.hz, 1, 100_000),
@@ -132,6 +136,13 @@ impl Machine {
                     allowed: format!("in {least}..={most}"),
                 });
             }
+        }
+        if !self.cores.is_multiple_of(self.caches) {
+            return Err(MachineError {
+                field: "caches",
+                value: self.caches.to_string(),
+                allowed: format!("a divisor of the {} cores of a node", self.cores),
+            });
         }
         self.validate_distances()
     }
@@ -175,6 +186,17 @@ impl Machine {
         cpu / self.node_cpus()
     }
 
+    /// CPUs that share one last-level cache.
+    pub fn cache_cpus(&self) -> u32 {
+        self.node_cpus() / self.caches.max(1)
+    }
+
+    /// The last-level cache of a CPU, numbered as CPUs are.
+    #[inline]
+    pub fn cache_of(&self, cpu: u32) -> u32 {
+        cpu / self.cache_cpus()
+    }
+
     /// The first CPU of the core of `cpu`.
     #[inline]
     pub fn first_sibling(&self, cpu: u32) -> u32 {
@@ -197,7 +219,7 @@ impl Machine {
     pub fn topology(&self) -> Topology {
         let places = (0..self.cpus()).map(|cpu| CpuPlace {
             core: cpu / self.threads,
-            cache: self.node_of(cpu),
+            cache: self.cache_of(cpu),
             node: self.node_of(cpu),
         });
         Topology::new(places.collect())
@@ -230,6 +252,26 @@ mod tests {
         assert_eq!((machine.node_of(19), machine.node_of(20)), (0, 1));
         assert_eq!(machine.first_sibling(21), 20);
         assert_eq!(Machine::parse("24").unwrap().cpus(), 24);
+    }
+
+    #[test]
+    fn a_node_may_have_several_caches() {
+        let machine = Machine {
+            caches: 2,
+            ..Machine::parse("2x4x2").unwrap()
+        };
+        assert!(machine.validate().is_ok());
+        assert_eq!(machine.cache_cpus(), 4);
+        let caches: Vec<u32> = [0, 3, 4, 7, 8, 15]
+            .map(|cpu| machine.cache_of(cpu))
+            .to_vec();
+        assert_eq!(caches, [0, 0, 1, 1, 2, 3]);
+        let uneven = Machine {
+            caches: 3,
+            ..machine
+        };
+        let error = uneven.validate().unwrap_err().to_string();
+        assert!(error.contains("caches = 3"), "{error}");
     }
 
     #[test]

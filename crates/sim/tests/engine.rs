@@ -399,3 +399,31 @@ fn tasks_run_on_their_cpus_only_and_no_cpu_idles_that_could_run_one() {
     let error = Simulation::new(&plan, Discard).err().unwrap();
     assert!(error.to_string().contains("may not run on"), "{error}");
 }
+
+#[test]
+fn a_woken_task_stays_with_its_cache_where_a_node_has_several() {
+    let first_target = |caches: u32| {
+        let mut plan = plan("4", 1);
+        plan.machine.caches = caches;
+        plan.settings.wake_within_node = true;
+        for cpu in 0..2 {
+            let set = plan.cpuset(vec![cpu]);
+            synthetic::spinners(&mut plan, "hog", None, 1);
+            let load = plan.workloads.len() - 1;
+            plan.workloads[load].tasks[0].cpuset = Some(set);
+            plan.workloads[load].tasks[0].cpu = Some(cpu);
+        }
+        synthetic::closed_loop(&mut plan, "task", None, 1, fixed(100), fixed(900));
+        plan.workloads[2].tasks[0].cpu = Some(0);
+        plan.workloads[2].tasks[0].begin = Nanos(1_000);
+        let log = quotient_trace::JsonLines::new(Vec::new());
+        let mut simulation = Simulation::new(&plan, log).unwrap();
+        simulation.run().unwrap();
+        let text = String::from_utf8(simulation.into_sink().finish().unwrap()).unwrap();
+        let line = text.lines().find(|line| line.contains("wakeup")).unwrap();
+        let target = line.split("\"target\":").nth(1).unwrap();
+        target.trim_start().chars().next().unwrap()
+    };
+    assert_eq!(first_target(1), '2');
+    assert!(['0', '1'].contains(&first_target(2)));
+}

@@ -123,6 +123,16 @@ impl<S: Sink> Simulation<S> {
             return last;
         }
         let node = self.machine.node_of(last);
+        if self.machine.caches > 1 {
+            // Near in the cache before near in memory; the kernel looks no further.
+            let near = [last, if by == NONE { last } else { by }];
+            if let Some(found) = near.iter().find_map(|&cpu| self.idle_in_cache(cpu)) {
+                return found;
+            }
+            if self.settings.wake_within_node {
+                return last;
+            }
+        }
         if let Some(found) = self.idle_in_node(node) {
             return found;
         }
@@ -150,7 +160,17 @@ impl<S: Sink> Simulation<S> {
     /// An idle CPU of a node, on an idle core if there is one.
     fn idle_in_node(&self, node: u32) -> Option<u32> {
         let width = self.machine.node_cpus();
-        let (first, end) = (node * width, (node + 1) * width);
+        self.idle_in(node * width, (node + 1) * width)
+    }
+
+    /// The same among those that share their cache with `cpu`.
+    fn idle_in_cache(&self, cpu: u32) -> Option<u32> {
+        let width = self.machine.cache_cpus();
+        let cache = self.machine.cache_of(cpu);
+        self.idle_in(cache * width, (cache + 1) * width)
+    }
+
+    fn idle_in(&self, first: u32, end: u32) -> Option<u32> {
         let any = self.idle.first_in(first, end)?;
         if self.machine.threads == 1 || self.core_is_idle(any) {
             return Some(any);

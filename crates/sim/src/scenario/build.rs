@@ -28,6 +28,7 @@ pub(super) fn plan(
     if let Some(other) = machine {
         own = Machine {
             nodes: other.nodes,
+            caches: other.caches,
             cores: other.cores,
             threads: other.threads,
             distances: Vec::new(),
@@ -78,6 +79,7 @@ fn own_machine(table: &MachineTable) -> Result<Machine, Fault> {
     let parsed = Machine::parse(table.shape.get_ref())
         .map_err(|error| Fault::at(table.shape.span(), format!("impossible machine: {error}")))?;
     Ok(Machine {
+        caches: table.caches.unwrap_or(parsed.caches),
         hz: table.hz.unwrap_or(parsed.hz),
         tick_skew: table.tick_skew.unwrap_or(parsed.tick_skew),
         smt_speed: table.smt_speed.unwrap_or(parsed.smt_speed),

@@ -43,6 +43,7 @@ pub(super) struct Document {
 #[serde(deny_unknown_fields)]
 pub(super) struct MachineTable {
     pub(super) shape: Spanned<String>,
+    pub(super) caches: Option<u32>,
     pub(super) hz: Option<u32>,
     pub(super) tick_skew: Option<bool>,
     pub(super) ticks: Option<TicksName>,

@@ -130,6 +130,11 @@ const PARTS: &[Part] = &[
                 "CORES, NODESxCORES or NODESxCORESxTHREADS, such as \"8x10\"; needed",
             ),
             (
+                "caches",
+                NUMBER,
+                "last-level caches of a node, a divisor of its cores; default 1",
+            ),
+            (
                 "hz",
                 NUMBER,
                 "ticks a second of each CPU, 1..=100000; default 250",
