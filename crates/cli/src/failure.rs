@@ -73,3 +73,16 @@ pub fn print(text: &str) -> Result<(), Failure> {
         .and_then(|()| output.flush());
     written.map_err(Failure::writing("cannot write to standard output"))
 }
+
+/// Writes a line to standard output for commands that print as they go. When nobody reads it any more, this ends the process as a
+/// shell reports it.
+pub fn print_line(line: &str) {
+    let mut output = std::io::stdout().lock();
+    if let Err(error) = writeln!(output, "{line}") {
+        if error.kind() != ErrorKind::BrokenPipe {
+            eprintln!("quotient: cannot write to standard output: {error}");
+            std::process::exit(1);
+        }
+        std::process::exit(141);
+    }
+}

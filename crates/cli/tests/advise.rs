@@ -303,6 +303,46 @@ fn the_limit_of_a_recording_is_said_and_undone() {
 }
 
 #[test]
+fn a_page_shows_the_bar_the_recommendation_and_what_grows_without_end() {
+    let folder = Folder::new("advise-page");
+    let trace = written(&folder, "chained.txt", &chained(300));
+    let page = folder.file("page.html");
+    let output = quotient(&[
+        "advise",
+        &trace,
+        "--cpus",
+        "0.2,0.45,2",
+        "--period",
+        "100ms",
+        "--burst",
+        "0",
+        "--seeds",
+        "2",
+        "--loop",
+        "open",
+        "--added-p99",
+        "20ms",
+        "--report",
+        &page,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(words.contains("grows without end"), "{words}");
+    let page = std::fs::read_to_string(page).expect("written");
+    for part in [
+        "class=\"bar\"",
+        "class=\"recommended\"",
+        "&#9650;",
+        "max-width:760px",
+        "recommended: cpu.max",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    // The axis ends where figures do: a queue that grows for three seconds is not on it.
+    assert!(!page.contains("font-size=\"11\">1000.0<"), "{page}");
+}
+
+#[test]
 fn broken_and_unreadable_have_codes_of_their_own() {
     let folder = Folder::new("advise-codes");
     let nonsense = written(&folder, "nonsense.txt", "hello\nworld\n");
@@ -323,6 +363,8 @@ fn a_reader_that_goes_away_is_no_accident() {
         vec!["sim", &scenario],
         vec!["check", &trace],
         vec!["advise", &trace, "--cpus", "1", "--seeds", "1"],
+        vec!["convert", &trace, "-", "--to", "ftrace"],
+        vec!["convert", &trace, "-", "--to", "html"],
     ] {
         let mut child = spawn(&arguments);
         // Before it has anything to say.

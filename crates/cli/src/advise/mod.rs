@@ -288,7 +288,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         print(&show::table(&report, target))?;
     }
     if let Some(path) = &arguments.report {
-        let page = show::page(&report);
+        let page = show::page(&report, target);
         std::fs::write(path, page).map_err(Failure::during(&path.display().to_string()))?;
         eprintln!("written: {}", path.display());
     }

@@ -63,9 +63,13 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
         target.added_p99.0 as f64 / 1e6,
         target.done_permille as f64 / 10.0
     )?;
+    writeln!(text, "{}", verdict(report))
+}
+
+fn verdict(report: &Report<'_>) -> String {
+    let advice = report.advice;
     match advice.recommended.map(|index| &advice.predictions[index]) {
-        Some(row) => writeln!(
-            text,
+        Some(row) => format!(
             "recommended: cpu.max \"{} {}\"{}",
             row.quota_ns / 1000,
             row.period_ns / 1000,
@@ -76,10 +80,27 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
             }
         ),
         None if report.doubts.is_decisive() => {
-            writeln!(text, "recommended: nothing, for the reasons above")
+            "recommended: nothing, for the reasons above".to_owned()
         }
-        None => writeln!(text, "recommended: none of these; try more CPUs (--cpus)"),
+        None => "recommended: none of these; try more CPUs (--cpus)".to_owned(),
     }
+}
+
+/// The bar as a dashed line, and where the recommendation is.
+fn marks(recommended: Option<f64>, bar: f64, [margin, width, height]: [f64; 3]) -> String {
+    let mut svg = format!(
+        "<line class=\"bar\" x1=\"{margin}\" x2=\"{}\" y1=\"{bar:.1}\" y2=\"{bar:.1}\" stroke=\"#a00\" stroke-dasharray=\"6 4\"/><text x=\"{margin}\" y=\"{:.1}\" font-size=\"11\" fill=\"#a00\">at most</text>\n",
+        width - margin,
+        bar - 3.0
+    );
+    if let Some(place) = recommended {
+        svg += &format!(
+            "<line class=\"recommended\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{margin}\" y2=\"{:.1}\" stroke=\"#080\" stroke-dasharray=\"2 3\"/><text x=\"{place:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"#080\" text-anchor=\"middle\">recommended</text>\n",
+            height - margin,
+            margin - 6.0
+        );
+    }
+    svg
 }
 
 fn line(row: &Prediction) -> String {
@@ -122,7 +143,7 @@ const COLOURS: [&str; 7] = [
 
 /// One page with two pictures: throttled periods and what is added at p99, over CPUs, a line for each combination of
 /// period, burst and threads.
-pub(super) fn page(report: &Report<'_>) -> String {
+pub(super) fn page(report: &Report<'_>, target: Target) -> String {
     let title = format!("What a limit would do: {}", report.input);
     let mut page = chart::page_start(&title, "", &title);
     for note in report.notes {
@@ -131,16 +152,25 @@ pub(super) fn page(report: &Report<'_>) -> String {
     for doubt in &report.doubts.0 {
         page += &format!("<p><b>Doubt:</b> {}</p>\n", chart::escape(&doubt.reason));
     }
+    page += &format!("<p><b>{}</b></p>\n", chart::escape(&verdict(report)));
     let throttled = |row: &Prediction| {
         let ratio = row.throttled_ratio;
         [ratio.low * 100.0, ratio.mid * 100.0, ratio.high * 100.0]
     };
-    page += &picture(report.advice, "throttled periods, %", &throttled);
+    let bar = target.throttled_permille as f64 / 10.0;
+    page += &picture(
+        report.advice,
+        "throttled periods, %",
+        bar,
+        &throttled,
+        false,
+    );
     let added = |row: &Prediction| {
         let added = row.added_p99_ns;
         [added.low / 1e6, added.mid / 1e6, added.high / 1e6].map(|value| value.max(0.0))
     };
-    page += &picture(report.advice, "added at p99, ms", &added);
+    let bar = target.added_p99.0 as f64 / 1e6;
+    page += &picture(report.advice, "added at p99, ms", bar, &added, true);
     page += "<pre>";
     for row in &report.advice.predictions {
         page += &chart::escape(&line(row));
@@ -150,18 +180,29 @@ pub(super) fn page(report: &Report<'_>) -> String {
     page + chart::PAGE_END
 }
 
-fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 3]) -> String {
+/// A figure over CPUs, with the bar that it has to stay below and the recommendation. A time that grows without end has no place on
+/// the axis: it is a mark at its top, and does not crush what can be told apart.
+fn picture(
+    advice: &Advice,
+    label: &str,
+    bar: f64,
+    figures: &dyn Fn(&Prediction) -> [f64; 3],
+    is_time: bool,
+) -> String {
+    let is_off = |row: &Prediction| is_time && row.is_saturated;
     const WIDTH: f64 = 760.0;
     const HEIGHT: f64 = 280.0;
     const MARGIN: f64 = 50.0;
     let share = |row: &Prediction| row.quota_ns as f64 / row.period_ns as f64;
     let right = advice.predictions.iter().map(share).fold(0.1, f64::max);
-    let all = advice.predictions.iter().map(|row| figures(row)[2]);
-    let top = all.fold(1.0, f64::max);
+    let finite = advice.predictions.iter().filter(|row| !is_off(row));
+    let top = finite
+        .map(|row| figures(row)[2])
+        .fold(bar.max(1.0) * 1.2, f64::max);
     let x = |value: f64| MARGIN + value / right * (WIDTH - 2.0 * MARGIN);
-    let y = |value: f64| HEIGHT - MARGIN - value / top * (HEIGHT - 2.0 * MARGIN);
+    let y = |value: f64| HEIGHT - MARGIN - (value / top).min(1.0) * (HEIGHT - 2.0 * MARGIN);
     let mut svg = format!(
-        "<h2>{label}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" role=\"img\" aria-label=\"{label}\">\n"
+        "<h2>{label}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" style=\"width:100%;max-width:{WIDTH}px\" role=\"img\" aria-label=\"{label}\">\n"
     );
     for part in 0..=4 {
         let value = top * f64::from(part) / 4.0;
@@ -171,6 +212,13 @@ fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 
             y = y(value)
         );
     }
+    svg += &marks(
+        advice
+            .recommended
+            .map(|index| x(share(&advice.predictions[index]))),
+        y(bar),
+        [MARGIN, WIDTH, HEIGHT],
+    );
     let key = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);
     let curves = advice
         .predictions
@@ -179,6 +227,7 @@ fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 
         let colour = COLOURS[number % COLOURS.len()];
         let points: Vec<String> = curve
             .iter()
+            .filter(|row| !is_off(row))
             .map(|row| format!("{:.1},{:.1}", x(share(row)), y(figures(row)[1])))
             .collect();
         svg += &format!(
@@ -187,6 +236,14 @@ fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 
         );
         for row in curve {
             let [low, _, high] = figures(row);
+            if is_off(row) {
+                svg += &format!(
+                    "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\" font-size=\"12\" text-anchor=\"middle\"><title>grows without end</title>&#9650;</text>\n",
+                    x(share(row)),
+                    y(top) - 2.0
+                );
+                continue;
+            }
             svg += &format!(
                 "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>\n",
                 y(low),
@@ -208,12 +265,20 @@ fn picture(advice: &Advice, label: &str, figures: &dyn Fn(&Prediction) -> [f64; 
             }
         );
     }
-    for row in &advice.predictions {
+    let mut last = f64::NEG_INFINITY;
+    let mut labelled: Vec<f64> = advice.predictions.iter().map(share).collect();
+    labelled.sort_by(f64::total_cmp);
+    for value in labelled {
+        // Finer shares lie too close for a label each.
+        if x(value) < last + 34.0 {
+            continue;
+        }
+        last = x(value);
         svg += &format!(
             "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\">{:.2}</text>\n",
-            x(share(row)),
+            x(value),
             HEIGHT - MARGIN + 16.0,
-            share(row)
+            value
         );
     }
     svg + &format!(

@@ -95,7 +95,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
             page.finish(&title, &mut output)
         }
     };
-    written.map_err(Failure::during("cannot write the result"))?;
+    written.map_err(Failure::writing("cannot write the result"))?;
     input.tell_gaps();
     output.keep()
 }
@@ -130,7 +130,7 @@ impl Output {
     fn keep(mut self) -> Result<(), Failure> {
         self.writer
             .flush()
-            .map_err(Failure::during("cannot write the result"))?;
+            .map_err(Failure::writing("cannot write the result"))?;
         match self.path.take() {
             Some((partial, path)) => std::fs::rename(partial, path)
                 .map_err(Failure::during("cannot name the finished result")),
