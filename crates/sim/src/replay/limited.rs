@@ -125,7 +125,7 @@ impl Recording {
             .long_waits()
             .filter(|wait| fits(wait.to, period, phase));
         let numbers: HashSet<u64> = at_ends
-            .map(|wait| (wait.to + period / 2 - phase) / period)
+            .map(|wait| (wait.to + period / 2 + period - phase) / period)
             .collect();
         let periods = (self.length.0 / period).max(1);
         RecordedLimit {
@@ -284,7 +284,7 @@ impl Cut {
         for burst in &demand.bursts {
             let pieces = self.pieces(burst);
             let work = burst.work / pieces;
-            let room = (burst.end - burst.at).saturating_sub(work);
+            let room = burst.end.saturating_sub(burst.at + work);
             let mut arrivals: Vec<u64> = (1..pieces)
                 .map(|_| burst.at + random.below(room.max(1)))
                 .collect();

@@ -379,6 +379,20 @@ mod tests {
     }
 
     #[test]
+    fn who_was_preempted_and_moved_is_not_back_before_he_left() {
+        // Woken at 0.1 s, preempted on one CPU at 0.3 s, and seen again on another one that had gone idle at 0.2 s.
+        let text = "a-1 [001] d..2. 0.200000: sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n\
+                    b-2 [000] d..2. 0.210000: sched_waking: comm=svc pid=7 prio=120 target_cpu=000\n\
+                    b-2 [000] d..2. 0.220000: sched_switch: prev_comm=b prev_pid=2 prev_prio=120 prev_state=S ==> next_comm=svc next_pid=7 next_prio=120\n\
+                    svc-7 [000] d..2. 0.300000: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=R ==> next_comm=b next_pid=2 next_prio=120\n\
+                    svc-7 [001] d..2. 0.350000: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n";
+        let recording = Recording::read(&mut text.as_bytes()).unwrap();
+        assert_eq!(recording.repaired, 1);
+        let svc = recording.names()["svc"];
+        assert_eq!(svc, Nanos::from_millis(80 + 50));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for text in ["", "hello\n", "\0\0\0"] {
             assert!(Recording::read(&mut text.as_bytes()).is_err(), "{text:?}");

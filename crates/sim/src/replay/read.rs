@@ -197,7 +197,7 @@ impl Observer for Collector {
         }
         let idle = self.idle;
         let (open, _) = self.task(replay, wait.task, wait.group);
-        if wait.to.0 - wait.from.0 >= LONG_WAIT
+        if wait.to.0.saturating_sub(wait.from.0) >= LONG_WAIT
             && let Some(last) = open.demand.bursts.last()
         {
             let was_idle = idle.1 == wait.to.0 && !wait.is_open;
@@ -206,11 +206,15 @@ impl Observer for Collector {
                 burst: last.id,
                 from: wait.from.0,
                 to: wait.to.0,
-                stalled: if was_idle { wait.to.0 - since } else { 0 },
+                stalled: if was_idle {
+                    wait.to.0.saturating_sub(since)
+                } else {
+                    0
+                },
             });
         }
         if wait.was_throttled {
-            open.throttled += wait.to.0 - wait.from.0;
+            open.throttled += wait.to.0.saturating_sub(wait.from.0);
         }
         if let Some(last) = open.demand.bursts.last_mut() {
             last.end = last.end.max(wait.to.0);

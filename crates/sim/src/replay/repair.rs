@@ -10,8 +10,8 @@ use std::collections::HashMap;
 pub(super) struct Repair {
     /// CPUs that went idle, and when.
     idle: HashMap<CpuId, Nanos>,
-    /// When each task was woken last.
-    woken: HashMap<TaskId, Nanos>,
+    /// Since when each task has been ready to run: when it was woken, or left a CPU that it still wanted.
+    ready: HashMap<TaskId, Nanos>,
     /// Switches filled in.
     pub(super) count: u64,
 }
@@ -26,15 +26,15 @@ impl Repair {
             _ => TaskId::IDLE,
         };
         let missing = (!actor.is_idle())
-            .then(|| Some((*self.idle.get(&cpu)?, *self.woken.get(&actor)?)))
+            .then(|| Some((*self.idle.get(&cpu)?, *self.ready.get(&actor)?)))
             .flatten()
-            .map(|(since, woken)| {
+            .map(|(since, ready)| {
                 let kind = Kind::Switch {
                     prev: TaskId::IDLE,
                     state: TaskState::Runnable,
                     next: actor,
                 };
-                Event::new(woken.max(since).min(time), cpu, kind)
+                Event::new(ready.max(since).min(time), cpu, kind)
             });
         if missing.is_some() {
             self.count += 1;
@@ -52,12 +52,14 @@ impl Repair {
                 } else {
                     self.idle.remove(&event.cpu);
                 }
-                if state.is_over() {
-                    self.woken.remove(&prev);
+                if state.is_runnable() && !prev.is_idle() {
+                    self.ready.insert(prev, event.time);
+                } else if state.is_over() {
+                    self.ready.remove(&prev);
                 }
             }
             Kind::Waking { task, .. } | Kind::Wakeup { task, .. } | Kind::Spawn { task, .. } => {
-                self.woken.insert(task, event.time);
+                self.ready.insert(task, event.time);
             }
             Kind::Lost { .. } => {
                 self.idle.remove(&event.cpu);
