@@ -280,6 +280,13 @@ impl Scheduler {
         all.into_iter().map(|inner| self.wrap(inner)).collect()
     }
 
+    /// Another number after each group that appears or goes: whoever keeps a list of [`Scheduler::groups`] makes it anew only then. O(1).
+    ///
+    /// Read it before the list: a group that appears in between is then found twice, not never.
+    pub fn groups_version(&self) -> u64 {
+        self.shared.groups_version.load(Ordering::Acquire)
+    }
+
     /// Workers of the tokio runtime beyond the virtual CPUs, on which no task of this scheduler runs. Not 0 if
     /// [`Builder::vcpus`] said so, or on runtimes of more than [`MAX_VCPUS`] workers, where [`MAX_VCPUS`] is what the default comes
     /// to (with the feature `tracing`, `build` says so at level `WARN`).

@@ -112,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) tree: GroupTree,
     pub(crate) groups: RwLock<HashMap<u32, Arc<GroupShared>>>,
+    /// Grows after each change of `groups`; overflows never (2^64).
+    pub(crate) groups_version: AtomicU64,
     pub(crate) root: Arc<GroupShared>,
     /// Regular virtual CPUs first, then the slots of the stand-ins.
     pub(crate) vcpus: Box<[CachePadded<VcpuShared>]>,
@@ -217,6 +219,7 @@ impl Shared {
             number: SCHEDULERS.fetch_add(1, Ordering::Relaxed),
             clock,
             groups: RwLock::new(HashMap::new()),
+            groups_version: AtomicU64::new(0),
             root,
             vcpus,
             regular,

@@ -393,3 +393,21 @@ fn limits_are_read_in_every_form_and_bad_ones_change_nothing() {
         scheduler.shutdown().await;
     }));
 }
+
+#[test]
+fn a_limit_of_somebody_else_is_not_replaced() {
+    on_every_host(|vcpus| async move {
+        let (_scheduler, group) = scheduler(vcpus);
+        let seen = group.max();
+        assert_eq!(seen, None);
+        group.set_max("5ms/50ms").unwrap();
+        let theirs = group.max();
+        assert_eq!(group.replace_max(seen, "9ms/50ms"), Ok(false));
+        assert_eq!(group.max(), theirs);
+        assert_eq!(group.replace_max(theirs, "9ms/50ms"), Ok(true));
+        assert_eq!(group.max().unwrap().quota, quotient::Nanos(9_000_000));
+        assert!(group.replace_max(group.max(), "nonsense").is_err());
+        assert_eq!(group.replace_max(group.max(), "max"), Ok(true));
+        assert_eq!(group.max(), None);
+    });
+}

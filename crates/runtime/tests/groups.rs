@@ -274,3 +274,20 @@ fn a_name_is_dead_after_a_look_at_the_moment_of_its_removal() {
         }));
     }
 }
+
+#[test]
+fn a_list_of_groups_knows_when_it_is_old() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let before = scheduler.groups().len();
+        let version = scheduler.groups_version();
+        group.set_max("5ms/50ms").unwrap();
+        assert_eq!(scheduler.groups_version(), version);
+        let other = scheduler.group("another").unwrap().create().unwrap();
+        let with = scheduler.groups_version();
+        assert_ne!(with, version);
+        other.remove(quotient::Leftover::Refuse).unwrap();
+        eventually("the group is gone", || scheduler.groups().len() == before).await;
+        assert_ne!(scheduler.groups_version(), with);
+    });
+}

@@ -7,7 +7,7 @@ use quotient_core::{BandwidthRules, Limit, LimitError, Nanos};
 
 use crate::error::Error;
 use crate::gates;
-use crate::group::GroupShared;
+use crate::group::{Group, GroupShared};
 use crate::idle::VcpuSet;
 use crate::shared::Shared;
 
@@ -216,6 +216,27 @@ impl LimitChange {
         applied
     }
 
+    /// Applies the change if `expected` is the limit in force; returns whether it is. As [`LimitChange::apply`] otherwise.
+    pub(crate) fn apply_if(
+        &self,
+        expected: Option<Limit>,
+        shared: &Shared,
+        group: &Arc<GroupShared>,
+    ) -> Result<bool, Error> {
+        let mut kicked = VcpuSet::default();
+        let applied = {
+            let _shape = shared.lock_shape();
+            if group.core.limit() == expected {
+                let applied = self.apply_under_shape(shared, group, &mut kicked);
+                applied.map(|()| true)
+            } else {
+                Ok(false)
+            }
+        };
+        shared.kick(&kicked);
+        applied
+    }
+
     /// [`LimitChange::apply`] for who holds `Shared::shape` and kicks the virtual CPUs that are added to `kicked` once it is free.
     ///
     /// # Errors
@@ -250,6 +271,25 @@ impl LimitChange {
             group.keep_gate(None);
         }
         Ok(())
+    }
+}
+
+impl Group {
+    /// Sets the limit if `expected` is the one in force; returns whether it was. Between the look and the change nobody else changes it: for
+    /// who writes limits beside others and must not lose theirs. Otherwise as [`Group::set_max`].
+    ///
+    /// # Errors
+    /// As [`Group::set_max`]; the old limit stays in force.
+    pub fn replace_max(&self, expected: Option<Limit>, max: impl Into<Max>) -> Result<bool, Error> {
+        if self.inner.is_removed() {
+            let path = self.path().to_owned();
+            return Err(Error::Removed { path });
+        }
+        let change = LimitChange {
+            max: Some(max.into()),
+            ..LimitChange::default()
+        };
+        change.apply_if(expected, &self.shared, &self.inner)
     }
 }
 

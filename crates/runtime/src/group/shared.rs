@@ -485,6 +485,7 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
             .write()
             .unwrap_or_else(|poison| poison.into_inner())
             .remove(&id);
+        shared.groups_version.fetch_add(1, Ordering::Release);
         false
     });
     !leaving.is_empty()
@@ -522,5 +523,6 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
         .write()
         .unwrap_or_else(|poison| poison.into_inner())
         .insert(core.id(), group.clone());
+    shared.groups_version.fetch_add(1, Ordering::Release);
     group
 }
