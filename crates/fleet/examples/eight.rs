@@ -5,11 +5,11 @@
 //! of what its quota earned, and how many calls that took. Nothing is left running.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quotient::Scheduler;
+use quotient_fleet::private_server::PrivateServer;
 use quotient_fleet::{Fleet, FleetLimit, MicroCpus, RedisStore, Store};
 
 const TENANT: &str = "tenants/acme";
@@ -118,46 +118,6 @@ impl Drop for Node {
     }
 }
 
-struct Server(Child);
-
-impl Server {
-    fn start(port: u16) -> Result<Server, Box<dyn std::error::Error>> {
-        let start = |binary: &str| {
-            Command::new(binary)
-                .args([
-                    "--port",
-                    &port.to_string(),
-                    "--bind",
-                    "127.0.0.1",
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                ])
-                .args(["--dir", &std::env::temp_dir().to_string_lossy()])
-                .stdout(Stdio::null())
-                .spawn()
-        };
-        let child = start("valkey-server")
-            .or_else(|_| start("redis-server"))
-            .map_err(|_| "no server on the PATH: apt-get install redis-server (7 or later)")?;
-        for _ in 0..500 {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Ok(Server(child));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Err("the server does not listen".into())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn total(nodes: &mut [Node]) -> [u64; 3] {
     let mut sum = [0; 3];
     for node in nodes {
@@ -169,9 +129,8 @@ fn total(nodes: &mut [Node]) -> [u64; 3] {
 }
 
 fn conduct(seconds: u64, faults: bool, quota: f64) -> Result<(), Box<dyn std::error::Error>> {
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let mut server = Server::start(port)?;
-    let address = format!("redis://127.0.0.1:{port}");
+    let mut server = PrivateServer::start(&[])?;
+    let address = server.address();
     let limit = FleetLimit::new(MicroCpus::from_cpus(quota)).with_processes(10);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -201,10 +160,10 @@ fn conduct(seconds: u64, faults: bool, quota: f64) -> Result<(), Box<dyn std::er
             );
         }
         if faults && tenth == seconds * 10 / 2 {
-            drop(server);
+            server.kill();
             println!("{:.1} s: killed the server", begun.elapsed().as_secs_f64());
             std::thread::sleep(Duration::from_secs(2));
-            server = Server::start(port)?;
+            server.restart()?;
             println!("{:.1} s: another one, empty", begun.elapsed().as_secs_f64());
         }
         let now = total(&mut nodes);

@@ -117,11 +117,17 @@ pub struct Holder {
     renew_at: Micros,
     not_before: Micros,
     failures: u32,
+    /// The lease by which times are reckoned: short while the demand is new, then longer, up to the limit's own.
+    pace: Micros,
     figures: HolderFigures,
 }
 
 /// The lease to reckon with as long as no limit is known, and how often a tenant without one is looked at.
 const LEASE_ASSUMED: Micros = Micros::SECOND;
+
+/// A demand that is new is leased for as if leases had a part of their length, an eighth, but not less than [`LEASE_ASSUMED`]; each renewal
+/// doubles that.
+const NEW_PARTS: u64 = 8;
 
 /// For how long a floor may be saved up: what a local limit of a period of one second grants at once.
 const FLOOR_SAVED: Micros = Micros::SECOND;
@@ -152,6 +158,7 @@ impl Holder {
             renew_at: now,
             not_before: now,
             failures: 0,
+            pace: LEASE_ASSUMED,
             figures: HolderFigures::default(),
         }
     }
@@ -190,6 +197,33 @@ impl Holder {
         self.limit.map_or(LEASE_ASSUMED, |limit| limit.lease)
     }
 
+    /// What to ask for. Nothing where half of the floor is enough: floors are reserved anyway. And no less than a quarter of an equal
+    /// part: a demand that is small flickers, and would be asked for anew all the time.
+    fn wish(&self, now: Micros) -> MicroCpus {
+        let demand = self.demand.estimate();
+        let quota = self.limit.and_then(|limit| limit.quota);
+        let (Some(limit), Some(quota), Standing::Limited) = (self.limit, quota, self.standing)
+        else {
+            return demand;
+        };
+        if demand.0 <= self.floor(now).0 / 2 {
+            return MicroCpus::ZERO;
+        }
+        let part = quota.0 / 4 / u64::from(limit.processes.max(1));
+        demand.max(MicroCpus(part)).min(self.settings.capacity)
+    }
+
+    /// The shortest lease to reckon with.
+    fn pace_of_new(&self) -> Micros {
+        let lease = self.lease();
+        Micros(lease.0 / NEW_PARTS).max(LEASE_ASSUMED).min(lease)
+    }
+
+    /// For how long ahead to hold: five eighths of the pace, as [`FleetLimit::spread`].
+    fn horizon(&self) -> Micros {
+        Micros(self.pace.0 / 8 * 5)
+    }
+
     /// The floor in force: reserved, or the configured one; never more than the quota itself.
     pub fn floor(&self, now: Micros) -> MicroCpus {
         let quota = self.limit.and_then(|limit| limit.quota);
@@ -211,7 +245,7 @@ impl Holder {
         let used = cpu.saturating_sub(self.observed_cpu);
         let waited = throttled.saturating_sub(self.observed_throttled);
         self.active = used > Micros::ZERO || waited > Micros::ZERO;
-        self.demand.observe(used + waited, passed, self.lease());
+        self.demand.observe(used + waited, passed, self.pace);
         let floor = self.floor(now);
         let room = floor.over(FLOOR_SAVED);
         self.floor_credit = (self.floor_credit + floor.over(passed)).min(room);
@@ -262,7 +296,7 @@ impl Holder {
 
     /// What is held, spread over what is left of its time.
     fn rate(&self, now: Micros) -> MicroCpus {
-        let least = Micros(self.lease().0 / 16);
+        let least = Micros(self.pace.0 / 16);
         self.held
             .per(self.spread_until.saturating_sub(now).max(least))
     }
@@ -272,15 +306,14 @@ impl Holder {
         if self.asked.is_some() {
             return None;
         }
-        let lease = self.lease();
-        let early = Micros(lease.0 / 8);
+        let early = Micros(self.pace.0 / 8);
         let soon = (self.last_ask + early).max(self.not_before);
         let wants = match self.standing {
             Standing::Unknown => true,
             Standing::Free => return self.active.then_some(soon.max(self.renew_at)),
             // Once without demand, so that the store need not wait for the end.
             Standing::Limited if now >= self.ends => {
-                self.demand.estimate().max(self.told) > MicroCpus::ZERO
+                self.wish(now).max(self.told) > MicroCpus::ZERO
             }
             Standing::Limited => self.wants_more(now),
         };
@@ -292,7 +325,7 @@ impl Holder {
 
     /// Whether the demand has outgrown the lease, or leaves half of it to others.
     fn wants_more(&self, now: Micros) -> bool {
-        let demand = self.demand.estimate();
+        let demand = self.wish(now);
         let grown = demand.0 > self.told.0 + self.told.0 / 4;
         let shrunk = demand.0 < self.told.0 / 2;
         (grown && self.rate(now) < demand) || shrunk
@@ -302,8 +335,9 @@ impl Holder {
     ///
     /// The process may use no more than [`Request::left`] until the answer is there.
     pub fn request(&mut self, now: Micros) -> Request {
-        let demand = self.demand.estimate();
-        let spread = self.limit.map_or(LEASE_ASSUMED, |limit| limit.spread());
+        let demand = self.wish(now);
+        self.set_pace(demand);
+        let spread = self.horizon();
         // What a process does not need goes back to those who do.
         self.held = self.held.min(demand.over(spread));
         self.sequence += 1;
@@ -320,8 +354,20 @@ impl Holder {
             used: self.figures.used,
             left: self.held,
             demand,
+            horizon: spread,
             known: self.limit,
         }
+    }
+
+    /// Doubles the pace with each renewal of a demand that lasts, and begins anew with one that is new or has changed by much.
+    fn set_pace(&mut self, demand: MicroCpus) {
+        let lasts = demand.0 / 2 <= self.told.0 && self.told.0 / 2 <= demand.0;
+        let shortest = self.pace_of_new();
+        self.pace = if lasts && demand > MicroCpus::ZERO {
+            Micros(self.pace.0 * 2).max(shortest).min(self.lease())
+        } else {
+            shortest
+        };
     }
 
     /// The request failed, or its answer is given up: everything stays as it is until the lease ends. Asks again later and later, up
@@ -412,12 +458,15 @@ impl Holder {
         self.held = self.held - paid;
         self.figures.debt = self.figures.debt - paid;
         self.figures.used += paid;
-        self.spread_until = asked.sent + grant.limit.spread();
+        let pace = self.pace.min(lease);
+        self.pace = pace;
+        self.spread_until = asked.sent + self.horizon();
         // Somewhat earlier each time by chance, so that processes do not ask all at once.
         let mixed =
             (self.settings.process.0 ^ self.sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
-        let earlier = Micros(lease.0 / 256 * mixed);
-        self.renew_at = asked.sent + grant.limit.renewal().saturating_sub(earlier);
+        let earlier = Micros(pace.0 / 256 * mixed);
+        let renewal = Micros(pace.0 / 8 * 3).saturating_sub(earlier);
+        self.renew_at = asked.sent + renewal.min(grant.renew.max(Micros(lease.0 / 16)));
         true
     }
 

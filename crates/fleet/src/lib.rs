@@ -81,6 +81,8 @@ mod demands;
 mod holder;
 mod limit;
 mod message;
+#[cfg(unix)]
+pub mod private_server;
 #[cfg(feature = "client")]
 mod redis;
 pub mod simulation;

@@ -20,6 +20,9 @@ pub struct Request {
     pub left: Micros,
     /// What the process would use if nothing held it back. Zero: it wants no lease and keeps nothing.
     pub demand: MicroCpus,
+    /// For how long ahead it wants to hold what its demand is worth; the store gives no more than [`FleetLimit::spread`]. Short for a demand
+    /// that is new, so that little strands if it goes again.
+    pub horizon: Micros,
     /// The newest limit that the process knows.
     pub known: Option<FleetLimit>,
 }
@@ -58,6 +61,9 @@ pub struct Grant {
     pub sequence: u64,
     /// What the process's demand is worth now: it need not ask early for more than this.
     pub share: MicroCpus,
+    /// When to ask again at the latest, from before the request was sent: sooner than [`FleetLimit::renewal`] where the process holds so much
+    /// that refills do not fit in until it says how much of it is used.
+    pub renew: Micros,
     /// Whether a floor is reserved for the process.
     pub floor: bool,
     /// The limit in force.

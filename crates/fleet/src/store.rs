@@ -34,6 +34,8 @@ pub enum StoreError {
     Unreachable(String),
     /// It refuses this user, or the user may not do this.
     Denied(String),
+    /// It answers, but cannot write: a replica, out of memory, its disk full.
+    Unwilling(String),
     /// It is older than Redis 7 or Valkey 7.2, which is the first with functions.
     Version(String),
     /// The tenant's key holds something else.
@@ -51,6 +53,7 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::Unreachable(why) => write!(formatter, "the store cannot be reached: {why}"),
             StoreError::Denied(why) => write!(formatter, "the store refuses this user: {why}"),
+            StoreError::Unwilling(why) => write!(formatter, "the store cannot write: {why}"),
             StoreError::Version(why) => {
                 write!(
                     formatter,

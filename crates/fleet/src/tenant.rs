@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::demands::{DEMAND_MAX, Demands};
 use crate::limit::FleetLimit;
 use crate::message::{Grant, ProcessId, Reply, Request};
-use crate::units::{MicroCpus, Micros};
+use crate::units::{MicroCpus, Micros, scaled};
 
 /// How many ended leases one call takes off the books; others wait for the next call, and count until then.
 ///
@@ -23,6 +23,13 @@ pub const FLOOR_LIFE: Micros = Micros::from_secs(3_600);
 /// Over which part of a lease the level gives out what is in the pool: a quarter. Slower, and budget stays there while some have less
 /// than they want; faster, and who asks first gets it all.
 const POOL_PARTS: u64 = 4;
+
+/// Who holds this part of the capacity, a sixteenth, or more is asked to come back as soon as refills no longer fit in; so there are at most so
+/// many, whatever the number of processes.
+const LARGE_PARTS: u64 = 16;
+
+/// And at most so often in a lease.
+const RENEWALS_MAX: u64 = 16;
 
 /// How far ahead of the store's clock a limit's version may be; versions of the farther future are not adopted.
 ///
@@ -52,6 +59,7 @@ struct Entry {
     /// The amount that the last request got, for its repetition.
     amount: Micros,
     share: MicroCpus,
+    renew: Micros,
 }
 
 /// What is left of a process's old lease once it is off the books.
@@ -209,12 +217,13 @@ impl Tenant {
         }
         let (amount, share) = self.amount(request, quota, &limit);
         self.pool -= signed(amount);
-        self.write(request, settled, (amount, share), now, &limit);
+        let renew = self.write(request, settled, (amount, share), now, &limit);
         Reply::Granted(Grant {
             amount,
             duration: limit.lease,
             sequence: request.sequence,
             share,
+            renew,
             floor: settled.floor,
             limit,
         })
@@ -235,8 +244,24 @@ impl Tenant {
         let saved = Micros(u64::try_from(self.pool).unwrap_or(0));
         let rate = MicroCpus(quota.0 + saved.per(Micros(limit.lease.0 / POOL_PARTS)).0);
         let share = self.demands.share(demand, rate);
-        let wanted = share.over(limit.spread()).saturating_sub(request.left);
+        let horizon = request.horizon.min(limit.spread());
+        let wanted = share.over(horizon).saturating_sub(request.left);
         (wanted.min(saved), share)
+    }
+
+    /// When a process that now holds so much is to ask again: before refills are cut off because it has not said what it used.
+    fn renewal(&self, holds: Micros, limit: &FleetLimit) -> Micros {
+        let quota = limit.quota.unwrap_or(FleetLimit::QUOTA_MIN);
+        let latest = limit.renewal();
+        let capacity = limit.capacity();
+        if holds.0 < capacity.0 / LARGE_PARTS {
+            return latest;
+        }
+        let room = (signed(capacity) - self.pool - signed(self.held))
+            .max(0)
+            .cast_unsigned();
+        let full = Micros(scaled(room, 1_000_000, quota.0));
+        full.max(Micros(limit.lease.0 / RENEWALS_MAX)).min(latest)
     }
 
     /// The answer to a request that has come before.
@@ -249,6 +274,7 @@ impl Tenant {
             duration: entry.ends.saturating_sub(now),
             sequence: entry.sequence,
             share: entry.share,
+            renew: entry.renew,
             floor: entry.floor,
             limit,
         })
@@ -283,7 +309,7 @@ impl Tenant {
         Settled { floor, backed }
     }
 
-    /// Remembers what the process holds now.
+    /// Remembers what the process holds now; returns when it is to ask again.
     fn write(
         &mut self,
         request: &Request,
@@ -291,10 +317,11 @@ impl Tenant {
         (amount, share): (Micros, MicroCpus),
         now: Micros,
         limit: &FleetLimit,
-    ) {
+    ) -> Micros {
         let live = request.demand > MicroCpus::ZERO;
         let ends = now + if live { limit.lease } else { FLOOR_LIFE };
         self.held += amount;
+        let renew = self.renewal(request.left + amount, limit);
         let entry = Entry {
             sequence: request.sequence,
             used: request.used,
@@ -310,9 +337,11 @@ impl Tenant {
             floor: settled.floor,
             amount,
             share,
+            renew,
         };
         self.processes.insert(request.process, entry);
         self.ends.insert((ends, request.process));
+        renew
     }
 
     /// Follows the store's clock: begins anew in another life of the store, ends leases and refills, in the order in which that

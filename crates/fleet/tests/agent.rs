@@ -29,6 +29,11 @@ async fn burn() {
     }
 }
 
+/// A local limit in CPUs.
+fn cpus(limit: quotient::Limit) -> f64 {
+    limit.ratio() as f64 / f64::from(1 << 20)
+}
+
 fn limit() -> FleetLimit {
     FleetLimit::new(MicroCpus(300_000)).with_lease(Micros::from_millis(400))
 }
@@ -160,7 +165,7 @@ async fn two_processes_share_and_survive_their_store() {
     };
     until("floors", floors).await;
     // An empty server: the limit comes back from those who knew it.
-    server.restart();
+    server.restart().expect("a server again");
     let used: Vec<_> = parts
         .iter()
         .map(|(_, _, fleet)| fleet.stats()[0].figures.used)
@@ -177,4 +182,75 @@ async fn two_processes_share_and_survive_their_store() {
         drop(fleet);
         scheduler.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_was_removed_and_made_again_has_a_budget() {
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    let make = || {
+        let group = scheduler.group("tenants/acme").expect("a path");
+        group.create().expect("a group")
+    };
+    let fleet = Fleet::embedded().start(&scheduler).expect("a fleet");
+    fleet.set("tenants/acme", limit()).await.expect("set");
+    let limited = |group: &quotient::Group| group.max().is_some_and(|max| cpus(max) < 1.0);
+    let first = make();
+    until("a limit", || limited(&first)).await;
+    first.remove(quotient::Leftover::Refuse).expect("removed");
+    let second = make();
+    until("a limit of the second", || limited(&second)).await;
+    // Groups elsewhere have none.
+    let elsewhere = scheduler.group("others/acme").expect("a path");
+    let elsewhere = elsewhere.create().expect("a group");
+    assert!(!fleet.adopt(&elsewhere));
+    assert!(fleet.adopt(&second));
+    assert_eq!(elsewhere.max(), None);
+    drop(fleet);
+    scheduler.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    let group = scheduler.group("tenants/acme").expect("a path");
+    let group = group.create().expect("a group");
+    let fleet = Fleet::embedded().start(&scheduler).expect("a fleet");
+    fleet.set("tenants/acme", limit()).await.expect("set");
+    group.spawn(burn());
+    let lease = || matches!(fleet.stats()[0].allowance, Allowance::Lease(_));
+    until("a lease", || !fleet.stats().is_empty() && lease()).await;
+    // Burst on a limit of ours goes with the next write, and the limit does not stay for good.
+    let now = group.max().expect("a limit");
+    group
+        .set_burst(Duration::from_micros(100))
+        .expect("a burst");
+    until("a limit without it", || {
+        group
+            .max()
+            .is_some_and(|max| max.burst == quotient::Nanos(0))
+    })
+    .await;
+    assert!(now.burst == quotient::Nanos(0));
+    // A hand's limit that is smaller than any lease is in force; a larger one leaves the lease in force.
+    group.set_max("1ms/1s").expect("a limit");
+    until("the lease's end", || fleet.stats()[0].figures.asked > 3).await;
+    let in_force = group.max().expect("a limit");
+    assert!(cpus(in_force) < 0.0011, "{in_force}");
+    group.set_max("4s/1s").expect("a limit");
+    until("a lease in force", || {
+        group.max().is_some_and(|max| cpus(max) < 2.0)
+    })
+    .await;
+    // Without a limit in the fleet it is the hand's again.
+    let free = FleetLimit {
+        quota: None,
+        ..limit()
+    };
+    fleet.set("tenants/acme", free).await.expect("set");
+    until("the hand's limit", || {
+        group.max().is_some_and(|max| cpus(max) > 3.9)
+    })
+    .await;
+    drop(fleet);
+    scheduler.shutdown().await;
 }

@@ -52,6 +52,7 @@ fn request(random: &mut Pcg32, processes: &mut [Asking], known: Option<FleetLimi
         } else {
             random.next_u64() % 8_000_000
         }),
+        horizon: Micros(random.next_u64() % 1_000_000),
         known,
     }
 }
@@ -129,6 +130,7 @@ fn question() -> Request {
         used: Micros::ZERO,
         left: Micros::ZERO,
         demand: MicroCpus::whole(1),
+        horizon: Micros::SECOND,
         known: None,
     }
 }
@@ -143,7 +145,7 @@ fn what_is_wrong_with_a_store_has_a_name() {
         let mut answers = runtime.block_on(store.exchange(&[("tenants/acme", question())]));
         answers.pop().expect("an answer")
     };
-    let wrong = store(&format!("redis://:wrong@127.0.0.1:{}", server.port));
+    let wrong = store(&format!("redis://:wrong@127.0.0.1:{}", server.port()));
     assert!(
         matches!(ask(&wrong), Err(StoreError::Denied(_))),
         "{:?}",
@@ -155,10 +157,10 @@ fn what_is_wrong_with_a_store_has_a_name() {
         "{:?}",
         ask(&none)
     );
-    let right = store(&format!("redis://:secret@127.0.0.1:{}", server.port));
+    let right = store(&format!("redis://:secret@127.0.0.1:{}", server.port()));
     assert_eq!(ask(&right), Ok(Reply::Unlimited { limit: None }));
     runtime.block_on(async {
-        let client = redis::Client::open(format!("redis://:secret@127.0.0.1:{}", server.port))
+        let client = redis::Client::open(format!("redis://:secret@127.0.0.1:{}", server.port()))
             .expect("an address");
         let mut connection = client
             .get_multiplexed_async_connection()
@@ -209,4 +211,78 @@ fn a_server_that_answers_garbage_is_an_error() {
     let answers = runtime().block_on(store.exchange(&[("tenants/acme", question())]));
     assert_eq!(answers.len(), 1);
     assert!(answers[0].is_err(), "{answers:?}");
+}
+
+/// What an operator, or an eviction, does to the keys of a tenant: never a panic, never "no limit", never budget that is lost for good.
+#[test]
+fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
+    let Some(server) = server::start("tampered", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = store(&server.address());
+    let clock = |millis: u64| Micros::from_secs(1_700_000_000) + Micros::from_millis(millis);
+    let key = |tenant: &str, part: &str| format!("quotient:1:{{{tenant}}}:{part}");
+    let tell = |words: &[&str]| {
+        let client = redis::Client::open(server.address()).expect("an address");
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        runtime.block_on(async {
+            let mut connection = client
+                .get_multiplexed_async_connection()
+                .await
+                .expect("connected");
+            let done = command.query_async::<redis::Value>(&mut connection).await;
+            done.expect("done");
+        });
+    };
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let ask = |tenant: &str, sequence: u64, at: u64| {
+        let request = Request {
+            sequence,
+            ..question()
+        };
+        runtime.block_on(store.ask_at(tenant, &request, clock(at), 1))
+    };
+    let begin = |tenant: &str| {
+        let set = store.set_at(tenant, limit, clock(0), 1);
+        runtime.block_on(set).expect("set");
+        let first = ask(tenant, 1, 1_500).expect("an answer");
+        assert!(matches!(first, Reply::Granted(_)), "{first:?}");
+    };
+    for (tenant, change) in [
+        ("quota", &["HSET", "quota", "abc"][..]),
+        ("lower", &["HSET", "quota", "-5"]),
+        ("burst", &["HDEL", "burst"]),
+        ("pool", &["HSET", "pool", "nan"]),
+        ("lease", &["HSET", "lease", "1"]),
+        ("demands", &["HSET", "demands", "abc"]),
+    ] {
+        begin(tenant);
+        let key = key(tenant, "tenant");
+        tell(&[&[change[0], &key], &change[1..]].concat());
+        let answer = ask(tenant, 2, 1_600);
+        assert!(
+            matches!(answer, Err(StoreError::Garbage(_))),
+            "{tenant}: {answer:?}"
+        );
+    }
+    for lost in ["processes", "ends"] {
+        begin(lost);
+        tell(&["DEL", &key(lost, lost)]);
+        let answer = ask(lost, 2, 1_600).expect("an answer");
+        assert!(
+            matches!(answer, Reply::Quiet { .. }),
+            "what was granted is forgotten: {answer:?}"
+        );
+        let answer = ask(lost, 3, 3_700).expect("an answer");
+        assert!(matches!(answer, Reply::Granted(_)), "{answer:?}");
+        let (_, figures) = runtime
+            .block_on(store.get(lost))
+            .expect("got")
+            .expect("a tenant");
+        assert_eq!(figures.leases, 1, "{figures:?}");
+    }
 }

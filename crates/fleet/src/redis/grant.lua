@@ -11,6 +11,8 @@ local VERSION_AHEAD = 86400000000
 local REFILL_MAX = 86400000000
 local DEMAND_MAX = 10000000000
 local POOL_PARTS = 4
+local LARGE_PARTS = 16
+local RENEWALS_MAX = 16
 local FLOORS_DIVISOR = 20
 local BUCKETS = 128
 
@@ -111,7 +113,20 @@ local function refill(state, till)
 end
 
 local FIELDS = { 'format', 'version', 'quota', 'burst', 'processes', 'lease', 'life', 'seen', 'quiet', 'pool', 'fraction', 'held',
-  'used', 'floors', 'lost', 'demands' }
+  'used', 'floors', 'lost', 'demands', 'entries' }
+
+local NUMBERS = { 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'quiet', 'pool', 'fraction', 'held', 'used', 'floors',
+  'lost', 'entries' }
+
+local function sane(limit)
+  return (limit.quota == 0 or (limit.quota >= 1000 and limit.quota <= 10000000000)) and limit.burst >= 0
+    and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= 100000 and limit.lease >= 100000
+    and limit.lease <= 120000000
+end
+
+local function broken(key, what)
+  return redis.error_reply('FLEETBROKEN ' .. what .. ' of ' .. key .. ' is not what was written; DEL the key, and a process that knows the limit sets it anew')
+end
 
 local function read_state(key)
   local values = redis.call('HMGET', key, unpack(FIELDS))
@@ -122,9 +137,16 @@ local function read_state(key)
   if state.format and state.format ~= '1' then
     return nil, redis.error_reply('FLEETFORMAT the tenant is kept in format ' .. state.format)
   end
-  for _, name in ipairs({ 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'quiet', 'pool', 'fraction', 'held', 'used',
-    'floors', 'lost' }) do
-    state[name] = tonumber(state[name] or 0) or 0
+  -- Nothing there is a new tenant; a part of it missing or no number is somebody else's doing, and must not read as "no limit".
+  for _, name in ipairs(NUMBERS) do
+    local number = tonumber(state[name] or (not state.format and 0))
+    if not number or number ~= number or (number < 0 and name ~= 'pool') or math.abs(number) > 9007199254740991 then
+      return nil, broken(key, name)
+    end
+    state[name] = number
+  end
+  if state.format and not sane(state) then
+    return nil, broken(key, 'the limit')
   end
   state.counts, state.sums, state.total = {}, {}, 0
   if state.demands and state.demands ~= '' then
@@ -150,10 +172,11 @@ local function write_state(key, state)
   redis.call('HSET', key, 'format', '1', 'version', text(state.version), 'quota', text(state.quota), 'burst', text(state.burst),
     'processes', text(state.processes), 'lease', text(state.lease), 'life', state.life, 'seen', text(state.seen),
     'quiet', text(state.quiet), 'pool', text(state.pool), 'fraction', text(state.fraction), 'held', text(state.held),
-    'used', text(state.used), 'floors', text(state.floors), 'lost', text(state.lost), 'demands', cmsgpack.pack(list))
+    'used', text(state.used), 'floors', text(state.floors), 'lost', text(state.lost), 'demands', cmsgpack.pack(list),
+    'entries', text(state.entries))
 end
 
--- A record: sequence, used, held, backed, demand, live, ends, floor, amount, share.
+-- A record: sequence, used, held, backed, demand, live, ends, floor, amount, share, renew.
 local function read_entry(keys, process)
   local record = redis.call('HGET', keys[2], process)
   if not record then
@@ -161,12 +184,12 @@ local function read_entry(keys, process)
   end
   local e = cmsgpack.unpack(record)
   return { sequence = e[1], used = e[2], held = e[3], backed = e[4], demand = e[5], live = e[6] == 1, ends = e[7], floor = e[8] == 1,
-    amount = e[9], share = e[10] }
+    amount = e[9], share = e[10], renew = e[11] }
 end
 
 local function write_entry(keys, process, e)
   redis.call('HSET', keys[2], process, cmsgpack.pack({ e.sequence, e.used, e.held, e.backed, e.demand, e.live and 1 or 0, e.ends,
-    e.floor and 1 or 0, e.amount, e.share }))
+    e.floor and 1 or 0, e.amount, e.share, e.renew }))
   redis.call('ZADD', keys[3], text(e.ends), process)
 end
 
@@ -193,20 +216,23 @@ local function end_leases(keys, state, now)
         end
         redis.call('ZREM', keys[3], process)
         redis.call('HDEL', keys[2], process)
+        state.entries = max(0, state.entries - 1)
       end
     end
   end
 end
 
 local function follow(keys, state, clock, run, lease)
-  if state.life ~= run or clock + lease < state.seen then
+  -- Two of the three keys may be gone without the first: evicted, or deleted by somebody. What they held is forgotten, too.
+  local whole = redis.call('ZCARD', keys[3]) == state.entries and redis.call('HLEN', keys[2]) == state.entries
+  if state.life ~= run or clock + lease < state.seen or not whole then
     local longest = lease
     if state.version > 0 then
       longest = max(lease, state.lease)
     end
     redis.call('DEL', keys[2], keys[3])
     state.life, state.seen, state.quiet = run, clock, clock + longest
-    state.pool, state.fraction, state.held, state.floors = 0, 0, 0, 0
+    state.pool, state.fraction, state.held, state.floors, state.entries = 0, 0, 0, 0, 0
     state.counts, state.sums, state.total = {}, {}, 0
   end
   local now = max(clock, state.seen)
@@ -225,15 +251,19 @@ local function adopt(state, limit, now)
   cap(state)
 end
 
-local function sane(limit)
-  return (limit.quota == 0 or (limit.quota >= 1000 and limit.quota <= 10000000000)) and limit.burst >= 0
-    and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= 100000 and limit.lease >= 100000
-    and limit.lease <= 120000000
+-- When a process that now holds so much is to ask again: before refills are cut off because it has not said what it used.
+local function renewal(state, holds)
+  local latest, most = floor(state.lease / 8) * 3, capacity(state)
+  if holds < floor(most / LARGE_PARTS) then
+    return latest
+  end
+  local room = max(0, most - state.pool - state.held)
+  return min(max(floor(room * 1000000 / state.quota), floor(state.lease / RENEWALS_MAX)), latest)
 end
 
-local function answer(kind, state, amount, duration, share, has_floor)
+local function answer(kind, state, amount, duration, share, has_floor, renew)
   return { kind, amount, duration, share, has_floor and 1 or 0, text(state.version), text(state.quota), state.burst,
-    state.processes, state.lease }
+    state.processes, state.lease, renew or 0 }
 end
 
 -- The clock, and the life: the server's own; a test gives both.
@@ -245,11 +275,11 @@ local function clock_of(args, from)
   return tonumber(time[1]) * 1000000 + tonumber(time[2]), server_life()
 end
 
--- ARGV: process, sequence, used, left, demand, then the known limit: version (0: none), quota (0: none), burst, processes, lease
+-- ARGV: process, sequence, used, left, demand, then the known limit: version (0: none), quota (0: none), burst, processes, lease; horizon
 local function ask(keys, args)
   local process = args[1]
   local number = {}
-  for index = 2, 10 do
+  for index = 2, 11 do
     local value = tonumber(args[index])
     if not value or value < 0 or value ~= floor(value) or value > 9007199254740991 then
       return redis.error_reply('FLEETARGUMENT argument ' .. index .. ' is no number in range')
@@ -262,7 +292,7 @@ local function ask(keys, args)
   if not state then
     return problem
   end
-  local clock, run = clock_of(args, 11)
+  local clock, run = clock_of(args, 12)
   local fresh = state.version == 0
   if fresh and known.version == 0 then
     return answer(2, state, 0, 0, 0, false)
@@ -285,7 +315,7 @@ local function ask(keys, args)
     if sequence < e.sequence or not e.live or now < state.quiet then
       return answer(3, state, 0, 0, 0, false)
     end
-    return answer(0, state, e.amount, max(0, e.ends - now), e.share, e.floor)
+    return answer(0, state, e.amount, max(0, e.ends - now), e.share, e.floor, e.renew)
   end
   -- What the process held goes off the books, and what it neither used nor keeps back into the pool.
   local has_floor, backed = false, 0
@@ -315,20 +345,25 @@ local function ask(keys, args)
     local wish = min(demand, DEMAND_MAX)
     local saved = max(0, state.pool)
     share = share_of(state, wish, state.quota + floor(saved * 1000000 / floor(state.lease / POOL_PARTS)))
-    local wanted = floor(share * (floor(state.lease / 8) * 5) / 1000000)
+    local horizon = min(number[11], floor(state.lease / 8) * 5)
+    local wanted = floor(share * horizon / 1000000)
     amount = min(max(0, wanted - left), saved)
     state.pool = state.pool - amount
   end
   local live = demand > 0
   state.held = state.held + amount
+  local renew = renewal(state, left + amount)
+  if not e then
+    state.entries = state.entries + 1
+  end
   write_entry(keys, process, { sequence = sequence, used = used, held = live and left + amount or 0, backed = backed + amount,
     demand = demand, live = live, ends = now + (live and state.lease or FLOOR_LIFE), floor = has_floor, amount = amount,
-    share = share })
+    share = share, renew = renew })
   write_state(keys[1], state)
   if quiet then
     return answer(1, state, 0, state.quiet - now, 0, has_floor)
   end
-  return answer(0, state, amount, state.lease, share, has_floor)
+  return answer(0, state, amount, state.lease, share, has_floor, renew)
 end
 
 -- ARGV: quota (0: no limit), burst, processes, lease. Returns the version.

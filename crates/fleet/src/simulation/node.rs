@@ -12,6 +12,9 @@ use crate::units::{MicroCpus, Micros};
 /// How often a process looks at its figures, as a part of the lease.
 const LOOKS: u64 = 32;
 
+/// And at the latest after: 100 ms, as often as the background task reads the clocks of groups that rest.
+const LOOK_MAX: Micros = Micros::from_millis(100);
+
 pub(super) struct Node {
     index: usize,
     pub(super) holder: Holder,
@@ -114,7 +117,7 @@ impl Node {
         if now < self.look_at && !ended {
             return None;
         }
-        self.look_at = now + Micros(lease.0 / LOOKS);
+        self.look_at = now + Micros(lease.0 / LOOKS).min(LOOK_MAX);
         self.observe(now);
         if self.holder.is_waiting() && now >= self.give_up_at {
             self.holder.failed(now);

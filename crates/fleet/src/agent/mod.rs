@@ -1,0 +1,283 @@
+//! The background task of a scheduler: it leases for every group under the prefix, and gives each an ordinary limit.
+//!
+//! # What it does
+//! Every 25 ms it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
+//! their limits (`tenant`), and collects what is to be asked: one round trip for all of them, of which one is under way at a time, beside the
+//! ticks (`task`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
+//!
+//! # Local limits
+//! A limit that the group has when it is found, or that somebody writes later, is kept: the smaller of it and the lease is in force.
+//! `Group::max` shows what is.
+//!
+//! # What a local limit lets through
+//! A lease of rate r is a limit of `r * PERIOD` in each [`PERIOD`], all at once at its start. What was used beyond a lease that way, by polls
+//! under way, or because this task came late is owed and paid out of the next one.
+
+mod pass;
+mod task;
+mod tenant;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use quotient::{Group, Scheduler};
+
+use self::pass::State;
+use crate::clock;
+use crate::holder::{Allowance, HolderFigures, Settings};
+use crate::limit::FleetLimit;
+use crate::message::{ProcessId, Reply, Request};
+use crate::redis::RedisStore;
+use crate::store::{MemoryStore, Store, StoreError};
+use crate::units::{MicroCpus, Micros};
+
+/// Period of the local limits. Unit: microseconds. Default: 50 ms; longer for rates below 0.02 CPU, since a quota is 1 ms at least.
+const PERIOD: Micros = Micros::from_millis(50);
+
+/// Why a fleet was not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FleetError {
+    /// Not called in a tokio runtime.
+    NoRuntime,
+    /// The address of the store, or the configured floor.
+    Store(StoreError),
+}
+
+impl fmt::Display for FleetError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FleetError::NoRuntime => write!(formatter, "a fleet is started inside a tokio runtime"),
+            FleetError::Store(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for FleetError {}
+
+/// Settings of a [`Fleet`].
+#[derive(Debug)]
+#[must_use = "nothing happens before `start`"]
+pub struct FleetBuilder {
+    address: Option<String>,
+    roots: Option<Vec<u8>>,
+    prefix: String,
+    floor: MicroCpus,
+}
+
+impl FleetBuilder {
+    /// Groups directly below this path have budgets in the fleet, under their whole path. Default: `tenants/`.
+    pub fn group_prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// What a group may use, in CPUs, while the store has never been reached, or not for an hour. Default: 0.01. A local limit cannot say
+    /// less than 0.001, which is what any group gets.
+    pub fn floor(mut self, cpus: f64) -> Self {
+        self.floor = MicroCpus::from_cpus(cpus);
+        self
+    }
+
+    /// Certificates that the store's is checked against with TLS (PEM), in place of the system's. Needs the feature `tls`.
+    pub fn root_certificates(mut self, pem: &[u8]) -> Self {
+        self.roots = Some(pem.to_vec());
+        self
+    }
+
+    /// Starts the background task in the tokio runtime that this is called in. Whether the store can be reached shows in
+    /// [`Fleet::stats`], and once in the log.
+    ///
+    /// # Errors
+    /// [`FleetError`]: outside a runtime, or not an address.
+    pub fn start(self, scheduler: &Scheduler) -> Result<Fleet, FleetError> {
+        match self.address.clone() {
+            Some(address) => {
+                let store = match &self.roots {
+                    Some(pem) => RedisStore::with_root_certificates(&address, pem),
+                    None => RedisStore::new(&address),
+                };
+                let store = store.map_err(FleetError::Store)?;
+                self.start_on(scheduler, Arc::new(store))
+            }
+            None => self.start_on(scheduler, Arc::new(EmbeddedStore::default())),
+        }
+    }
+
+    /// The same on a store of the caller's.
+    ///
+    /// # Errors
+    /// [`FleetError::NoRuntime`].
+    pub fn start_on<S: Store + 'static>(
+        self,
+        scheduler: &Scheduler,
+        store: Arc<S>,
+    ) -> Result<Fleet, FleetError> {
+        let handle = tokio::runtime::Handle::try_current().map_err(|_| FleetError::NoRuntime)?;
+        let settings = Settings {
+            process: ProcessId(random()),
+            capacity: MicroCpus::whole(scheduler.vcpus() as u64),
+            floor: self.floor,
+        };
+        let state = State::new(settings, self.prefix, scheduler.clone());
+        let state = Arc::new(Mutex::new(state));
+        let setter: Arc<dyn Setter> = Arc::new(SetOn(store.clone()));
+        let task = handle.spawn(task::run(state.clone(), store));
+        Ok(Fleet {
+            state,
+            setter,
+            task,
+        })
+    }
+}
+
+/// A number that no other process has: from the standard library's random keys of hash maps.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u64(clock::now().0);
+    hasher.write_u32(std::process::id());
+    // Exact in the store's numbers, too.
+    hasher.finish()
+}
+
+/// What a fleet's task did, for all groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetFigures {
+    /// Round trips to the store.
+    pub exchanges: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// Round trips or requests that failed.
+    pub errors: u64,
+    /// The last failure.
+    pub last_error: Option<StoreError>,
+    /// Whether the last round trip failed.
+    pub away: bool,
+}
+
+/// One tenant in this process.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TenantStats {
+    /// The group's path.
+    pub path: String,
+    /// What it may use now.
+    pub allowance: Allowance,
+    /// What it would use.
+    pub demand: MicroCpus,
+    /// The limit in the fleet, as far as it is known.
+    pub limit: Option<FleetLimit>,
+    /// What happened so far.
+    pub figures: HolderFigures,
+}
+
+/// One scheduler's part of a fleet. Ends when it is dropped; groups then stay on their floors.
+#[derive(Debug)]
+pub struct Fleet {
+    state: Arc<Mutex<State>>,
+    setter: Arc<dyn Setter>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Fleet {
+    /// A fleet with a store: see [`RedisStore::new`] for addresses.
+    pub fn builder(address: &str) -> FleetBuilder {
+        FleetBuilder {
+            address: Some(address.to_owned()),
+            roots: None,
+            prefix: "tenants/".to_owned(),
+            floor: MicroCpus(10_000),
+        }
+    }
+
+    /// A fleet of one process, which has the whole budget of each tenant: no store.
+    pub fn embedded() -> FleetBuilder {
+        FleetBuilder {
+            address: None,
+            ..Self::builder("")
+        }
+    }
+
+    /// Sets a tenant's limit in the fleet and returns its version. All processes follow within one lease.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the old limit stays.
+    pub async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
+        self.setter.set(tenant, limit).await
+    }
+
+    /// Takes a group in at once, rather than with the next tick (25 ms), before which it runs on its local limit. Returns whether it has a
+    /// budget in the fleet: not if its path does not lie directly below the prefix, or it was removed.
+    pub fn adopt(&self, group: &Group) -> bool {
+        lock(&self.state).adopt(group, clock::now())
+    }
+
+    /// What was asked and answered.
+    pub fn figures(&self) -> FleetFigures {
+        lock(&self.state).figures.clone()
+    }
+
+    /// Every tenant of this process. O(tenants).
+    pub fn stats(&self) -> Vec<TenantStats> {
+        lock(&self.state).stats(clock::now())
+    }
+}
+
+/// Writing limits, whatever the store is.
+trait Setter: Send + Sync + fmt::Debug {
+    fn set<'a>(
+        &'a self,
+        tenant: &'a str,
+        limit: FleetLimit,
+    ) -> Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 'a>>;
+}
+
+struct SetOn<S>(Arc<S>);
+
+impl<S> fmt::Debug for SetOn<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SetOn")
+    }
+}
+
+impl<S: Store + 'static> Setter for SetOn<S> {
+    fn set<'a>(
+        &'a self,
+        tenant: &'a str,
+        limit: FleetLimit,
+    ) -> Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 'a>> {
+        Box::pin(self.0.set(tenant, limit))
+    }
+}
+
+/// A store in memory that follows this process's clock.
+#[derive(Debug, Default)]
+struct EmbeddedStore {
+    store: MemoryStore,
+}
+
+impl Store for EmbeddedStore {
+    async fn exchange(&self, questions: &[(&str, Request)]) -> Vec<Result<Reply, StoreError>> {
+        self.store.set_time(clock::now());
+        self.store.exchange(questions).await
+    }
+
+    async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
+        self.store.set_time(clock::now());
+        Store::set(&self.store, tenant, limit).await
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(|poison| poison.into_inner())
+}

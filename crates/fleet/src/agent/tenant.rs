@@ -1,0 +1,194 @@
+//! One group with a budget: what it used, and the ordinary limit that stands for its lease.
+//!
+//! # Whose limit it is
+//! The limit that is in force and that we did not write is the *local* one: the smaller of it and the lease is written. A write replaces
+//! only what was seen in force ([`Group::replace_max`]), so that a limit that a user sets at the same moment is found, not lost. What a user
+//! writes exactly as we did cannot be told from ours. Burst, softness and smoothness that are set on a limit of ours go with the next
+//! write: a soft lease would be none.
+
+use std::time::Duration;
+
+use quotient::{Group, Limit, Nanos};
+
+use super::{PERIOD, TenantStats};
+use crate::holder::{Allowance, Holder, Settings};
+use crate::units::{MicroCpus, Micros};
+
+/// A limit is not set again for changes of less than one part in so many.
+const CHANGE_PARTS: u64 = 32;
+
+/// How often a write that met somebody else's is tried again at once; the next look goes on.
+const REPLACE_TRIES: u32 = 4;
+
+/// How often in a lease a tenant with demand is looked at: for one of 1 s every 50 ms, the period of its limit.
+const LOOKS: u64 = 20;
+
+/// The shortest and the longest time between two looks; the shortest is the task's own.
+const LOOK_MIN: Micros = Micros::from_millis(25);
+const LOOK_MAX: Micros = Micros::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) group: Group,
+    pub(super) holder: Holder,
+    /// The limit that is not ours.
+    local: Option<Limit>,
+    /// The limit that we wrote, and the allowance that it stands for.
+    written: Option<(Option<Limit>, Allowance)>,
+    cpu: Micros,
+    /// When it is looked at again.
+    look_at: Micros,
+}
+
+impl Tenant {
+    pub(super) fn new(group: &Group, settings: Settings, now: Micros) -> Tenant {
+        let cpu = micros(group.cpu_time());
+        let throttled = micros(group.stats().bandwidth.throttled);
+        Tenant {
+            holder: Holder::new(settings, now, cpu, throttled),
+            local: group.max(),
+            group: group.clone(),
+            written: None,
+            cpu,
+            look_at: now,
+        }
+    }
+
+    pub(super) fn stats(&self, path: &str, now: Micros) -> TenantStats {
+        TenantStats {
+            path: path.to_owned(),
+            allowance: self.holder.allowance(now),
+            demand: self.holder.demand(),
+            limit: self.holder.limit(),
+            figures: self.holder.figures(),
+        }
+    }
+
+    /// Whether there is nothing to do before its clock moves.
+    pub(super) fn rests(&self, now: Micros) -> bool {
+        self.holder.demand() == MicroCpus::ZERO
+            && now >= self.holder.ends()
+            && self.holder.figures().asked > 0
+            && !self.holder.is_waiting()
+            && self.written.is_some()
+            && self.holder.next_ask(now).is_none()
+    }
+
+    /// Whether its clock has moved since it was looked at. One read of the clock.
+    pub(super) fn stirs(&self) -> bool {
+        micros(self.group.cpu_time()) != self.cpu
+    }
+
+    /// Whether it is time to look at it: a twentieth of a lease after the last look, and when the lease ends.
+    pub(super) fn is_due(&self, now: Micros) -> bool {
+        now + Micros(LOOK_MIN.0 / 2) >= self.look_at
+    }
+
+    /// So many a lease.
+    pub(super) fn lease_part(&self, parts: u64) -> Micros {
+        let limit = self.holder.limit();
+        Micros(limit.map_or(Micros::SECOND, |limit| limit.lease).0 / parts)
+    }
+
+    /// Whether it asks now, or within `slack`. As of the last look.
+    pub(super) fn asks_by(&self, now: Micros, slack: Micros) -> bool {
+        let next = self.holder.next_ask(now);
+        next.is_some_and(|at| at <= now + slack)
+    }
+
+    pub(super) fn look(&mut self, now: Micros) {
+        let stats = self.group.stats();
+        self.cpu = micros(stats.cpu);
+        let throttled = micros(stats.bandwidth.throttled);
+        self.holder.observe(now, self.cpu, throttled);
+        let next = now + self.lease_part(LOOKS).max(LOOK_MIN).min(LOOK_MAX);
+        let ends = self.holder.ends();
+        self.look_at = if ends > now { next.min(ends) } else { next };
+    }
+
+    /// Puts what may be used in force. Returns whether the group still exists.
+    pub(super) fn apply(&mut self, now: Micros) -> bool {
+        let allowance = self.holder.allowance(now);
+        for _ in 0..REPLACE_TRIES {
+            let in_force = self.group.max();
+            if let Some((written, of)) = self.written {
+                if written != in_force {
+                    self.learn(written, in_force);
+                } else if !differs(of, allowance) {
+                    return true;
+                }
+            } else {
+                self.local = in_force;
+            }
+            let wanted = match allowance {
+                Allowance::Unlimited => self.local,
+                Allowance::Lease(rate) => Some(smaller(limit_of(rate, PERIOD), self.local)),
+                Allowance::Floor(rate) => Some(smaller(limit_of(rate, Micros::SECOND), self.local)),
+            };
+            match self.group.replace_max(in_force, wanted) {
+                Ok(true) => {
+                    self.written = Some((wanted, allowance));
+                    return true;
+                }
+                // Somebody wrote in between: look again.
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Somebody wrote a limit beside us: it is the local one from now on.
+    fn learn(&mut self, written: Option<Limit>, in_force: Option<Limit>) {
+        let rate = |limit: Option<Limit>| limit.map(|limit| (limit.quota, limit.period));
+        let ours = written.is_some() && rate(written) == rate(in_force);
+        if !ours || rate(self.local) == rate(in_force) {
+            self.local = in_force;
+        }
+    }
+
+    /// Nobody sees to the lease any more: the floor from now on.
+    pub(super) fn end(&mut self, now: Micros) {
+        if self.holder.allowance(now) == Allowance::Unlimited {
+            return;
+        }
+        let floor = self.holder.floor(now);
+        let limit = smaller(limit_of(floor, Micros::SECOND), self.local);
+        // A group that was removed meanwhile needs none.
+        let _ = self.group.set_max(limit);
+    }
+}
+
+fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Whether it is worth writing a limit.
+fn differs(old: Allowance, new: Allowance) -> bool {
+    match (old, new) {
+        (Allowance::Unlimited, Allowance::Unlimited) => false,
+        (Allowance::Lease(old), Allowance::Lease(new))
+        | (Allowance::Floor(old), Allowance::Floor(new)) => {
+            old.0.abs_diff(new.0) > old.0.max(new.0) / CHANGE_PARTS
+        }
+        _ => true,
+    }
+}
+
+/// A local limit of this rate: in the given period, or a longer one in which the quota is not too small.
+fn limit_of(rate: MicroCpus, period: Micros) -> Limit {
+    let least = Limit::QUOTA_MIN.as_nanos() / 1_000;
+    let rate = MicroCpus(rate.0.max(1));
+    let needed = Micros(least * 1_000_000 / rate.0);
+    let period = period.max(needed).min(Micros::SECOND);
+    let quota = rate.over(period).0.max(least);
+    Limit::new(Nanos::from_micros(quota), Nanos::from_micros(period.0))
+}
+
+/// The one of two limits with the lower rate.
+fn smaller(ours: Limit, local: Option<Limit>) -> Limit {
+    match local {
+        Some(local) if local.ratio() < ours.ratio() => local,
+        _ => ours,
+    }
+}

@@ -1,0 +1,210 @@
+//! One connection, made when it is needed and again after it broke; and calls that give a server the functions if it lacks them.
+
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::cluster::ClusterConfig;
+use ::redis::cluster_async::ClusterConnection;
+use ::redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+use ::redis::{AsyncConnectionConfig, Cmd, RedisResult, Value};
+use tokio::sync::Mutex;
+
+use super::address::Target;
+use super::errors::{broken, explain};
+use crate::store::StoreError;
+
+/// The functions, as the server loads them.
+const LIBRARY: &str = include_str!("grant.lua");
+
+#[derive(Clone)]
+enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// The way to a store.
+pub(super) struct Link {
+    target: Target,
+    connection: Mutex<Option<Connection>>,
+    pub(super) within: Duration,
+}
+
+impl Link {
+    pub(super) fn new(target: Target, within: Duration) -> Link {
+        Link {
+            target,
+            connection: Mutex::new(None),
+            within,
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = &*connection {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.within))
+            .set_response_timeout(Some(self.within));
+        let made = match &self.target {
+            Target::Single(client) => {
+                let made = client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await;
+                Connection::Single(made.map_err(|error| explain(&error))?)
+            }
+            Target::Cluster(client) => {
+                let config = ClusterConfig::new()
+                    .set_connection_timeout(self.within)
+                    .set_response_timeout(self.within);
+                let made = client.get_async_connection_with_config(config).await;
+                Connection::Cluster(made.map_err(|error| explain(&error))?)
+            }
+            Target::Sentinel(client) => {
+                let made = client
+                    .lock()
+                    .await
+                    .get_async_connection_with_config(&config)
+                    .await;
+                Connection::Single(made.map_err(|error| explain(&error))?)
+            }
+        };
+        // Who is not logged in may not even send a call: the server would hang up on that many arguments.
+        let ping = ::redis::cmd("PING");
+        let pong = match made.clone() {
+            Connection::Single(mut connection) => ping.query_async::<Value>(&mut connection).await,
+            Connection::Cluster(mut connection) => ping.query_async::<Value>(&mut connection).await,
+        };
+        if let Err(error) = pong
+            && error.code() == Some("NOAUTH")
+        {
+            return Err(explain(&error));
+        }
+        *connection = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Sends commands in one round trip (in a cluster: all at once, each to its node).
+    async fn send(&self, commands: &[Cmd]) -> Result<Vec<RedisResult<Value>>, StoreError> {
+        let answers = match self.connect().await? {
+            Connection::Single(mut connection) => {
+                let mut pipe = ::redis::Pipeline::with_capacity(commands.len());
+                for command in commands {
+                    pipe.add_command(command.clone());
+                }
+                pipe.ignore_errors();
+                pipe.query_async::<Vec<RedisResult<Value>>>(&mut connection)
+                    .await
+            }
+            Connection::Cluster(connection) => {
+                let calls = commands.iter().map(|command| {
+                    let mut connection = connection.clone();
+                    async move { command.query_async::<Value>(&mut connection).await }
+                });
+                Ok(futures_util::future::join_all(calls).await)
+            }
+        };
+        let lost = match &answers {
+            Err(error) => broken(error),
+            Ok(answers) => answers
+                .iter()
+                .any(|answer| answer.as_ref().is_err_and(broken)),
+        };
+        if lost {
+            *self.connection.lock().await = None;
+        }
+        let answers = answers.map_err(|error| explain(&error))?;
+        if answers.len() != commands.len() {
+            return Err(StoreError::Garbage(format!(
+                "{} answers to {} commands",
+                answers.len(),
+                commands.len()
+            )));
+        }
+        Ok(answers)
+    }
+
+    /// Sends calls of our functions, and once more what a server answers that does not have them yet.
+    pub(super) async fn call(&self, commands: &[Cmd]) -> Vec<Result<Value, StoreError>> {
+        let mut results = match self.send(commands).await {
+            Ok(answers) => answers,
+            Err(error) => return commands.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let missing = |answer: &RedisResult<Value>| {
+            let text = answer.as_ref().err().map(ToString::to_string);
+            text.is_some_and(|text| text.contains("Function not found"))
+        };
+        if results.iter().any(missing) {
+            let load = ::redis::cmd("FUNCTION")
+                .arg("LOAD")
+                .arg("REPLACE")
+                .arg(LIBRARY)
+                .to_owned();
+            let loaded = self.send(&[load]).await;
+            let loaded =
+                loaded.and_then(|mut answers| answers.remove(0).map_err(|error| explain(&error)));
+            if let Err(error) = loaded {
+                return commands.iter().map(|_| Err(error.clone())).collect();
+            }
+            match self.send(commands).await {
+                Ok(answers) => results = answers,
+                Err(error) => return commands.iter().map(|_| Err(error.clone())).collect(),
+            }
+        }
+        results
+            .into_iter()
+            .map(|answer| answer.map_err(|error| explain(&error)))
+            .collect()
+    }
+
+    pub(super) async fn call_one(&self, command: Cmd) -> Result<Value, StoreError> {
+        let nothing = || StoreError::Garbage("no answer".to_owned());
+        self.call(&[command]).await.pop().ok_or_else(nothing)?
+    }
+
+    /// The servers of a cluster that hold keys of their own, by `host:port`; nothing where there is one server.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn masters(&self) -> Result<Vec<(String, u16)>, StoreError> {
+        let Connection::Cluster(mut connection) = self.connect().await? else {
+            return Ok(Vec::new());
+        };
+        let mut command = ::redis::cmd("CLUSTER");
+        let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+        let answer = connection
+            .route_command(command.arg("NODES").to_owned(), anybody)
+            .await
+            .map_err(|error| explain(&error))?;
+        let text: String = ::redis::from_redis_value(answer)
+            .map_err(|error| StoreError::Garbage(error.to_string()))?;
+        // "id host:port@bus[,hostname] flags ...": one line a node.
+        let master = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let (address, flags) = (words.next()?, words.next()?);
+            if !flags.contains("master") || flags.contains("fail") || flags.contains("noaddr") {
+                return None;
+            }
+            let (host, port) = address.split('@').next()?.rsplit_once(':')?;
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        Ok(text.lines().filter_map(master).collect())
+    }
+
+    /// One command to one node of a cluster.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn call_at(
+        &self,
+        (host, port): (String, u16),
+        command: Cmd,
+    ) -> Result<Value, StoreError> {
+        let Connection::Cluster(mut connection) = self.connect().await? else {
+            return self.call_one(command).await;
+        };
+        let there = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
+        let answer = connection.route_command(command, there).await;
+        answer.map_err(|error| explain(&error))
+    }
+}
