@@ -82,6 +82,10 @@ enum Command {
     /// The demo's server process; ends when its standard input closes
     #[command(hide = true)]
     DemoServer(ServerArguments),
+    /// A server process of the demo of a fleet; ends when its standard input closes
+    #[cfg(feature = "fleet")]
+    #[command(hide = true)]
+    DemoFleetNode(demo::fleet::node::NodeArguments),
     /// The demo's client process; ends by itself, or when its standard input closes
     #[command(hide = true)]
     DemoClient(ClientArguments),
@@ -93,9 +97,21 @@ enum Command {
     DemoTenantsClient(TenantsClientArguments),
 }
 
+/// Other demos than the one of a noisy neighbour.
+#[cfg(feature = "fleet")]
+#[derive(Debug, Clone, Subcommand)]
+pub enum Scene {
+    /// One tenant with one CPU in four server processes: the load moves, a process and the store are killed (starts a private Valkey or Redis)
+    Fleet(demo::fleet::FleetDemoArguments),
+}
+
 /// What `quotient demo` takes.
 #[derive(Debug, Clone, Args)]
+#[cfg_attr(feature = "fleet", command(args_conflicts_with_subcommands = true))]
 pub struct DemoArguments {
+    #[cfg(feature = "fleet")]
+    #[command(subcommand)]
+    pub scene: Option<Scene>,
     /// How long the whole run takes, in seconds (5..=3600)
     #[arg(long, default_value_t = 60, value_parser = value_parser!(u64).range(5..=3600))]
     pub seconds: u64,
@@ -226,6 +242,8 @@ pub fn run() -> Result<(), Failure> {
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::DemoServer(arguments) => demo::server::run(&arguments),
+        #[cfg(feature = "fleet")]
+        Command::DemoFleetNode(arguments) => demo::fleet::node::run(&arguments),
         Command::DemoClient(arguments) => demo::client::run(&arguments),
         Command::DemoTenantsServer(arguments) => demo::tenants::server::run(&arguments),
         Command::DemoTenantsClient(arguments) => demo::tenants::client::run(&arguments),

@@ -171,7 +171,7 @@ pub fn runtime(workers: u32, name: &str) -> io::Result<Runtime> {
 }
 
 /// The victim: one route that does the work of `work::summarise` on the request's body.
-fn router(counters: &Arc<Counters>) -> Router {
+pub(super) fn router(counters: &Arc<Counters>) -> Router {
     Router::new()
         .route("/orders", post(answer))
         .with_state(Arc::clone(counters))
@@ -206,7 +206,7 @@ fn serve_on(runtime: &Runtime, listener: TcpListener, router: Router) -> io::Res
 }
 
 /// The whole server as tasks of one group: connections inherit the group of the loop that accepts them.
-async fn serve_in_group(listener: tokio::net::TcpListener, router: Router) {
+pub(super) async fn serve_in_group(listener: tokio::net::TcpListener, router: Router) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {

@@ -15,6 +15,8 @@ mod child;
 pub mod client;
 pub(crate) mod clock;
 pub mod confine;
+#[cfg(feature = "fleet")]
+pub mod fleet;
 pub mod hogs;
 mod host;
 mod latencies;
@@ -50,6 +52,10 @@ const RATE_OF_CAPACITY: f64 = 0.3;
 /// # Errors
 /// `Usage` if the picture cannot be written, `Interrupted` on a signal, `Run` when a process fails.
 pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
+    #[cfg(feature = "fleet")]
+    if let Some(crate::cli::Scene::Fleet(arguments)) = &arguments.scene {
+        return fleet::run(arguments);
+    }
     report::check_writable(&arguments.out)?;
     let began = Instant::now();
     let (sender, events) = mpsc::channel();
