@@ -30,6 +30,10 @@
 //! 3. The process adds the amount to what it has left and spreads it over five eighths of the lease, whose end it counts from before it sent
 //!    the request, on a clock that runs on while the machine sleeps. Only the answer to its last request counts, once.
 //!
+//! When a process asks and how much it asks for is not part of the proof, so both are chosen for use: a demand that is new is leased for as
+//! if the lease were an eighth as long, and each renewal doubles that, so that a burst strands little; who holds a sixteenth of the capacity
+//! or more is told to ask again as soon as refills no longer fit in; who needs less than half of its floor does not ask at all.
+//!
 //! # Why no window sees more than Q * W + B + Q * L, and the floors
 //!
 //! Let `o(t)` be what processes really hold and may still use. Three facts:
@@ -64,12 +68,16 @@
 //! | the store is away | leases run out, then floors; never blocked, never unlimited |
 //! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted for one lease, after which nothing granted before can be left; a process tells it the limit |
 //! | the store is restored from an older state | the same: another run |
+//! | a part of the tenant's keys is gone (evicted, deleted) | the same: the first key counts what the others hold |
+//! | a field of a key is not what was written | an error that names it, never "no limit"; floors, until somebody deletes the key |
+//! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
 //! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |
 //! | the store's clock jumps ahead | the one thing that mints: a refill up to the cap, B + Q * L, once a jump |
 //!
 //! # Complexity
 //! A call is O(log processes): one ordered map of ends, and buckets of demands in place of the demands (`demands`). A process asks
-//! three times a lease, and at most eight times while its demand changes; idle ones do not ask.
+//! three times a lease, at most eight times while its demand changes (of a new demand: of the shorter lease), and sixteen times if it is one of the
+//! at most sixteen that hold a sixteenth of the capacity; idle ones do not ask.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "client")]

@@ -286,3 +286,17 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
         assert_eq!(figures.leases, 1, "{figures:?}");
     }
 }
+
+#[test]
+fn a_server_without_memory_is_unwilling() {
+    let Some(server) = server::start("memory", &["--maxmemory", "1"]) else {
+        return;
+    };
+    let store = store(&server.address());
+    let limit = FleetLimit::new(MicroCpus::whole(1));
+    let refused = runtime().block_on(store.set("tenants/acme", limit));
+    assert!(
+        matches!(refused, Err(StoreError::Unwilling(_))),
+        "{refused:?}"
+    );
+}
