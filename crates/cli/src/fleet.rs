@@ -14,7 +14,8 @@ use crate::json::print_versioned;
 /// What `quotient fleet` takes.
 #[derive(Debug, Clone, Args)]
 pub struct FleetArguments {
-    /// The store: `redis://[user:password@]host[:port]`, `redis-cluster://host:port,...`, `redis-sentinel://host:port,.../name`
+    /// The store: `redis://[user:password@]host[:port]`, `redis-cluster://host:port,...`, `redis-sentinel://host:port,.../name`; with
+    /// `rediss` in place of `redis` over TLS
     #[arg(
         long,
         env = "QUOTIENT_FLEET_STORE",
@@ -24,6 +25,9 @@ pub struct FleetArguments {
         global = true
     )]
     store: String,
+    /// What the store's certificate is checked against in place of the system's, PEM
+    #[arg(long, value_name = "FILE", global = true)]
+    ca: Option<std::path::PathBuf>,
     /// Print JSON objects on standard output, one a line
     #[arg(long, global = true)]
     json: bool,
@@ -125,7 +129,15 @@ pub fn run(arguments: &FleetArguments) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(Failure::during("cannot start a runtime"))?;
-    let store = RedisStore::new(&arguments.store).map_err(failure)?;
+    let store = match &arguments.ca {
+        Some(file) => {
+            let unreadable = |error| Failure::Usage(format!("--ca {}: {error}", file.display()));
+            let pem = std::fs::read(file).map_err(unreadable)?;
+            RedisStore::with_root_certificates(&arguments.store, &pem)
+        }
+        None => RedisStore::new(&arguments.store),
+    };
+    let store = store.map_err(failure)?;
     runtime.block_on(async {
         match &arguments.action {
             Action::Set(set) => write(&store, set, arguments.json).await,

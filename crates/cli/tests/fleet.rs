@@ -94,6 +94,10 @@ fn wrong_arguments_and_addresses_are_named() {
         (["set", "", "1", "--burst=1s"], "name"),
         (["watch", "tenants/acme", "--count", "0"], "1..=1000000000"),
         (["get", "tenants/acme", "--store", "nonsense"], "address"),
+        (
+            ["get", "tenants/acme", "--ca", "/no/such.pem"],
+            "--ca /no/such.pem",
+        ),
     ] {
         // Nobody listens there; nobody is asked.
         let output = fleet("redis://127.0.0.1:1", &arguments);
