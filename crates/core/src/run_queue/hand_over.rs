@@ -56,12 +56,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         );
         let node = &self.slab.nodes[self.current as usize];
         // Equal weights: the sleeper owes what the other was owed, and would have stood twice as far from it.
-        let lag = if entity.lag == 0 {
-            0
+        let (lag, (slept_at, left_on)) = if entity.lag == 0 {
+            (0, (now.0, 0))
         } else {
-            self.rules.clamp_lag(-entity.lag, node.slice, node.shares)
+            let lag = self.rules.clamp_lag(-entity.lag, node.slice, node.shares);
+            let stood = node.v.offset(lag.wrapping_mul(-2));
+            (lag, self.parting(lag, stood, now))
         };
-        let (slept_at, left_on) = self.parting(node.v.offset(lag.wrapping_mul(-2)), now);
         let mut sleeper = TaskEntity {
             lag,
             sum_exec: node.sum_exec,

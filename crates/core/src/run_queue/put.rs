@@ -149,7 +149,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
-        let (slept_at, left_on) = self.parting(node.v, now);
+        let (slept_at, left_on) = self.parting(lag, node.v, now);
         let mut entity = TaskEntity {
             lag,
             sum_exec: node.sum_exec,
@@ -168,11 +168,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         entity
     }
 
-    /// What a task remembers of its leaving at `v`: where, if debts fade, or when. Load averages need the time, so that debts do not
-    /// fade while they are on.
+    /// What a task remembers of its leaving at `v` with that lag: where, if it owes and debts fade, or when. Load averages need the time,
+    /// so that debts do not fade while they are on.
     #[inline]
-    pub(super) fn parting(&self, v: VirtualTime, now: Nanos) -> (u64, u16) {
-        if self.rules.debts_fade && !G::load_averages() {
+    pub(super) fn parting(&self, lag: i64, v: VirtualTime, now: Nanos) -> (u64, u16) {
+        if lag < 0 && self.rules.debts_fade && !G::load_averages() {
             (v.0, self.cpu.0 as u16 + 1)
         } else {
             (now.0, 0)
