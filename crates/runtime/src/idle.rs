@@ -13,7 +13,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicU64, Ordering};
+use crate::primitives::{AtomicU64, Ordering, fence};
 
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
@@ -67,6 +67,13 @@ impl IdleSet {
         self.words
             .iter()
             .any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// P2 and P3: whether anybody sleeps who does not see what was pushed before.
+    #[inline]
+    pub(crate) fn any_after_push(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.any()
     }
 
     /// Somebody who sleeps, from `near`'s word on.
@@ -163,7 +170,7 @@ mod tests {
 mod loom_tests {
     use super::*;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicUsize, fence};
+    use loom::sync::atomic::AtomicUsize;
 
     /// Publish to idle with two sleepers in two words: whoever sleeps beside the push is seen by the publisher.
     #[test]
@@ -183,8 +190,7 @@ mod loom_tests {
                 .into_iter()
                 .collect();
             inbox.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            let seen = idle.any();
+            let seen = idle.any_after_push();
             let slept = sleepers
                 .into_iter()
                 .map(|thread| thread.join().unwrap())

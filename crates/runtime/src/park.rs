@@ -131,6 +131,7 @@ impl Park {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::idle::IdleSet;
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicUsize;
     use std::task::Wake;
@@ -198,43 +199,105 @@ mod loom_tests {
         }
     }
 
-    /// Somebody in a poll publishes a task and looks at the idle mask (P1 to P3 of `shared`), while the only idle one goes to sleep
-    /// (S1 to S3): the task is seen, or the sleeper is woken.
-    #[test]
-    fn loom_publish_to_idle_against_going_to_sleep() {
-        loom::model(|| {
+    /// A step of *publish to idle* (`shared`) that is left out.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Without {
+        Nothing,
+        /// P2: the publisher's fence.
+        PublishersFence,
+        /// P3: its look at the sleepers.
+        PublishersLook,
+        /// S2: the sleeper's fences.
+        SleepersFence,
+        /// S3: its second look at the inbox.
+        SecondLook,
+        /// S1 comes after S3.
+        EarlyAnnouncement,
+    }
+
+    /// Somebody in a poll publishes a task and looks at the sleepers (P1 to P3), while the only idle one goes to sleep (S1 to S3): the task
+    /// is seen, or the sleeper is woken. Runs the very set and parking word; each step that the protocol names can be left out, and
+    /// the models below say of each that this is noticed.
+    fn publish_to_idle(without: Without) {
+        loom::model(move || {
             let park = Arc::new(Park::new());
-            let (inbox, idle) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let idle = Arc::new(IdleSet::new(1));
+            let inbox = Arc::new(AtomicUsize::new(0));
             let count = std::sync::Arc::new(Count(std::sync::atomic::AtomicUsize::new(0)));
             let waker = Waker::from(count.clone());
             let publisher = {
                 let (park, inbox, idle) = (park.clone(), inbox.clone(), idle.clone());
                 loom::thread::spawn(move || {
                     inbox.store(1, Ordering::Relaxed);
-                    fence(Ordering::SeqCst);
-                    if idle.load(Ordering::Relaxed) != 0 {
-                        park.wake(|| {
-                            idle.fetch_and(0, Ordering::SeqCst);
-                        });
+                    let anybody = match without {
+                        Without::PublishersFence => idle.any(),
+                        Without::PublishersLook => false,
+                        _ => idle.any_after_push(),
+                    };
+                    if anybody && let Some(sleeper) = idle.find(0) {
+                        park.wake(|| idle.remove(sleeper));
                     }
                 })
             };
+            let look = || inbox.load(Ordering::Relaxed) != 0;
             park.begin();
-            idle.fetch_or(1, Ordering::SeqCst);
-            park.prepare_sleep(&waker);
-            fence(Ordering::SeqCst);
-            let slept = inbox.load(Ordering::Relaxed) == 0;
-            if !slept {
+            let early = without == Without::EarlyAnnouncement && look();
+            if without == Without::SleepersFence {
+                *park.waker.lock().unwrap() = Some(waker.clone());
+                idle.add(0);
+                park.state.swap(SLEEPING, Ordering::AcqRel);
+            } else {
+                idle.add(0);
+                park.prepare_sleep(&waker);
+            }
+            let seen = match without {
+                Without::SecondLook => false,
+                Without::EarlyAnnouncement => early,
+                _ => look(),
+            };
+            if seen {
                 park.cancel_sleep();
-                idle.fetch_and(0, Ordering::SeqCst);
+                idle.remove(0);
             }
             publisher.join().unwrap();
             let woken = count.0.load(std::sync::atomic::Ordering::SeqCst);
-            assert!(
-                !slept || woken == 1,
-                "slept beside a task in another's inbox"
-            );
+            assert!(seen || woken == 1, "slept beside a task in another's inbox");
         });
+    }
+
+    #[test]
+    fn loom_publish_to_idle_against_going_to_sleep() {
+        publish_to_idle(Without::Nothing);
+    }
+
+    #[test]
+    #[should_panic(expected = "slept beside a task")]
+    fn loom_publish_to_idle_needs_the_fence_of_the_publisher() {
+        publish_to_idle(Without::PublishersFence);
+    }
+
+    #[test]
+    #[should_panic(expected = "slept beside a task")]
+    fn loom_publish_to_idle_needs_the_look_of_the_publisher() {
+        publish_to_idle(Without::PublishersLook);
+    }
+
+    #[test]
+    #[should_panic(expected = "slept beside a task")]
+    fn loom_publish_to_idle_needs_the_fence_of_the_sleeper() {
+        publish_to_idle(Without::SleepersFence);
+    }
+
+    #[test]
+    #[should_panic(expected = "slept beside a task")]
+    fn loom_publish_to_idle_needs_the_second_look() {
+        publish_to_idle(Without::SecondLook);
+    }
+
+    #[test]
+    #[should_panic(expected = "slept beside a task")]
+    fn loom_publish_to_idle_needs_the_announcement_before_the_look() {
+        publish_to_idle(Without::EarlyAnnouncement);
     }
 
     /// A virtual CPU that is woken, runs and sleeps again is in the idle mask afterwards, however slow its waker was.

@@ -14,7 +14,8 @@
 //! # Publish to idle
 //! A wake-up that is displaced from the slot during a poll is offered at once. Publisher: (P1) push to the own inbox; (P2) fence;
 //! (P3) look at the idle set, and wake one of those in it. Sleeper: (S1) set its bit in the idle set and the parking word;
-//! (S2) fence; (S3) look at all inboxes. Either P3 sees the bit, or S3 sees the arrival. What is left in a slot, a queue or a mailbox of
+//! (S2) fence; (S3) look at all inboxes. Either P3 sees the bit, or S3 sees the arrival. (Each of these steps is needed: `park` has a model
+//! for each that fails without it.) What is left in a slot, a queue or a mailbox of
 //! somebody who got stuck later is the watch's to find (`watch`).
 //! Waking from inside a poll needs the host's door bell: tokio puts whom a worker wakes where only that worker looks, and it is busy.
 //!
@@ -24,7 +25,7 @@
 //! are closed, what waits is cancelled on the spot, and so is what comes later, though not inside of whoever brings it (`last_rites`).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
@@ -329,8 +330,7 @@ impl Shared {
             self.last_rites.cancel(task);
         } else if polling && self.vcpus.len() > 2 {
             // P2, P3. With one regular virtual CPU there is nobody to offer it to.
-            fence(Ordering::SeqCst);
-            if self.idle.any() {
+            if self.idle.any_after_push() {
                 self.offer(vcpu);
             }
         }
