@@ -107,6 +107,7 @@ impl<J> Jobs<J> {
     }
 }
 
+/// Seen to fail with `state.idle == 0` as the condition of `give_to_idle`, and without its wake-up.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;

@@ -61,7 +61,7 @@ impl Nap {
     }
 }
 
-/// One nap each. (Two naps in a row, each ended by somebody else, the model checker calls a deadlock in some order that is not understood;
+/// Seen to fail without N1's fence, and with a park that is not in a loop. One nap each. (Two naps in a row, each ended by somebody else, the model checker calls a deadlock in some order that is not understood;
 /// the turn ends such a nap in 4 ms at most.)
 #[cfg(all(test, loom))]
 mod models {

@@ -213,6 +213,8 @@ impl<P, T, O, C> Turns<P, T, O, C> {
     }
 }
 
+/// Seen to fail with a `forbid` that does not look at `by`, an `enforce` that looks at `allowed` before it has the lock, an `allow` that leaves
+/// the request in place, and a `put_away` that does not look at `finished`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;
