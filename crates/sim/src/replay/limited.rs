@@ -32,6 +32,8 @@ const TOLERANCE: u64 = 700_000;
 const MERGED_PERCENT: u64 = 150;
 /// Bursts without a throttle from which the usual length is taken.
 const CLEAN_MIN: usize = 20;
+/// A run over more periods than this is a broken clock, and is left out. Origin: a thousand seconds in the shortest period.
+const RUN_PERIODS_MAX: u64 = 100_000;
 /// Most pieces of one burst.
 const PIECES_MAX: u64 = 10_000;
 /// Every so many seeds leave bursts whole. Origin: two of ten seeds, so that an interval has that extreme.
@@ -334,6 +336,9 @@ fn place_of(moments: &[u64], period: u64) -> (u64, usize) {
 
 /// Adds a run to the periods that it lies in, numbered from one period before the first place.
 fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Range<u64>, period: u64, phase: u64) {
+    if run.end.saturating_sub(run.start) / period > RUN_PERIODS_MAX {
+        return;
+    }
     let mut from = run.start;
     while from < run.end {
         let number = (from + period - phase) / period;
@@ -399,6 +404,15 @@ mod tests {
         simulation.run().unwrap();
         let group = &simulation.outcome().groups[1];
         group.nr_throttled as f64 / group.nr_periods as f64
+    }
+
+    #[test]
+    fn a_broken_clock_costs_no_lifetime() {
+        let mut used = BTreeMap::new();
+        add_by_period(&mut used, 0..u64::MAX / 4, 10_000_000, 3);
+        assert!(used.is_empty());
+        add_by_period(&mut used, 5_000_000..25_000_000, 10_000_000, 0);
+        assert_eq!(used.values().sum::<u64>(), 20_000_000);
     }
 
     #[test]
