@@ -230,6 +230,12 @@ impl Carrier {
         self.turns.is_allowed()
     }
 
+    /// Whether it may run, chosen last by `by`, and competes (the proxy of a blocked one is away and brings it back).
+    pub(super) fn may_run_for(&self, by: usize) -> bool {
+        let is_away = self.turns.is_away();
+        self.chosen_by() == by && !is_away && self.is_allowed() && !self.is_finished()
+    }
+
     /// The watch: what is forbidden stands. Whether it does.
     pub(super) fn enforce(&self, log: &PauseLog) -> bool {
         self.turns.enforce(

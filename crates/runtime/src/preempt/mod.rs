@@ -42,7 +42,9 @@
 //! `Seat::chosen` is the bearer whose proxy was picked last on k. Whoever is chosen may run even while the carrier runs short tasks: the
 //! kernel prefers those. `Turns::by` says which virtual CPU chose it last: proxies can be stolen, so k may only forbid what k
 //! has chosen. A pick of another proxy resumes the new bearer before it pauses the old one. After each pick the chosen one is
-//! paused if its group is throttled. *Allowed* is what policy wants, *paused* what is so: a request can miss (the bearer is between two
+//! paused if its group is throttled. A choice ends with the virtual CPU (a stand-in that retires), and where the proxy is taken elsewhere or
+//! comes back from being *away* the watch ends it: who may run and is nobody's choice would run for as long as its group has no budget
+//! where the proxy waits. *Allowed* is what policy wants, *paused* what is so: a request can miss (the bearer is between two
 //! regions, or somebody else holds its slot), and the watch brings the two together at each look, so an error lasts a tick.
 //!
 //! # Where bearers go on
@@ -310,6 +312,16 @@ impl Preempting {
         }
         if stop {
             self.forbid(bearer, vcpu);
+        }
+    }
+
+    /// The virtual CPU ends, and with it its choice.
+    pub(crate) fn choose_nobody(&self, vcpu: usize) {
+        let seat = &self.seats[vcpu];
+        let mut chosen = lock(&seat.chosen);
+        seat.has_chosen.store(false, Ordering::Relaxed);
+        if let Some((bearer, _)) = chosen.take() {
+            self.forbid(&bearer, vcpu);
         }
     }
 

@@ -232,6 +232,9 @@ impl Preempting {
         }
         let mut standing = false;
         let quiet = self.end_burst(&mut state, now);
+        for bearer in &state.bearers {
+            self.govern(bearer);
+        }
         for bearer in state.bearers.iter().filter(|_| quiet) {
             standing |= bearer.enforce(&self.log);
         }
@@ -248,6 +251,21 @@ impl Preempting {
             shared.tick.run();
         }
         busy || !state.bearers.is_empty() || state.burst.is_some()
+    }
+
+    /// Stops a bearer that may run and is nobody's choice: its proxy was moved from the virtual CPU that chose it, or came back from where
+    /// blocked ones are. If its group is out of budget where the proxy waits, nobody else would.
+    fn govern(&self, bearer: &Arc<Carrier>) {
+        let by = bearer.chosen_by();
+        // Of no virtual CPU yet, or set free.
+        let Some(seat) = self.seats.get(by) else {
+            return;
+        };
+        let chosen = lock(&seat.chosen);
+        let is_chosen = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
+        if !is_chosen && bearer.may_run_for(by) {
+            self.forbid(bearer, by);
+        }
     }
 
     /// Looks at one virtual CPU, and takes it from its carrier if the poll there is too long. For how many looks it is stalled: neither

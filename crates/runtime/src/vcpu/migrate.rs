@@ -81,6 +81,13 @@ impl Vcpu {
             task.owned_mut().entity = detached.entity;
             let home = &task.context().home;
             let from = home.swap(self.index as u16, Ordering::Relaxed);
+            if let Some(preempting) = &shared.preempt {
+                let owned = task.owned_mut();
+                if let Some(bearer) = owned.bearer().filter(|_| owned.group.is_limited()) {
+                    // Where it was chosen nobody stops it any more, should the group be out of budget here.
+                    preempting.dismiss(from as usize, &bearer.clone(), true);
+                }
+            }
             if RuntimeGates::events() {
                 shared
                     .log
@@ -200,6 +207,10 @@ impl Vcpu {
         let mut arrivals = shared.vcpus[self.index].inbox.close();
         arrivals.append(&mut self.arrivals);
         let queued = shared.drain_queue(self.index);
+        if let Some(preempting) = &shared.preempt {
+            // Whoever picks its proxy elsewhere lets it go on.
+            preempting.choose_nobody(self.index);
+        }
         let mut target = 0;
         let mut woken = VcpuSet::default();
         let mut forward = |task: Task, kind: Enqueue| {

@@ -1,0 +1,105 @@
+//! A long poll whose proxy was taken to another virtual CPU, or came back from being away, ran on as nobody's choice for as long as its
+//! group had no budget there: whole periods of a limit of a tenth.
+
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+mod common;
+#[path = "common/preempted.rs"]
+mod preempted;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quotient::{Preempt, Scheduler};
+
+/// Long polls, on two virtual CPUs.
+const HOGS: usize = 6;
+const QUOTA: Duration = Duration::from_millis(10);
+const PERIOD: Duration = Duration::from_millis(100);
+/// What a stretch may have beyond its periods: one quota for where it begins, and room for short turns on a busy machine. The fault
+/// takes 100 ms in 100.
+const ROOM: Duration = Duration::from_millis(45);
+
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+fn compute(used: &AtomicU64, stop: &AtomicBool) {
+    let mut before = thread_cpu();
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..500 {
+            std::hint::black_box(0);
+        }
+        let now = thread_cpu();
+        let step = u64::try_from(now.saturating_sub(before).as_nanos()).unwrap_or(0);
+        used.fetch_add(step, Ordering::Relaxed);
+        before = now;
+    }
+}
+
+fn no_stretch_exceeds_its_periods(blocking: bool) {
+    let _alone = preempted::alone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let scheduler = Scheduler::builder()
+        .handle(runtime.handle().clone())
+        .vcpus(2)
+        .preempt(Preempt::default())
+        .build()
+        .expect("a scheduler");
+    let group = scheduler.group("limited").expect("a path");
+    let group = group.max((QUOTA, PERIOD)).create().expect("a group");
+    let (used, stop) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    for _ in 0..HOGS {
+        let (used, stop) = (used.clone(), stop.clone());
+        let body = move || compute(&used, &stop);
+        if blocking {
+            drop(group.spawn_blocking(body));
+        } else {
+            drop(group.spawn(async move { body() }));
+        }
+    }
+    // Their first polls run until they are taken off their virtual CPUs.
+    std::thread::sleep(Duration::from_millis(300));
+    let read = || Duration::from_nanos(used.load(Ordering::Relaxed));
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        let (began, before) = (Instant::now(), read());
+        std::thread::sleep(PERIOD);
+        let more = read().saturating_sub(before);
+        let periods = began.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
+        let allowed = QUOTA.mul_f64(periods) + ROOM;
+        assert!(
+            more <= allowed,
+            "{more:?} of {allowed:?} in {periods} periods"
+        );
+    }
+    stop.store(true, Ordering::Relaxed);
+    drop(group);
+    drop(scheduler);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+#[test]
+fn tasks_run_on_without_budget() {
+    no_stretch_exceeds_its_periods(false);
+}
+
+#[test]
+fn blocking_functions_run_on_without_budget() {
+    no_stretch_exceeds_its_periods(true);
+}
