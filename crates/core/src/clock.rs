@@ -220,6 +220,16 @@ impl CpuCells {
         self.iter().map(|(_, cell)| cell.runnable()).sum()
     }
 
+    /// The group's own tasks that are queued or running, and those of the CPUs that `work` which run something of the group or below it:
+    /// one that has nothing to do keeps the chain of its last choice.
+    pub(crate) fn occupancy(&self, work: impl Fn(CpuId) -> bool) -> (u32, u32) {
+        self.iter()
+            .fold((0, 0), |(runnable, running), (cpu, cell)| {
+                let runs = cell.exec.runs() && work(cpu);
+                (runnable + cell.runnable(), running + u32::from(runs))
+            })
+    }
+
     pub(crate) fn runnable_below(&self) -> u32 {
         self.iter()
             .map(|(_, cell)| cell.runnable_below.load(Relaxed))

@@ -48,6 +48,17 @@ pub struct Group {
     pub(crate) bandwidth: OnceLock<Arc<Bandwidth>>,
 }
 
+/// What [`Group::occupancy`] tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Tasks of the group itself that are queued or running.
+    pub runnable: u32,
+    /// CPUs that run a task of the group or of a descendant.
+    pub running: u32,
+    /// Whether the group's own limit holds its tasks back on some CPU.
+    pub throttled: bool,
+}
+
 /// What the tree knows about a group that it is about to create.
 pub(crate) struct Birth {
     pub(crate) id: u32,
@@ -207,6 +218,12 @@ impl Group {
         self.cells.exec() + Nanos(self.outside.read())
     }
 
+    /// The part of [`Group::cpu_time`] that was spent outside the run queues ([`Group::add_foreign_cpu_time`]), descendants included.
+    /// O(1).
+    pub fn foreign_cpu_time(&self) -> Nanos {
+        Nanos(self.outside.read())
+    }
+
     /// The part of [`Group::cpu_time`] that was charged on `cpu`.
     pub fn cpu_time_on(&self, cpu: CpuId) -> Nanos {
         self.cells.exec_on(cpu)
@@ -215,6 +232,18 @@ impl Group {
     /// Tasks of this group itself that are queued or running, as last published by the CPUs.
     pub fn runnable(&self) -> usize {
         self.cells.runnable() as usize
+    }
+
+    /// Who of the group runs and who waits, as last published by the CPUs: each figure is of some moment during the call. `work` says
+    /// which CPUs are at work at all. O(CPUs).
+    pub fn occupancy(&self, work: impl Fn(CpuId) -> bool) -> Occupancy {
+        let (runnable, running) = self.cells.occupancy(work);
+        let limit = self.bandwidth.get();
+        Occupancy {
+            runnable,
+            running,
+            throttled: limit.is_some_and(|bandwidth| bandwidth.is_throttled()),
+        }
     }
 
     /// Load averages over all CPUs, as far as published. Under [`crate::load_average::UpdateMode::OnDemand`], the default,

@@ -144,7 +144,7 @@ pub use config::{Config, GroupClock, Policy};
 pub use entity::{Enqueue, TaskEntity};
 pub use error::{ConfigError, GroupError, NiceError, SliceError, WeightError};
 pub use gates::{AlwaysOn, CompiledOut, Gates};
-pub use group::Group;
+pub use group::{Group, Occupancy};
 pub use group_weight::WeightMode;
 pub use load::CpuLoad;
 pub use run_queue::{Detached, GroupSlot, RunQueue};

@@ -117,6 +117,12 @@ impl Stopwatch {
         &self.clock
     }
 
+    /// Whether the group is on the chain, as of some moment during the call.
+    #[inline]
+    pub(crate) fn runs(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & RUNNING != 0
+    }
+
     /// The group joins the chain. Only for the owner of the CPU's queue; nothing if it runs already.
     #[inline]
     pub(crate) fn start(&self) {

@@ -293,6 +293,11 @@ impl Bandwidth {
         locals.any(|local| local.cpu == cpu && local.is_throttled())
     }
 
+    /// Whether the group itself is throttled anywhere, as last published. O(CPUs that met it).
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.pool().locals.iter().any(|local| local.is_throttled())
+    }
+
     /// Fills a CPU's balance from the pool, after the `charged` ns up to `now` were taken off it. Returns whether it is
     /// positive then. O(CPUs that met the group).
     pub(crate) fn take(
