@@ -24,6 +24,7 @@ pub(crate) use self::members::{Seat, spawn_uncounted};
 pub(crate) use self::members::{admits, spawn_at, spawn_beyond};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
+use crate::cpu_clock::duration;
 use crate::error::{Error, SpawnError};
 use crate::local;
 use crate::loss::{Loss, note};
@@ -228,6 +229,7 @@ impl Group {
         let _shield = self.shared.shield();
         let mut stats = GroupStats {
             cpu: self.cpu_time(),
+            foreign_cpu: duration(self.inner.core.foreign_cpu_time()),
             tasks: self.inner.owned.len(),
             losses: self.inner.losses.read(),
             bandwidth: self.inner.core.bandwidth_stats().into(),

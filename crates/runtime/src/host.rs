@@ -14,7 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+#[cfg(tokio_unstable)]
+use crate::foreign_tasks::unnoted;
 use crate::stand_in::StandInThreads;
+
+/// Spawns something of ours. Without tokio's hooks nobody notes what is spawned.
+#[cfg(not(tokio_unstable))]
+fn unnoted<R>(spawn: impl FnOnce() -> R) -> R {
+    spawn()
+}
 
 /// A future of a virtual CPU, ready to be given to a host.
 pub(crate) type VcpuFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -91,7 +99,7 @@ impl TokioHost {
         let metrics = handle.metrics();
         let bell = (metrics.num_workers() > 1).then(|| {
             let bell = Arc::new(DoorBell::default());
-            drop(handle.spawn(bell.clone().stand_by()));
+            drop(unnoted(|| handle.spawn(bell.clone().stand_by())));
             bell
         });
         Self {
@@ -111,7 +119,7 @@ impl Drop for TokioHost {
 
 impl Host for TokioHost {
     fn spawn(&self, vcpu: VcpuFuture) {
-        drop(self.handle.spawn(vcpu));
+        drop(unnoted(|| self.handle.spawn(vcpu)));
     }
 
     fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>) {
@@ -121,7 +129,7 @@ impl Host for TokioHost {
     fn spawn_stand_in(&self, vcpu: VcpuFuture) {
         if let Err(vcpu) = self.stand_ins.run(&self.handle, vcpu) {
             // No thread to be had: a worker that comes free is better than nobody.
-            drop(self.handle.spawn(vcpu));
+            drop(unnoted(|| self.handle.spawn(vcpu)));
         }
     }
 

@@ -53,6 +53,8 @@ mod bandwidth;
 #[cfg(not(loom))]
 mod blocking;
 #[cfg(not(loom))]
+mod cgroup;
+#[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
 mod config;
@@ -70,6 +72,8 @@ mod defer;
 mod error;
 #[cfg(not(loom))]
 mod event_log;
+#[cfg(all(tokio_unstable, not(loom)))]
+mod foreign_tasks;
 #[cfg(not(loom))]
 mod gates;
 #[cfg(not(loom))]
@@ -144,6 +148,8 @@ mod vcpu;
 #[cfg(not(loom))]
 mod watch;
 
+#[cfg(all(tokio_unstable, not(loom)))]
+pub use self::foreign_tasks::bill_foreign_tasks;
 #[cfg(not(loom))]
 pub use self::{
     bandwidth::{
@@ -151,6 +157,7 @@ pub use self::{
         throttled_time,
     },
     blocking::{block_in_place, spawn_blocking, try_spawn_blocking},
+    cgroup::cgroup_quota,
     config::{Applied, ApplyError, Config, GroupConfig},
     cpu_clock::{ClockError, TaskClock, TaskClockExt},
     cpu_timer::{CpuTimer, CpuTimerError},
@@ -164,7 +171,7 @@ pub use self::{
     meter::{MeterError, ThreadMeter},
     preempt::{Preempt, PreemptStats},
     scheduler::{Builder, Scheduler},
-    spawn::{Checkpoint, checkpoint, spawn, spawn_local, try_spawn},
+    spawn::{Checkpoint, checkpoint, should_yield, spawn, spawn_local, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},
     unfinished::{StillPolling, Unfinished},
 };

@@ -12,6 +12,7 @@ use quotient_pause::Pauser;
 
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
+use crate::cgroup::{cgroup_quota, vcpus_of};
 use crate::clock::Clock;
 use crate::config::{Applied, ApplyError, Config};
 use crate::error::{BuildError, Error, MAX_VCPUS};
@@ -72,6 +73,7 @@ impl Drop for Handles {
 #[must_use = "nothing happens before `build`"]
 pub struct Builder {
     vcpus: Option<usize>,
+    by_quota: bool,
     policy: Option<Policy>,
     slice: Option<Duration>,
     bandwidth: BandwidthRules,
@@ -86,6 +88,14 @@ impl Builder {
     /// rest). Checked by [`Builder::build`].
     pub fn vcpus(mut self, vcpus: usize) -> Self {
         self.vcpus = Some(vcpus);
+        self
+    }
+
+    /// As many virtual CPUs as the control group of the process, a container's or a pod's, may use processors ([`crate::cgroup_quota`]),
+    /// rounded up, and at most as many as the runtime has workers: groups then share what there is, and [`crate::Share`] is a
+    /// part of that. Without such a limit, as by default. The quota is read once, by [`Builder::build`]; [`Builder::vcpus`] goes before it.
+    pub fn vcpus_by_quota(mut self) -> Self {
+        self.by_quota = true;
         self
     }
 
@@ -154,7 +164,9 @@ impl Builder {
             None => tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
         };
         let workers = handle.metrics().num_workers();
-        let regular = self.vcpus.unwrap_or(workers.min(MAX_VCPUS));
+        let quota = self.by_quota.then(cgroup_quota).flatten();
+        let usable = quota.map_or(workers, |quota| vcpus_of(quota).min(workers));
+        let regular = self.vcpus.unwrap_or(usable.min(MAX_VCPUS));
         #[cfg(feature = "tracing")]
         if self.vcpus.is_none() && workers > MAX_VCPUS {
             tracing::warn!(

@@ -98,15 +98,9 @@ impl Future for Checkpoint {
         if self.yielded {
             return Poll::Ready(());
         }
-        let due = local::with_polling(|shared, vcpu| {
-            let flag = &shared.vcpus[vcpu].resched;
-            flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
-        });
-        match due {
+        match take_due() {
             Some(false) => Poll::Ready(()),
             Some(true) => {
-                // The flag also says that I/O has waited: the virtual CPU goes by the driver before it picks again.
-                local::leave();
                 self.yielded = true;
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -117,4 +111,29 @@ impl Future for Checkpoint {
             }
         }
     }
+}
+
+/// Whether the task that is being polled here should give way; `None` outside. Who is told so once must do it: the question is taken back.
+#[inline]
+fn take_due() -> Option<bool> {
+    let due = local::with_polling(|shared, vcpu| {
+        let flag = &shared.vcpus[vcpu].resched;
+        flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
+    });
+    if due == Some(true) {
+        // The flag also says that I/O has waited: the virtual CPU goes by the driver before it picks again.
+        local::leave();
+    }
+    due
+}
+
+/// Whether the caller should give way to somebody else, for code that cannot await a [`checkpoint`] itself: callbacks of interpreters
+/// and of WebAssembly, loops deep inside synchronous code that can be left and taken up again.
+///
+/// One load when nothing is due. Whoever is told `true` is expected to end its poll soon, woken for the next one (`wake_by_ref`, then
+/// `Pending`); it is asked again a tick later at the earliest, 1 ms. Outside the polls of a virtual CPU, in foreign tasks
+/// and on threads of nobody, it is `true`: nobody there knows whether somebody waits.
+#[inline]
+pub fn should_yield() -> bool {
+    take_due().unwrap_or(true)
 }

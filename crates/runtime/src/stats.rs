@@ -33,6 +33,9 @@ pub struct LongPoll {
 pub struct GroupStats {
     /// CPU time of the group and all its descendants, exact at quiescence.
     pub cpu: Duration,
+    /// The part of `cpu` that was spent outside the virtual CPUs, descendants included: blocking functions, metered threads, futures
+    /// that are `in_group` in foreign tasks. Under preemption, what takes turns is charged by them and is not in here.
+    pub foreign_cpu: Duration,
     /// Wall time that polls of the group's own tasks took.
     pub wall: Duration,
     /// Wall time of those polls in which the host ran something else on the worker's processor; not billed.
