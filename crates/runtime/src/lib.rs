@@ -120,6 +120,8 @@ mod preempt {
     pub(crate) const NOBODY: usize = usize::MAX;
 }
 #[cfg(not(loom))]
+mod pressure;
+#[cfg(not(loom))]
 mod queue_wait;
 #[cfg(not(loom))]
 mod scheduler;
@@ -170,6 +172,7 @@ pub use self::{
     loss::Losses,
     meter::{MeterError, ThreadMeter},
     preempt::{Preempt, PreemptStats},
+    pressure::{Pressure, PressureLine},
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, should_yield, spawn, spawn_local, try_spawn},
     stats::{BandwidthStats, GroupStats, LongPoll, TaskStats},

@@ -148,6 +148,8 @@ pub(crate) struct Shared {
     pub(crate) log: EventLog,
     /// What was refused or dropped, in all groups there were.
     pub(crate) losses: LossCounters,
+    /// The tick thread looks who waits; see `pressure`.
+    pub(crate) records_pressure: AtomicBool,
     /// Tokens that come when no virtual CPU is left.
     pub(crate) last_rites: LastRites,
     /// Numbers the kills of groups.
@@ -243,6 +245,7 @@ impl Shared {
             names: Names::default(),
             log: EventLog::new(slots),
             losses: LossCounters::default(),
+            records_pressure: AtomicBool::new(false),
             last_rites: LastRites::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),

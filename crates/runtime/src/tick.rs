@@ -2,7 +2,7 @@
 //!
 //! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over
 //! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
-//! limits when they are due, and calls the wakers of `alarms`. It holds no lock while it does so and runs no user code.
+//! limits when they are due, and calls the wakers of `alarms`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so and runs no user code.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due; if one is to come, after
 //! [`IDLE_PERIODS_TO_REFILL`].
 //!
@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use quotient_core::Nanos;
 
+use crate::pressure::PressureWatch;
 use crate::shared::Shared;
 use crate::watch::Watch;
 
@@ -117,12 +118,14 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
             let mut idle = 0;
             let mut period = TICK;
             let mut watch = Watch::default();
+            let mut pressure = PressureWatch::default();
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.
             while let Some(shared) = weak.upgrade() {
                 if shared.tick.stopped() {
                     return;
                 }
                 let seen = tick(&shared, &mut watch);
+                pressure.look(&shared, shared.now());
                 period = if seen.waiting {
                     TICK
                 } else {

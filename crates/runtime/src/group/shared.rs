@@ -31,7 +31,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use quotient_core::{Enqueue, GroupError, Nanos};
@@ -42,6 +42,7 @@ use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
+use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
@@ -64,6 +65,8 @@ pub(crate) struct GroupShared {
     pub(crate) population: Population,
     pub(crate) killed_at: KilledAt,
     pub(crate) losses: LossCounters,
+    /// Made when pressure is first recorded for the group.
+    pub(crate) pressure: OnceLock<Box<Mutex<Recorded>>>,
     /// How long requests and new tasks may wait for their first poll, and which tasks do.
     pub(crate) queue_wait: QueueWait,
     /// This group itself was frozen; written under `Shared::shape`.
@@ -112,6 +115,7 @@ impl GroupShared {
             population: Population::new(parent.map(|parent| &parent.population)),
             killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
             losses: LossCounters::default(),
+            pressure: OnceLock::new(),
             queue_wait: QueueWait::new(),
             frozen: AtomicBool::new(false),
             frozen_inside: AtomicBool::new(false),
