@@ -25,7 +25,8 @@
 //! Lines of JSON, each an object; version 1. The server begins with a [`Hello`]. Each request is a [`Request`] of at most
 //! [`REQUEST_BYTES_MAX`] bytes, answered by one [`Answer`]; a line that is none is answered by an error, and ends the connection if it is
 //! too long. After the answer to [`Request::Trace`] come the recorded events as `quotient-trace` writes them, until the server closes the
-//! connection. A connection that says nothing for [`SILENCE_MAX`] is closed.
+//! connection. A connection that says nothing for [`SILENCE_MAX`] is closed, and after [`SEAT_KEPT`] if there are [`CONNECTIONS_MAX`]
+//! and another one comes.
 #![forbid(unsafe_code)]
 
 #[cfg(unix)]
@@ -42,5 +43,5 @@ pub use self::protocol::{
     TRACE_MILLIS_MAX, VERSION,
 };
 pub use self::server::{
-    Attach, AttachError, Attached, CONNECTIONS_MAX, PATIENCE, SILENCE_MAX, default_path,
+    Attach, AttachError, Attached, CONNECTIONS_MAX, PATIENCE, SEAT_KEPT, SILENCE_MAX, default_path,
 };

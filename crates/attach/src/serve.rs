@@ -5,8 +5,8 @@ use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quotient::{GroupConfig, Scheduler};
@@ -38,7 +38,31 @@ struct Common {
     changes: bool,
     opened: Instant,
     stop: AtomicBool,
-    connections: AtomicUsize,
+    /// After how long a silence a connection gives way to a new one, if there are [`CONNECTIONS_MAX`].
+    seat_kept: Duration,
+    seats: Mutex<Vec<Arc<Seat>>>,
+}
+
+impl Common {
+    fn seats(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the socket was opened. Unit: milliseconds.
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// One of the connections that there may be.
+#[derive(Debug)]
+struct Seat {
+    /// To end it from outside.
+    stream: UnixStream,
+    /// When it last asked for something, or when it came. Unit: milliseconds since the socket was opened.
+    heard: AtomicU64,
+    /// A trace is under way, in which the client is silent.
+    traces: AtomicBool,
 }
 
 impl Server {
@@ -76,7 +100,8 @@ pub(crate) fn open(attach: Attach) -> Result<Server, AttachError> {
         changes: attach.changes,
         opened: Instant::now(),
         stop: AtomicBool::new(false),
-        connections: AtomicUsize::new(0),
+        seat_kept: attach.seat_kept,
+        seats: Mutex::default(),
     });
     let server = Server {
         file: file_at(&path),
@@ -148,8 +173,9 @@ fn accept(listener: &UnixListener, common: &Arc<Common>) {
         if common.stop.load(Ordering::Acquire) {
             return;
         }
-        let place = Place::take(common);
-        let Some(place) = place.filter(|_| may_come(&stream)) else {
+        // A stranger takes no seat, and nobody's away.
+        let place = may_come(&stream).then(|| Place::take(common, &stream));
+        let Some(place) = place.flatten() else {
             // A stranger and one too many learn the same, and nothing more.
             let refusal = Answer::Error("the connection is refused".to_owned());
             send(&stream, common, &refusal).ok();
@@ -160,30 +186,58 @@ fn accept(listener: &UnixListener, common: &Arc<Common>) {
         thread
             .spawn(move || {
                 // Whatever goes wrong ends with the connection.
-                converse(&stream, &place.common).ok();
+                converse(&stream, &place).ok();
             })
             .ok();
     }
 }
 
-/// One of the connections that there may be.
+/// A taken seat; given back when this is dropped.
 struct Place {
     common: Arc<Common>,
+    seat: Arc<Seat>,
 }
 
 impl Place {
-    fn take(common: &Arc<Common>) -> Option<Self> {
-        let place = Self {
-            common: common.clone(),
-        };
-        let before = common.connections.fetch_add(1, Ordering::AcqRel);
-        (before < CONNECTIONS_MAX).then_some(place)
+    /// A free seat, or that of whoever has been silent for longest, if that is long: nobody keeps others out by holding connections.
+    fn take(common: &Arc<Common>, stream: &UnixStream) -> Option<Self> {
+        let now = common.now();
+        let seat = Arc::new(Seat {
+            stream: stream.try_clone().ok()?,
+            heard: AtomicU64::new(now),
+            traces: AtomicBool::new(false),
+        });
+        let mut seats = common.seats();
+        if seats.len() >= CONNECTIONS_MAX {
+            let kept = u64::try_from(common.seat_kept.as_millis()).unwrap_or(u64::MAX);
+            let silent = |seat: &Arc<Seat>| {
+                let silence = now.saturating_sub(seat.heard.load(Ordering::Relaxed));
+                (silence >= kept && !seat.traces.load(Ordering::Relaxed)).then_some(silence)
+            };
+            let of_all = seats.iter().enumerate();
+            let longest = of_all
+                .filter_map(|(index, seat)| Some((silent(seat)?, index)))
+                .max();
+            let left = seats.swap_remove(longest?.1);
+            // Its thread reads the end, and ends.
+            left.stream.shutdown(std::net::Shutdown::Both).ok();
+        }
+        seats.push(seat.clone());
+        drop(seats);
+        let common = common.clone();
+        Some(Self { common, seat })
+    }
+
+    fn is_heard(&self) {
+        self.seat.heard.store(self.common.now(), Ordering::Relaxed);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.common.connections.fetch_sub(1, Ordering::AcqRel);
+        // Unless another has it by now.
+        let is_other = |seat: &Arc<Seat>| !Arc::ptr_eq(seat, &self.seat);
+        self.common.seats().retain(is_other);
     }
 }
 
@@ -229,7 +283,8 @@ impl Write for Writer<'_> {
     }
 }
 
-fn converse(stream: &UnixStream, common: &Common) -> std::io::Result<()> {
+fn converse(stream: &UnixStream, place: &Place) -> std::io::Result<()> {
+    let common = &*place.common;
     send(
         stream,
         common,
@@ -242,6 +297,7 @@ fn converse(stream: &UnixStream, common: &Common) -> std::io::Result<()> {
     )?;
     let mut lines = Lines::new(stream)?;
     while let Some(line) = lines.next(&common.stop)? {
+        place.is_heard();
         let request = match line {
             Ok(line) => serde_json::from_slice(line).map_err(|error| error.to_string()),
             Err(TooLong) => {
@@ -252,7 +308,10 @@ fn converse(stream: &UnixStream, common: &Common) -> std::io::Result<()> {
         match request {
             Ok(Request::Groups {}) => send(stream, common, &Answer::Groups(snapshot(common)))?,
             Ok(Request::Set(change)) => send(stream, common, &set(common, &change))?,
-            Ok(Request::Trace { millis }) => return trace(stream, common, millis),
+            Ok(Request::Trace { millis }) => {
+                place.seat.traces.store(true, Ordering::Relaxed);
+                return trace(stream, common, millis);
+            }
             Err(error) => send(
                 stream,
                 common,
@@ -395,4 +454,49 @@ fn is_pause(error: &std::io::Error) -> bool {
         ErrorKind::Interrupted,
     ];
     kinds.contains(&error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+
+    /// Whoever holds all connections and says nothing keeps nobody out; who asks, or traces, is not sent away.
+    #[tokio::test]
+    async fn one_user_holds_all_connections() {
+        let scheduler = Scheduler::builder().build().expect("a scheduler");
+        let path = std::env::temp_dir().join(format!("quotient-seats-{}.sock", std::process::id()));
+        let mut attach = Attach::new(&scheduler).path(&path);
+        attach.seat_kept = Duration::from_secs(3_600);
+        let patient = attach.clone().open().expect("a socket");
+        let client = || Client::connect(&path);
+        let held: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| client().expect("a seat"))
+            .collect();
+        assert!(client().is_err(), "all were heard of lately");
+        drop((held, patient));
+
+        attach.seat_kept = Duration::ZERO;
+        let attached = attach.open().expect("a socket");
+        let mut traces = client().expect("a seat");
+        traces
+            .ask(&Request::Trace {
+                millis: TRACE_MILLIS_MAX,
+            })
+            .expect("a trace");
+        let mut silent: Vec<_> = (1..CONNECTIONS_MAX)
+            .map(|_| client().expect("a seat"))
+            .collect();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            let mut comes = client().expect("somebody gives way");
+            comes.ask(&Request::Groups {}).expect("and is not missed");
+            silent.push(comes);
+        }
+        assert!(silent[0].ask(&Request::Groups {}).is_err(), "gave way");
+        assert_eq!(attached.server().common.seats().len(), CONNECTIONS_MAX);
+        let seats = attached.server().common.seats().clone();
+        assert!(seats.iter().any(|seat| seat.traces.load(Ordering::Relaxed)));
+        drop((silent, traces, attached));
+        scheduler.shutdown().await;
+    }
 }

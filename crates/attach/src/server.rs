@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use quotient::Scheduler;
 
-/// Most connections at a time; further ones are told so and closed. Each has a thread.
+/// Most connections at a time, each with a thread. A further one takes the place of whoever has been silent for longest, for [`SEAT_KEPT`]
+/// at least; if nobody has, it is told so and closed.
 pub const CONNECTIONS_MAX: usize = 4;
+/// How long a silent connection keeps its place if a fifth comes. Unit: time. Default 5 s: tools ask more often.
+pub const SEAT_KEPT: Duration = Duration::from_secs(5);
 /// How long a thread may take to notice that it is to end. Unit: time.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 /// How long a client may say nothing, and how long it may leave an answer unread. Unit: time.
@@ -20,6 +23,8 @@ pub struct Attach {
     pub(crate) scheduler: Scheduler,
     pub(crate) path: Option<PathBuf>,
     pub(crate) changes: bool,
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    pub(crate) seat_kept: Duration,
 }
 
 /// Why there is no socket.
@@ -63,6 +68,7 @@ impl Attach {
             scheduler: scheduler.clone(),
             path: None,
             changes: false,
+            seat_kept: SEAT_KEPT,
         }
     }
 
@@ -100,6 +106,11 @@ pub struct Attached {
 }
 
 impl Attached {
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn server(&self) -> &crate::serve::Server {
+        &self.server
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         #[cfg(target_os = "linux")]
