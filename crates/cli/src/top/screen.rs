@@ -1,9 +1,10 @@
 //! The screen: the table of groups, again and again, and keys.
 //!
 //! [`State`] is what is shown and what keys do to it, without a terminal and without a process, so that tests can look at it; [`run`]
-//! connects it with both. The terminal is restored however it ends: `ratatui` does it on a panic, [`run`] otherwise, and in raw mode Ctrl-C
-//! is a key like any other.
+//! connects it with both. The terminal is restored however it ends: `ratatui` does it on a panic, [`run`] otherwise, after `SIGTERM` and
+//! `SIGHUP` too; in raw mode Ctrl-C is a key like any other.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quotient_attach::{Change, Client, ClientError, Hello, Request, Snapshot};
@@ -18,8 +19,11 @@ use ratatui::widgets::{Row as TableRow, Table, TableState};
 use super::TopArguments;
 use super::printable::printable;
 use super::rows::{HEAD, Row, Sort, rows};
+use crate::convert::input::interruption;
 use crate::failure::Failure;
 
+/// How late a signal is noticed at most. Unit: time. Default 100 ms.
+const SIGNAL_WITHIN: Duration = Duration::from_millis(100);
 /// Longest text that is typed. Unit: characters. Default 256.
 const TYPED_MAX: usize = 256;
 
@@ -61,9 +65,11 @@ struct State {
 pub fn run(mut client: Client, arguments: &TopArguments) -> Result<(), Failure> {
     let first = arguments.link.snapshot(&mut client)?;
     let mut state = State::new(client.hello().clone(), first, arguments);
+    // Before the terminal is changed: from here on a signal ends the loop and not the process.
+    let told = interruption()?;
     let mut terminal = ratatui::try_init()
         .map_err(|error| Failure::Usage(format!("this is no terminal, give --once: {error}")))?;
-    let shown = show(&mut state, &mut client, &mut terminal, arguments);
+    let shown = show(&mut state, &mut client, &mut terminal, (arguments, &told));
     ratatui::restore();
     shown
 }
@@ -72,15 +78,21 @@ fn show(
     state: &mut State,
     client: &mut Client,
     terminal: &mut DefaultTerminal,
-    arguments: &TopArguments,
+    (arguments, told): (&TopArguments, &AtomicBool),
 ) -> Result<(), Failure> {
     let failed = || Failure::during("the terminal is gone");
     let interval = Duration::from_millis(arguments.interval_ms);
     let mut due = Instant::now() + interval;
-    loop {
+    while !told.load(Ordering::Relaxed) {
         terminal.draw(|frame| state.draw(frame)).map_err(failed())?;
-        let left = due.saturating_duration_since(Instant::now());
-        if !left.is_zero() && event::poll(left).map_err(failed())? {
+        let mut ready = false;
+        while !ready && Instant::now() < due && !told.load(Ordering::Relaxed) {
+            let pause = due
+                .saturating_duration_since(Instant::now())
+                .min(SIGNAL_WITHIN);
+            ready = event::poll(pause).map_err(failed())?;
+        }
+        if ready {
             if let Event::Key(key) = event::read().map_err(failed())?
                 && key.kind == KeyEventKind::Press
             {
@@ -96,13 +108,14 @@ fn show(
                     }
                 }
             }
-        } else {
+        } else if Instant::now() >= due {
             due = Instant::now() + interval;
             let next = arguments.link.snapshot(client)?;
             state.before = std::mem::replace(&mut state.after, next);
             state.refresh();
         }
     }
+    Ok(())
 }
 
 impl State {
