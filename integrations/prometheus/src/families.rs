@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use quotient::{Group, Histogram, Nanos, Scheduler};
 
-use crate::labels_of;
-use crate::text::{Page, escaped, integer, seconds};
+use crate::text::{Page, integer, seconds};
 
 /// What a family's samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +53,10 @@ macro_rules! families {
 
 families! {
     Usage Counter "container_cpu_usage_seconds_total" "CPU time of the group and its descendants."
+    ForeignUsage Counter "quotient_foreign_cpu_seconds_total" "The part of it that was spent outside the virtual CPUs."
+    Waiting Counter "container_pressure_cpu_waiting_seconds_total" "Time for which a task of the group or below it waited for a processor."
+    Stalled Counter "container_pressure_cpu_stalled_seconds_total" "Time for which one waited and none ran."
+    Pressure Gauge "quotient_pressure_cpu_ratio" "Share of the time in which some waited, or all (full), by averages over so many seconds."
     Periods Counter "container_cpu_cfs_periods_total" "Periods of the limit in which the group was active."
     ThrottledPeriods Counter "container_cpu_cfs_throttled_periods_total" "Periods in which the limit throttled the group."
     Throttled Counter "container_cpu_cfs_throttled_seconds_total" "Time for which the group was throttled, summed over virtual CPUs."
@@ -81,6 +84,31 @@ families! {
     Borne Gauge "quotient_preempt_borne" "Long polls now."
 }
 
+/// Takes samples, one after the other. What is said of one group comes together, after its [`Sink::group`].
+pub trait Sink {
+    /// What follows is of the group at `path`; before the first such call and after [`Sink::scheduler`] of the scheduler as a whole.
+    fn group(&mut self, path: &str);
+
+    /// What follows is of the scheduler as a whole.
+    fn scheduler(&mut self);
+
+    /// A whole number, with labels beside the group's. `family` is an index of [`FAMILIES`].
+    fn integer(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: u64);
+
+    /// A time, or a share of one.
+    fn seconds(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: Duration);
+
+    /// The values of a histogram.
+    fn histogram(&mut self, family: usize, histogram: &Histogram);
+}
+
+/// Which figures are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) histograms: bool,
+    pub(crate) pressure: bool,
+}
+
 /// Upper bounds of the buckets that are written: every second power of two of those that are kept: its exponent, in ns, and seconds.
 const BOUNDS: [(u32, &str); 11] = [
     (12, "0.000004096"),
@@ -97,38 +125,40 @@ const BOUNDS: [(u32, &str); 11] = [
 ];
 
 /// The samples of one group.
-pub(crate) fn add_group(page: &mut Page, group: &Group, histograms: bool) {
-    let labels = labels_of(group);
-    let labels = labels.as_str();
+pub(crate) fn add_group(sink: &mut impl Sink, group: &Group, wanted: Wanted) {
     let stats = group.stats();
-    page.seconds(Id::Usage as usize, labels, stats.cpu);
+    sink.group(group.path());
+    sink.seconds(Id::Usage as usize, &[], stats.cpu);
+    if !stats.foreign_cpu.is_zero() {
+        sink.seconds(Id::ForeignUsage as usize, &[], stats.foreign_cpu);
+    }
+    if wanted.pressure {
+        add_pressure(sink, group);
+    }
     let micros = |time: Nanos| time.as_nanos() / 1_000;
-    if let Some(limit) = group.max() {
-        page.integer(Id::Quota as usize, labels, micros(limit.quota));
-        page.integer(Id::Period as usize, labels, micros(limit.period));
+    let limit = group.max();
+    if let Some(limit) = limit {
+        sink.integer(Id::Quota as usize, &[], micros(limit.quota));
+        sink.integer(Id::Period as usize, &[], micros(limit.period));
     }
     let bandwidth = &stats.bandwidth;
-    if group.max().is_some() || bandwidth.nr_periods > 0 {
-        page.integer(Id::Periods as usize, labels, bandwidth.nr_periods);
-        page.integer(
-            Id::ThrottledPeriods as usize,
-            labels,
-            bandwidth.nr_throttled,
-        );
-        page.seconds(Id::Throttled as usize, labels, bandwidth.throttled);
-        page.integer(Id::Bursts as usize, labels, bandwidth.nr_bursts);
-        page.seconds(Id::Burst as usize, labels, bandwidth.burst);
-        page.seconds(Id::Overage as usize, labels, bandwidth.overage);
+    if limit.is_some() || bandwidth.nr_periods > 0 {
+        sink.integer(Id::Periods as usize, &[], bandwidth.nr_periods);
+        sink.integer(Id::ThrottledPeriods as usize, &[], bandwidth.nr_throttled);
+        sink.seconds(Id::Throttled as usize, &[], bandwidth.throttled);
+        sink.integer(Id::Bursts as usize, &[], bandwidth.nr_bursts);
+        sink.seconds(Id::Burst as usize, &[], bandwidth.burst);
+        sink.seconds(Id::Overage as usize, &[], bandwidth.overage);
     }
     let shares = (u64::from(group.weight()) * 1_024 + 50) / 100;
-    page.integer(Id::Shares as usize, labels, shares);
-    page.integer(Id::Tasks as usize, labels, stats.tasks as u64);
-    page.integer(Id::Polls as usize, labels, stats.polls);
-    page.seconds(Id::Wall as usize, labels, stats.wall);
-    page.seconds(Id::Steal as usize, labels, stats.steal);
-    page.integer(Id::Escaped as usize, labels, stats.escaped_spawns);
+    sink.integer(Id::Shares as usize, &[], shares);
+    sink.integer(Id::Tasks as usize, &[], stats.tasks as u64);
+    sink.integer(Id::Polls as usize, &[], stats.polls);
+    sink.seconds(Id::Wall as usize, &[], stats.wall);
+    sink.seconds(Id::Steal as usize, &[], stats.steal);
+    sink.integer(Id::Escaped as usize, &[], stats.escaped_spawns);
     if let Some(longest) = &stats.longest_poll {
-        page.seconds(Id::LongestPoll as usize, labels, longest.duration);
+        sink.seconds(Id::LongestPoll as usize, &[], longest.duration);
     }
     let losses = &stats.losses;
     for (kind, count) in [
@@ -141,39 +171,46 @@ pub(crate) fn add_group(page: &mut Page, group: &Group, histograms: bool) {
         ("unplaced_requests", losses.unplaced_requests),
     ] {
         if count > 0 {
-            let mut labels = labels.to_owned();
-            labels.push_str(",kind=\"");
-            escaped(kind, &mut labels);
-            labels.push('"');
-            page.integer(Id::Losses as usize, &labels, count);
+            sink.integer(Id::Losses as usize, &[("kind", kind)], count);
         }
     }
-    if histograms {
-        add_histogram(page, Id::RunDelay as usize, labels, &stats.run_delay);
-        add_histogram(
-            page,
-            Id::PollDuration as usize,
-            labels,
-            &stats.poll_duration,
-        );
+    if wanted.histograms {
+        sink.histogram(Id::RunDelay as usize, &stats.run_delay);
+        sink.histogram(Id::PollDuration as usize, &stats.poll_duration);
+    }
+}
+
+/// What PSI says of a control group.
+fn add_pressure(sink: &mut impl Sink, group: &Group) {
+    let pressure = group.pressure();
+    sink.seconds(Id::Waiting as usize, &[], pressure.some.total);
+    sink.seconds(Id::Stalled as usize, &[], pressure.full.total);
+    for (kind, line) in [("some", pressure.some), ("full", pressure.full)] {
+        for (window, hundredths) in [("10", line.avg10), ("60", line.avg60), ("300", line.avg300)] {
+            // Hundredths of a per cent: a share with four decimals.
+            let share = Duration::from_micros(u64::from(hundredths) * 100);
+            let labels = [("kind", kind), ("window", window)];
+            sink.seconds(Id::Pressure as usize, &labels, share);
+        }
     }
 }
 
 /// The figures of the scheduler as a whole.
-pub(crate) fn add_scheduler(page: &mut Page, scheduler: &Scheduler) {
-    page.integer(Id::Vcpus as usize, "", scheduler.vcpus() as u64);
-    page.integer(Id::Foreign as usize, "", scheduler.foreign_tasks() as u64);
+pub(crate) fn add_scheduler(sink: &mut impl Sink, scheduler: &Scheduler) {
+    sink.scheduler();
+    sink.integer(Id::Vcpus as usize, &[], scheduler.vcpus() as u64);
+    sink.integer(Id::Foreign as usize, &[], scheduler.foreign_tasks() as u64);
     if let Some(preempt) = scheduler.preempt_stats() {
-        page.integer(Id::Detached as usize, "", preempt.detached);
-        page.integer(Id::Refused as usize, "", preempt.refused);
-        page.integer(Id::Pauses as usize, "", preempt.pauses);
-        page.integer(Id::Rescues as usize, "", preempt.rescues);
-        page.integer(Id::Borne as usize, "", preempt.borne as u64);
+        sink.integer(Id::Detached as usize, &[], preempt.detached);
+        sink.integer(Id::Refused as usize, &[], preempt.refused);
+        sink.integer(Id::Pauses as usize, &[], preempt.pauses);
+        sink.integer(Id::Rescues as usize, &[], preempt.rescues);
+        sink.integer(Id::Borne as usize, &[], preempt.borne as u64);
     }
 }
 
-/// Nothing for one without values.
-fn add_histogram(page: &mut Page, family: usize, labels: &str, histogram: &Histogram) {
+/// The lines of a histogram; nothing for one without values.
+pub(crate) fn add_histogram(page: &mut Page, family: usize, histogram: &Histogram) {
     let mut bounds = BOUNDS.iter().peekable();
     let mut count = 0_u64;
     let total = histogram.count();
@@ -184,20 +221,16 @@ fn add_histogram(page: &mut Page, family: usize, labels: &str, histogram: &Histo
         count = count.wrapping_add(more);
         let bound = bounds.next_if(|(power, _)| upper == Duration::from_nanos(1 << power));
         if let Some((_, le)) = bound {
-            let line = page.part(family, "_bucket", labels, Some(le));
-            integer(line, count);
-            line.push('\n');
+            integer(page.bucket(family, le), count);
+            page.end(family);
         }
     }
-    let line = page.part(family, "_bucket", labels, Some("+Inf"));
-    integer(line, total);
-    line.push('\n');
-    let line = page.part(family, "_sum", labels, None);
-    seconds(line, histogram.sum());
-    line.push('\n');
-    let line = page.part(family, "_count", labels, None);
-    integer(line, total);
-    line.push('\n');
+    integer(page.bucket(family, "+Inf"), total);
+    page.end(family);
+    seconds(page.begin(family, "_sum", &[]), histogram.sum());
+    page.end(family);
+    integer(page.begin(family, "_count", &[]), total);
+    page.end(family);
 }
 
 #[cfg(test)]
@@ -207,9 +240,9 @@ mod tests {
     #[test]
     fn the_bounds_say_what_they_are() {
         for (power, text) in BOUNDS {
-            let mut written = String::new();
+            let mut written = Vec::new();
             seconds(&mut written, Duration::from_nanos(1 << power));
-            assert_eq!(written, text);
+            assert_eq!(written, text.as_bytes());
         }
     }
 }

@@ -21,25 +21,41 @@
 //!
 //! # Why the text is written here
 //! A scrape of a thousand groups is some forty thousand lines. A registry keeps a cell for each and formats it by way of traits; all that is
-//! needed is one pass over figures that the scheduler has anyway. It holds no state between scrapes, and stops nobody.
+//! needed is one pass over figures that the scheduler has anyway. It holds nothing but its buffers between scrapes, and stops nobody.
 #![forbid(unsafe_code)]
 
 mod families;
 mod text;
 
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
 use quotient::{FlipError, Group, Scheduler};
 
-pub use self::families::{FAMILIES, Family, Kind};
-use self::text::{Page, escaped};
+use self::families::Wanted;
+pub use self::families::{FAMILIES, Family, Kind, Sink};
+use self::text::Page;
 
 /// The media type of [`Exporter::render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes the figures of one scheduler. Cheap to clone; keeps the scheduler alive as any handle does.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Exporter {
     scheduler: Scheduler,
     histograms: bool,
+    pressure: bool,
+    /// The buffers of the last page: megabytes that the system would have to clear for each scrape.
+    kept: Arc<Mutex<Page>>,
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = formatter.debug_struct("Exporter");
+        parts.field("histograms", &self.histograms);
+        parts.field("pressure", &self.pressure);
+        parts.finish_non_exhaustive()
+    }
 }
 
 impl Exporter {
@@ -48,6 +64,8 @@ impl Exporter {
         Self {
             scheduler: scheduler.clone(),
             histograms: true,
+            pressure: false,
+            kept: Arc::default(),
         }
     }
 
@@ -67,23 +85,47 @@ impl Exporter {
         Ok(self)
     }
 
-    /// Every figure as it is now, in the text format 0.0.4. O(groups x virtual CPUs).
+    /// Has pressure recorded from here on ([`Scheduler::set_pressure`]) and written: totals, and averages over 10, 60 and 300 s.
+    #[must_use]
+    pub fn record_pressure(mut self) -> Self {
+        self.scheduler.set_pressure(true);
+        self.pressure = true;
+        self
+    }
+
+    /// Every figure as it is now, in the text format 0.0.4. O(groups x virtual CPUs). The buffers of the last call are used again.
     pub fn render(&self) -> String {
         let groups = self.scheduler.groups();
-        let mut page = Page::new(groups.len(), self.histograms);
-        for group in &groups {
-            families::add_group(&mut page, group, self.histograms);
-        }
-        families::add_scheduler(&mut page, &self.scheduler);
-        page.finish()
+        // Two scrapes at a time: the second has buffers of its own.
+        let mut kept = self.kept.try_lock();
+        let mut own = Page::default();
+        let page = match &mut kept {
+            Ok(kept) => &mut **kept,
+            Err(_) => &mut own,
+        };
+        page.clear(groups.len(), self.histograms);
+        self.visit_groups(&groups, page);
+        let mut text = Vec::new();
+        page.write(&mut text);
+        String::from_utf8(text).unwrap_or_else(|error| {
+            // Names of groups are UTF-8, and the rest is ASCII.
+            unreachable!("{error}")
+        })
     }
-}
 
-/// `{id="/path"`, without its closing brace.
-fn labels_of(group: &Group) -> String {
-    let mut labels = String::with_capacity(group.path().len() + 8);
-    labels.push_str("{id=\"/");
-    escaped(group.path(), &mut labels);
-    labels.push('"');
-    labels
+    /// Hands every figure to `sink`: for other formats and other libraries, which then say the same as the text.
+    pub fn visit(&self, sink: &mut impl Sink) {
+        self.visit_groups(&self.scheduler.groups(), sink);
+    }
+
+    fn visit_groups(&self, groups: &[Group], sink: &mut impl Sink) {
+        let wanted = Wanted {
+            histograms: self.histograms,
+            pressure: self.pressure,
+        };
+        for group in groups {
+            families::add_group(sink, group, wanted);
+        }
+        families::add_scheduler(sink, &self.scheduler);
+    }
 }

@@ -63,7 +63,8 @@ async fn busy_page() -> String {
     let scheduler = Scheduler::builder().vcpus(2).build().expect("a scheduler");
     let exporter = Exporter::new(&scheduler)
         .record_poll_durations()
-        .expect("nothing hinders");
+        .expect("nothing hinders")
+        .record_pressure();
     let names = ["a\"b", "back\\slash", "{id=\"x\"} 1", "#", " ", "ü", "\\n"];
     for name in names {
         let group = scheduler
@@ -120,6 +121,8 @@ async fn every_line_can_be_read_whatever_groups_are_called() {
         "quotient_polls_total{id=\"/\\\\n\"} ",
         "quotient_losses_total{id=\"/full\",kind=\"refused_tasks\"} 1\n",
         "\nquotient_vcpus 2\n",
+        "container_pressure_cpu_waiting_seconds_total{id=\"/ü\"} ",
+        "quotient_pressure_cpu_ratio{id=\"/ü\",kind=\"full\",window=\"300\"} ",
         "# TYPE quotient_poll_duration_seconds histogram\n",
     ] {
         assert!(page.contains(expected), "{expected} is missing:\n{page}");
