@@ -1,0 +1,91 @@
+//! A guest that computes, for the measuring examples.
+#![allow(dead_code)] // each example uses its part
+
+#[path = "../../../common/measure.rs"]
+pub mod measure;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use measure::{Host, MODES, Rig};
+use quotient_wasmtime::Ticker;
+use wasmtime::{Config, Engine, Instance, Module, Result, Store};
+
+const GUEST: &str = r#"(module (func (export "run") (param $n i64) (result i64) (local $x i64)
+    (local.set $x (i64.const 88172645463325252))
+    (loop $again
+        (local.set $x (i64.xor (local.get $x) (i64.shl (local.get $x) (i64.const 13))))
+        (local.set $x (i64.xor (local.get $x) (i64.shr_u (local.get $x) (i64.const 7))))
+        (local.set $n (i64.sub (local.get $n) (i64.const 1)))
+        (br_if $again (i64.ne (local.get $n) (i64.const 0))))
+    (local.get $x)))"#;
+
+/// A module and how long it takes.
+#[derive(Clone)]
+pub struct Guest {
+    pub engine: Engine,
+    module: Module,
+    /// Rounds that take a millisecond.
+    per_ms: f64,
+}
+
+impl Guest {
+    /// A call that computes for `ms`.
+    pub async fn call(&self, ms: f64, gives_way: bool) -> Result<i64> {
+        let mut store = Store::new(&self.engine, ());
+        quotient_wasmtime::give_way(&mut store);
+        if !gives_way {
+            store.set_epoch_deadline(u64::MAX / 2);
+        }
+        let instance = Instance::new_async(&mut store, &self.module, &[]).await?;
+        let run = instance.get_typed_func::<i64, i64>(&mut store, "run")?;
+        run.call_async(&mut store, (self.per_ms * ms) as i64).await
+    }
+
+    /// Calls of `ms` without end.
+    pub fn keep_busy(&self, host: &Host, ms: f64, gives_way: bool, done: &Arc<AtomicU64>) {
+        let (guest, done) = (self.clone(), done.clone());
+        host.spawn(async move {
+            while guest.call(ms, gives_way).await.is_ok() {
+                done.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
+
+/// A guest, and the ticker of its engine.
+pub fn compiled() -> Result<(Guest, Ticker)> {
+    let engine = Engine::new(Config::new().epoch_interruption(true))?;
+    let ticker = Ticker::start(&engine, Duration::from_millis(1))?;
+    let module = Module::new(&engine, GUEST)?;
+    let mut guest = Guest {
+        engine,
+        module,
+        per_ms: 1e5,
+    };
+    let begun = Instant::now();
+    tokio::runtime::Runtime::new()?.block_on(guest.call(1e3, false))?;
+    guest.per_ms = 1e8 / begun.elapsed().as_secs_f64() / 1e3;
+    Ok((guest, ticker))
+}
+
+/// Runs `test` with every set-up.
+pub fn measure(test: fn(&Guest, &Rig)) -> Result<()> {
+    let (guest, _ticker) = compiled()?;
+    for mode in MODES {
+        print!("{mode:?}: ");
+        let rig = Rig::new(mode);
+        test(&guest, &rig);
+        rig.abandon();
+    }
+    // Guests that never give way are still there.
+    std::process::exit(0);
+}
+
+/// Each part of their sum.
+pub fn percents(parts: &[f64]) -> String {
+    let percent = |part: &f64| format!("{:.1} % ", 100.0 * part / parts.iter().sum::<f64>());
+    parts.iter().map(percent).collect()
+}
