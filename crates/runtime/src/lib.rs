@@ -185,3 +185,14 @@ pub use quotient_keys::{self as keys, FlipError};
 #[cfg(not(loom))]
 pub use quotient_pause::{Demotion, InstallError, Signal, Uninterrupted, uninterrupted};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};
+
+/// The guides' blocks of code, as tests.
+#[cfg(all(doctest, not(loom)))]
+mod guides {
+    #[doc = include_str!("../../../docs/guides/two-runtimes.md")]
+    mod two_runtimes {}
+    #[doc = include_str!("../../../docs/guides/foreign-tasks.md")]
+    mod foreign_tasks {}
+    #[doc = include_str!("../../../docs/guides/kubernetes.md")]
+    mod kubernetes {}
+}
