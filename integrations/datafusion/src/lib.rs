@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use datafusion_common_runtime::{JoinSetTracer, set_join_set_tracer};
 use futures::future::BoxFuture;
-use quotient::{Group, JoinHandle, ThreadMeter};
+use quotient::{AbortOnDropHandle, Group, JoinHandle, ThreadMeter};
 
 pub use datafusion_common_runtime::JoinSetTracerError;
 
@@ -68,7 +68,8 @@ impl JoinSetTracer for Inherit {
             None => future,
         };
         match Group::current() {
-            Some(group) => Box::pin(in_group(group.spawn(future))),
+            // Before its first poll, too, the task goes with who waits for it.
+            Some(group) => Box::pin(in_group(group.spawn(future).abort_on_drop())),
             None => future,
         }
     }
@@ -89,8 +90,8 @@ impl JoinSetTracer for Inherit {
 }
 
 /// Waits for a group's task, which goes when this is dropped.
-async fn in_group(task: JoinHandle<Erased>) -> Erased {
-    match task.abort_on_drop().await {
+async fn in_group(task: AbortOnDropHandle<Erased>) -> Erased {
+    match task.await {
         Ok(output) => output,
         Err(error) => match error.try_into_panic() {
             Ok(payload) => std::panic::resume_unwind(payload),
