@@ -15,6 +15,8 @@ pub(crate) struct Buddies {
     pub(crate) next: u32,
     /// Preempted by a wake-up: its cache is still warm.
     pub(crate) last: u32,
+    /// Interrupted, with a request that is not over, and dear to change.
+    pub(crate) interrupted: u32,
     /// Has just yielded: anyone else within the granularity goes first.
     pub(crate) skip: u32,
 }
@@ -24,6 +26,7 @@ impl Default for Buddies {
         Buddies {
             next: NONE,
             last: NONE,
+            interrupted: NONE,
             skip: NONE,
         }
     }
@@ -33,13 +36,19 @@ impl Buddies {
     /// Whether there is a hint that may replace the choice `best`. (`NONE` is all ones.)
     #[inline]
     pub(crate) fn concern(&self, best: u32) -> bool {
-        self.next & self.last != NONE || self.skip == best
+        self.next & self.last & self.interrupted != NONE || self.skip == best
     }
 
     /// Forgets a node that leaves the timeline or was chosen.
     #[inline]
     pub(crate) fn forget(&mut self, index: u32) {
-        for buddy in [&mut self.next, &mut self.last, &mut self.skip] {
+        let hints = [
+            &mut self.next,
+            &mut self.last,
+            &mut self.interrupted,
+            &mut self.skip,
+        ];
+        for buddy in hints {
             if *buddy == index {
                 *buddy = NONE;
             }
@@ -60,6 +69,13 @@ impl Timeline {
             if buddy != NONE && buddy != best && self.is_near(nodes, buddy, best, rules) {
                 return buddy;
             }
+        }
+        let interrupted = hints.interrupted;
+        if interrupted != NONE
+            && interrupted != best
+            && self.may_go_on(nodes, interrupted, best, rules)
+        {
+            return interrupted;
         }
         if hints.skip != best {
             return best;
@@ -96,6 +112,19 @@ impl Timeline {
             && match rules.policy {
                 Policy::Eevdf => self.average.is_eligible(candidate.v.offset(-bound)),
                 Policy::Cfs => candidate.v.since(rightful.v) <= bound,
+            }
+    }
+
+    /// Whether who was interrupted may come to the end of its request before `best`, whose own is no shorter: who asks for less, for
+    /// its latency, does not wait for that. It gets at most one request ahead.
+    fn may_go_on<T>(&self, nodes: &[Node<T>], interrupted: u32, best: u32, rules: &Rules) -> bool {
+        let (candidate, rightful) = (&nodes[interrupted as usize], &nodes[best as usize]);
+        let request = to_virtual(u64::from(candidate.slice), candidate.shares).cast_signed();
+        candidate.place.is_queued()
+            && rightful.slice >= candidate.slice
+            && match rules.policy {
+                Policy::Eevdf => self.average.is_eligible(candidate.v.offset(-request)),
+                Policy::Cfs => candidate.v.since(rightful.v) <= request,
             }
     }
 }

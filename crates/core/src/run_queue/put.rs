@@ -36,6 +36,22 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.requeue_current();
     }
 
+    /// As [`RunQueue::put_prev_preempt`], for a task that is dear to change: within its group it goes on with its request when the
+    /// group is chosen next, as long as it is no further ahead than one request, and before nobody who asks for a shorter one. What
+    /// interrupted it is not held up by that: a hint moves turns within one timeline only.
+    pub fn put_prev_interrupted(&mut self, handle: T, now: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        let (index, leaf) = (self.current, self.leaf);
+        let deadline = self.slab.get(index).deadline;
+        self.put_prev_preempt(handle, now);
+        // Else its request is over, and a new one has begun behind the others.
+        if self.slab.get(index).deadline == deadline {
+            self.timelines[leaf as usize].buddies.interrupted = index;
+        }
+    }
+
     /// The current task waits for something. Returns what it keeps while it sleeps, its lag above all; `None`
     /// without a current task.
     pub fn put_prev_sleep(&mut self, now: Nanos) -> Option<TaskEntity> {

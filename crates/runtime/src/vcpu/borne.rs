@@ -363,7 +363,8 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
     match previous {
         Previous::Interrupted(mut proxy) => {
             proxy.owned_mut().since = now;
-            queue.put_prev_preempt(proxy, now);
+            // The next choice of its group would be another one otherwise, half of the time: a signal and two hand-overs.
+            queue.put_prev_interrupted(proxy, now);
         }
         Previous::Away(mut proxy) => {
             let Some(entity) = queue.put_prev_sleep(now) else {
