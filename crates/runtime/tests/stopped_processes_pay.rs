@@ -13,10 +13,10 @@ use common::{burn, guarded, runtime, scheduler};
 use quotient::{Group, Limit, Nanos};
 
 /// How often the process is stopped, and for how long.
-const STOPS: u32 = 4;
-const STOP: Duration = Duration::from_millis(200);
+const STOPS: u32 = 3;
+const STOP: Duration = Duration::from_millis(150);
 
-/// A quarter of what it stood still: each stop falls into a poll, of either worker.
+/// A third of what it stood still: most stops fall into a poll, of either worker or of both.
 const TOLERANCE: Duration = STOP;
 
 fn process_cpu() -> Duration {
