@@ -67,6 +67,7 @@
 //! | a process is paused | its clock runs on: its lease has ended when it goes on, or the store still holds it in O |
 //! | the store is away | leases run out, then floors; never blocked, never unlimited |
 //! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted for one lease, after which nothing granted before can be left; a process tells it the limit |
+//! | the store forgets, and who asks first has never known the limit | **not bounded**: "no limit" is believed, and the process runs without one until somebody who knows the limit asks. Keep limits in a store that persists |
 //! | the store is restored from an older state | the same: another run |
 //! | a part of the tenant's keys is gone (evicted, deleted) | the same: the first key counts what the others hold |
 //! | a field of a key is not what was written | an error that names it, never "no limit"; floors, until somebody deletes the key |

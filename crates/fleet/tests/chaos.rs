@@ -22,6 +22,11 @@
 //! - nobody ever owes more than [`OWED_MAX`], a second's quota. It is what the whole quota lets through in the period of a local limit
 //!   (50 ms), in the tick of the task (25 ms) and for as long as that is late: up to nine tenths of a second on a loaded machine.
 //!
+//! # What is known to fail
+//! With `QUOTIENT_CHAOS_FORGETS=1` the server keeps nothing when it is killed. Then a process that begins before anybody who knows the limit has
+//! told it to the empty store is answered "no limit", and runs without one until somebody does: neither charged nor owed, which 300 s show
+//! (seed 1: 4.0 s by the groups' clocks, 0.596 s computed beyond quota and floors in a window, of 0.400 s). Here the server keeps its limits.
+//!
 //! The groups' clocks are printed. A process that is stopped inside a poll is not charged for the time that it stood still: the runtime's
 //! `stopped_processes_pay` holds that.
 #![cfg(target_os = "linux")]
@@ -338,7 +343,12 @@ fn begin(
 
 #[test]
 fn chaos_exceeds_no_bound() {
-    let Some(server) = server::start("chaos", &[]) else {
+    // Later arguments count.
+    let keeps: &[&str] = match number("QUOTIENT_CHAOS_FORGETS", 0) {
+        0 => &["--appendonly", "yes", "--appendfsync", "always"],
+        _ => &[],
+    };
+    let Some(server) = server::start("chaos", keeps) else {
         return;
     };
     let seconds = number("QUOTIENT_CHAOS_SECONDS", SECONDS);
