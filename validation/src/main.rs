@@ -50,6 +50,9 @@ struct Arguments {
     /// With --real: recordings without a limit only
     #[arg(long, requires = "real")]
     free_only: bool,
+    /// With --real: the arrivals of the recording under the limits, too [default: others of the same kind]
+    #[arg(long, requires = "real")]
+    same_arrivals: bool,
 }
 
 fn main() -> ExitCode {
@@ -153,10 +156,11 @@ fn print_comparison(outcomes: &[Outcome], compared: &[Comparison]) {
             let per_period = group.per_period.map_or_else(String::new, |part| {
                 format!("{:.2} {:.2} {:.2}", part.p5, part.p50, part.p95)
             });
-            let jobs = group.job_p50_ms.zip(group.job_max_ms);
-            let jobs = jobs.map_or_else(String::new, |(p50, max)| {
-                format!("job {p50:.0}/{max:.0} ms")
-            });
+            let jobs = [group.job_p50_ms, group.job_p99_ms, group.job_max_ms];
+            let jobs = match jobs.map(|time| time.map(|time| format!("{time:.2}"))) {
+                [Some(p50), Some(p99), Some(max)] => format!("job {p50}/{p99}/{max} ms"),
+                _ => String::new(),
+            };
             println!(
                 "{:<26} {:<15} {:<21} others {:.2} cpu {:.4} ({:+.2} %) periods {:>5} throttled {:>5} {:>7.3} s  window {} {per_period} {jobs}",
                 outcome.scenario,
@@ -201,6 +205,7 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
         only: arguments.only.clone(),
         preset: arguments.preset.clone(),
         limited: !arguments.free_only,
+        same_arrivals: arguments.same_arrivals,
     };
     if !arguments.json {
         println!(
@@ -218,6 +223,7 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
             "kernel": kernel_release(),
             "preset": settings.preset,
             "seconds": length.as_secs(),
+            "same_arrivals": settings.same_arrivals,
             "cases": cases.iter().map(|case| json!({"case": case, "verdict": case.verdict()})).collect::<Vec<_>>(),
             "summary": summary,
         });

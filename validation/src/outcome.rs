@@ -60,6 +60,8 @@ pub struct GroupOutcome {
     pub per_period: Option<PerPeriod>,
     /// Median length of a job from its intended start, milliseconds.
     pub job_p50_ms: Option<f64>,
+    /// Its 99th percentile, milliseconds; with few jobs the longest one.
+    pub job_p99_ms: Option<f64>,
     /// The longest job, milliseconds.
     pub job_max_ms: Option<f64>,
 }
@@ -125,6 +127,7 @@ impl Outcome {
                 worst_window_ratio: fullest,
                 per_period: per_period(seen, &members, unit),
                 job_p50_ms: quantile(&jobs, 0.5).map(|seconds| seconds * 1e3),
+                job_p99_ms: quantile(&jobs, 0.99).map(|seconds| seconds * 1e3),
                 job_max_ms: quantile(&jobs, 1.0).map(|seconds| seconds * 1e3),
             }
         });

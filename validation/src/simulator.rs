@@ -68,6 +68,7 @@ pub fn run(scenario: &Scenario, length: Duration) -> Result<Outcome, Problem> {
         let meter = found.meters.iter().find(|meter| meter.name == plan.path);
         if let Some(meter) = meter.filter(|_| matches!(plan.load, Load::Jobs { .. })) {
             group.job_p50_ms = Some(meter.times.p50_ns as f64 / 1e6);
+            group.job_p99_ms = Some(meter.times.p99_ns as f64 / 1e6);
             group.job_max_ms = Some(meter.times.max_ns as f64 / 1e6);
         }
     }

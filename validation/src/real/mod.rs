@@ -27,6 +27,8 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const SHARES_PERCENT: [u64; 4] = [110, 150, 200, 300];
 /// The limit of the recordings that are made under one.
 const RECORDED_PERCENT: u64 = 150;
+/// The seed of the arrivals that are recorded.
+const RECORDED_SEED: u64 = 1;
 /// The longest nap while waiting, so that Ctrl-C is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -45,6 +47,8 @@ pub struct Settings {
     pub preset: String,
     /// Whether recordings under a limit are tried as well.
     pub limited: bool,
+    /// Whether the runs under limits have the arrivals of the recording: then what is off is the model's doing, not chance.
+    pub same_arrivals: bool,
 }
 
 /// The binary beside this one, as cargo builds them.
@@ -116,7 +120,11 @@ fn measured(
     for (index, share) in shares.iter().enumerate() {
         let mut truth = Vec::new();
         for run in 0..settings.runs {
-            let seed = 100 + run as u64;
+            let seed = if settings.same_arrivals {
+                RECORDED_SEED
+            } else {
+                100 + run as u64
+            };
             truth.push(tried(settings, kind, cgroup, *share, seed, interrupt)?);
         }
         let column = |figure: &dyn Fn(&Truth) -> f64| {
@@ -210,7 +218,7 @@ fn recorded(
     interrupt: &Interrupt,
 ) -> Result<Trace, Problem> {
     cgroup.set_cap(permille.map(cap))?;
-    let load = loads::start(kind, cgroup, 1)?;
+    let load = loads::start(kind, cgroup, RECORDED_SEED)?;
     wait(WARM_UP, interrupt)?;
     let name = format!(
         "quotient-validation-{}-{}.txt",
