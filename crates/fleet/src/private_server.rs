@@ -7,7 +7,7 @@
 //!
 //! # Which server listens
 //! A port that was free a moment ago may be somebody else's now. A server writes its number into a file of its own folder once it listens; who
-//! does not within [`LISTENS_WITHIN`] is stopped, and another port is tried.
+//! does not within five seconds is stopped, and another port is tried.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
