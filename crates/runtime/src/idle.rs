@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //! A virtual CPU's bit is set by itself before it sleeps, and cleared by whoever claims it or by its own next poll; nobody else writes
-//! it. The set is a hint for choosing; the truth is the parking word (`park`). What "publish to idle" (`shared`) asks of it holds for
+//! it. The set is a hint for choosing; the truth is the parking word (`park`). What "publish to idle" (`shared::hand_in`) asks of it holds for
 //! each bit alone, in however many words they are: the publisher pushes, fences, then reads *every* word; the sleeper sets its bit,
 //! fences, then looks at every inbox. For each sleeper either the reading of its word comes after its bit was set, or its look comes
 //! after the push. That the words are read at different moments changes nothing, since no claim is made about two sleepers together.

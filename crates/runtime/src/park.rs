@@ -199,7 +199,7 @@ mod loom_tests {
         }
     }
 
-    /// A step of *publish to idle* (`shared`) that is left out.
+    /// A step of *publish to idle* (`shared::hand_in`) that is left out.
     #[derive(Clone, Copy, PartialEq)]
     enum Without {
         Nothing,

@@ -1,28 +1,17 @@
-//! The state that all parts of one scheduler share, and how a woken task finds a virtual CPU.
+//! The state that all parts of one scheduler share. Modules of their own: how a woken task finds a virtual CPU (`hand_in`), who cannot
+//! look at its queues (`stuck`), how it ends (`end`).
 //!
 //! # Who may touch what
 //! - A run queue belongs to its virtual CPU; a thief takes its lock with `try_lock` and only removes waiting tasks. Nobody holds
 //!   two run-queue locks at once, and no lock is held while user code runs.
 //! - The idle set says which virtual CPUs may be claimed: a bit is set by the sleeper before it sleeps, cleared by whoever claims it or by
 //!   its own next poll. It is a hint for choosing (see `idle`); the truth is the parking word (see `park`).
-//! - A woken task goes (1) to the `next` slot of the virtual CPU that the waking thread runs (`local`), or (2) to the inbox of its
-//!   home, or, if its home is busy and another is idle, to the idle one's. A queued token is in exactly one slot, inbox, run queue
-//!   or frozen list.
 //! - What a virtual CPU cannot look at, others take: the slot of one that is stuck is seized and closed, its inbox and queue are
 //!   emptied (`vcpu::migrate`); an inbox that fills during a poll is open to whoever is idle.
-//!
-//! # Publish to idle
-//! A wake-up that is displaced from the slot during a poll is offered at once. Publisher: (P1) push to the own inbox; (P2) fence;
-//! (P3) look at the idle set, and wake one of those in it. Sleeper: (S1) set its bit in the idle set and the parking word;
-//! (S2) fence; (S3) look at all inboxes. Either P3 sees the bit, or S3 sees the arrival. (Each of these steps is needed: `park` has a model
-//! for each that fails without it.) What is left in a slot, a queue or a mailbox of
-//! somebody who got stuck later is the watch's to find (`watch`).
-//! Waking from inside a poll needs the host's door bell: tokio puts whom a worker wakes where only that worker looks, and it is busy.
-//!
-//! # End of the scheduler
-//! `phase` only grows. `OPEN -> CLOSING`: spawns are refused, every live task is aborted, so that the virtual CPUs drop the
-//! futures. `CLOSING -> CLOSED`: no virtual CPU is left (they ended because no task lives, or the host dropped them); inboxes
-//! are closed, what waits is cancelled on the spot, and so is what comes later, though not inside of whoever brings it (`last_rites`).
+
+mod end;
+mod hand_in;
+mod stuck;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crossbeam_utils::CachePadded;
 use quotient_core::Topology;
-use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Enqueue, Gates, GroupTree, Nanos};
+use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Gates, GroupTree, Nanos};
 
 use crate::alarms::Alarms;
 use crate::clock::Clock;
@@ -42,7 +31,7 @@ use crate::group::GroupShared;
 use crate::host::Host;
 use crate::host_end::HostEnd;
 use crate::idle::{IdleSet, VcpuSet};
-use crate::inbox::{Arrival, Inbox};
+use crate::inbox::Inbox;
 use crate::kills::Kills;
 use crate::last_rites::LastRites;
 use crate::loss::LossCounters;
@@ -54,7 +43,6 @@ use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
 use crate::tick::TickControl;
 use crate::vcpu::HandedOver;
-use crate::watch::{SPARE_AFTER, STUCK};
 
 /// Spawns are accepted.
 pub(crate) const OPEN: u8 = 0;
@@ -271,11 +259,6 @@ impl Shared {
         self.phase.load(Ordering::Acquire)
     }
 
-    /// The scheduler has ended, destructors of its tasks included (but for the one that asks).
-    pub(crate) fn has_ended(&self) -> bool {
-        self.phase() == CLOSED && self.last_rites.are_over()
-    }
-
     /// Live tasks of all groups.
     pub(crate) fn live(&self) -> usize {
         self.live.load(Ordering::Acquire)
@@ -296,215 +279,9 @@ impl Shared {
         waiting
     }
 
-    /// A task is about to be listed in a group.
-    pub(crate) fn task_began(&self) {
-        self.live.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// A task's future was dropped and its output stored.
-    pub(crate) fn task_ended(&self) {
-        if self.live.fetch_sub(1, Ordering::AcqRel) == 1 && self.may_end() {
-            self.wake_everybody();
-        }
-    }
-
-    /// Nothing lives and nobody can spawn any more: the virtual CPUs end. Once true it stays true.
-    pub(crate) fn may_end(&self) -> bool {
-        (self.phase() != OPEN || self.handle_count.load(Ordering::Acquire) == 0) && self.live() == 0
-    }
-
-    /// The home of a task that is spawned from outside: one virtual CPU after the other.
-    pub(crate) fn next_home(&self) -> usize {
-        self.next_home.fetch_add(1, Ordering::Relaxed) % self.regular
-    }
-
     /// One more handle for the user.
     pub(crate) fn handles(self: &Arc<Self>) -> Arc<Handles> {
         Handles::new(self)
-    }
-
-    /// A virtual CPU of this thread hands on a task that others may see; `polling`: it will not look at its inbox itself before the
-    /// end of a poll.
-    pub(crate) fn publish_local(&self, vcpu: usize, mut arrival: Arrival, polling: bool) {
-        if arrival.kind == Enqueue::WakeBuddy {
-            arrival.kind = Enqueue::Wake;
-        }
-        if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
-            self.last_rites.cancel(task);
-        } else if polling && self.vcpus.len() > 2 {
-            // P2, P3. With one regular virtual CPU there is nobody to offer it to.
-            if self.idle.any_after_push() {
-                self.offer(vcpu);
-            }
-        }
-    }
-
-    /// Wakes an idle virtual CPU from inside a poll.
-    #[cold]
-    fn offer(&self, vcpu: usize) {
-        if self.kick_idle(vcpu) {
-            self.host.ring();
-        }
-    }
-
-    /// A thread outside the virtual CPUs (a driver, a timer, another runtime) woke or spawned `task`.
-    pub(crate) fn submit_remote(&self, task: Task, kind: Enqueue) {
-        // Nobody is to be stopped while it holds an inbox.
-        let _shield = self.shield();
-        if let Some(target) = self.hand_in(task, kind)
-            && self.wake_vcpu(target)
-            && crate::local::is_polling()
-        {
-            self.host.ring();
-        }
-    }
-
-    /// As [`Shared::submit_remote`], but the virtual CPU that is returned is for the caller to wake.
-    pub(crate) fn hand_in(&self, mut task: Task, kind: Enqueue) -> Option<usize> {
-        // A buddy is a task's choice; a driver's wake-ups come in no order that means anything.
-        let kind = if kind == Enqueue::WakeBuddy {
-            Enqueue::Wake
-        } else {
-            kind
-        };
-        let now = self.clock.now();
-        task.owned_mut().since = now;
-        let home = task.context().home.load(Ordering::Relaxed) as usize;
-        let target = self.choose(home, now);
-        if RuntimeGates::events() {
-            self.log.wake(&mut task, kind, target, None, now);
-        }
-        match self.vcpus[target].inbox.push(Arrival { task, kind }) {
-            Ok(()) => {
-                self.vcpus[target].resched.store(true, Ordering::Relaxed);
-                Some(target)
-            }
-            // A stand-in that has just retired: its home is a regular one from now on.
-            Err(mut task) => {
-                task.context().home.store(0, Ordering::Relaxed);
-                if self.phase() == CLOSED || target < self.regular {
-                    self.last_rites.cancel(task);
-                    return None;
-                }
-                task.owned_mut().since = now;
-                match self.vcpus[0].inbox.push(Arrival { task, kind }) {
-                    Ok(()) => Some(0),
-                    Err(task) => {
-                        self.last_rites.cancel(task);
-                        None
-                    }
-                }
-            }
-        }
-    }
-
-    /// The home if it is free to take the task at once, else an idle virtual CPU, else the home. A stuck or offline home is
-    /// replaced by the first that is neither, if there is any.
-    fn choose(&self, home: usize, now: Nanos) -> usize {
-        let serves = |vcpu: usize| {
-            self.vcpus[vcpu].online.load(Ordering::Relaxed) && !self.is_stuck(vcpu, now)
-        };
-        let home = if serves(home) {
-            home
-        } else {
-            (0..self.vcpus.len())
-                .find(|vcpu| serves(*vcpu))
-                .unwrap_or(0)
-        };
-        let vcpu = &self.vcpus[home];
-        if vcpu.park.is_sleeping() {
-            return home;
-        }
-        let Some(idle) = self.idle.find(home) else {
-            return home;
-        };
-        let busy = vcpu.polling_since.load(Ordering::Relaxed) != 0
-            || self.loads[home].nr_queued() > 0
-            || vcpu.inbox.len() > 0;
-        if busy { idle } else { home }
-    }
-
-    /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], has
-    /// waited that long for the host to poll it, or went with the host's runtime.
-    pub(crate) fn is_stuck(&self, vcpu: usize, now: Nanos) -> bool {
-        self.is_stuck_for(vcpu, STUCK, now) || self.is_gone(vcpu)
-    }
-
-    fn is_stuck_for(&self, vcpu: usize, time: Nanos, now: Nanos) -> bool {
-        let vcpu = &self.vcpus[vcpu];
-        let reached = |since: u64| since != 0 && now.saturating_sub(Nanos(since - 1)) >= time;
-        // A worker that polls what gates let through does the groups' work: somebody else would only let more through.
-        let absent = match vcpu.absent.load(Ordering::Relaxed) {
-            0 => 0,
-            since => since.max(vcpu.gated_at.load(Ordering::Relaxed)),
-        };
-        vcpu.blocked.load(Ordering::Relaxed)
-            || reached(vcpu.polling_since.load(Ordering::Relaxed))
-            || reached(absent)
-    }
-
-    /// Whether a regular virtual CPU has ended, or went with the host's runtime.
-    fn is_gone(&self, vcpu: usize) -> bool {
-        vcpu < self.regular && !self.vcpus[vcpu].online.load(Ordering::Relaxed)
-    }
-
-    /// Whether a virtual CPU is stuck without use of a processor: its poll said so, or was seen to sleep in the kernel.
-    pub(crate) fn is_blocked(&self, vcpu: usize) -> bool {
-        let vcpu = &self.vcpus[vcpu];
-        let since = vcpu.polling_since.load(Ordering::Relaxed);
-        since != 0
-            && (vcpu.blocked.load(Ordering::Relaxed)
-                || vcpu.asleep.load(Ordering::Relaxed) == since)
-    }
-
-    /// Whether anything waits at a virtual CPU, for itself or for whoever takes its place.
-    pub(crate) fn has_work(&self, vcpu: usize) -> bool {
-        let other = &self.vcpus[vcpu];
-        self.loads[vcpu].nr_queued() > 0
-            || other.inbox.len() > 0
-            || other.next.is_filled()
-            || self.loads[vcpu].has_unthrottles()
-            || other.has_releases.load(Ordering::Relaxed)
-    }
-
-    /// How many stand-ins there should be: one for each virtual CPU that blocks, whose processor is free then; and one spare when
-    /// every regular one has been stuck for [`SPARE_AFTER`]. None while nobody drives the host. Those that went with the host's
-    /// runtime are missed only by polls that block: what is left is dropped with the last virtual CPU otherwise.
-    pub(crate) fn stand_ins_wanted(&self, now: Nanos) -> usize {
-        if !self.is_driven() {
-            return 0;
-        }
-        let blocked = (0..self.vcpus.len())
-            .filter(|vcpu| self.is_blocked(*vcpu))
-            .count();
-        let missed = blocked > 0 || self.handed_over.any();
-        // What the end of the host's runtime keeps from its turns is about to go, and what waits goes with it.
-        let lasting = missed || !self.host_end.is_ending();
-        let spare = lasting
-            && (0..self.regular).all(|vcpu| {
-                self.is_blocked(vcpu)
-                    || self.is_stuck_for(vcpu, SPARE_AFTER, now)
-                    || missed && self.is_gone(vcpu)
-            });
-        (blocked + usize::from(spare)).min(self.regular)
-    }
-
-    /// The inbox of a virtual CPU that is in a poll, or stuck, has something for an idle one.
-    pub(crate) fn has_offers(&self, except: usize, now: Nanos) -> bool {
-        self.vcpus.iter().enumerate().any(|(index, other)| {
-            index != except
-                && other.inbox.len() > 0
-                && (other.polling_since.load(Ordering::Relaxed) != 0 || self.is_stuck(index, now))
-        })
-    }
-
-    /// Whether the host's runtime runs: a multi-thread one does, a current-thread one is known to while a regular virtual CPU is in a
-    /// poll. (It may be that its thread is in another task; from outside that looks as if its `block_on` had returned.) One that
-    /// ends counts as driven, for what is left to be dropped.
-    pub(crate) fn is_driven(&self) -> bool {
-        let polls =
-            |vcpu: &CachePadded<VcpuShared>| vcpu.polling_since.load(Ordering::Relaxed) != 0;
-        !self.by_hand || self.vcpus[..self.regular].iter().any(polls) || self.host_end.is_ending()
     }
 
     /// Wakes one virtual CPU if it sleeps; work for it must be visible already.
@@ -616,20 +393,6 @@ impl Shared {
         }
     }
 
-    /// Refuses spawns from now on and aborts every live task. Idempotent. O(tasks).
-    pub(crate) fn close(&self) {
-        let _ = self
-            .phase
-            .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        for group in self.all_groups() {
-            group.count_dropped(self);
-            group.abort_own(self);
-            // Nobody is left to be limited, and a throttled task must run its destructor now. It cannot fail: no limit is valid.
-            let _ = group.core.set_limit(None, self.now(), &mut |_| {});
-        }
-        self.wake_everybody();
-    }
-
     /// Locks the shape of the tree: who is whose parent, frozen flags, the map of groups. Virtual CPUs take it, so a poll that holds it is
     /// not stopped.
     pub(crate) fn lock_shape(&self) -> Shape<'_> {
@@ -660,64 +423,6 @@ impl Shared {
         std::iter::once(self.root.clone())
             .chain(groups.values().cloned())
             .collect()
-    }
-
-    /// One more future of a virtual CPU exists; false, and none may be made, once the last one has gone.
-    pub(crate) fn future_began(&self) -> bool {
-        let one_more = |count: usize| (count > 0).then_some(count + 1);
-        let began = self
-            .futures
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
-        began.is_ok()
-    }
-
-    /// Futures of virtual CPUs that exist.
-    pub(crate) fn futures(&self) -> usize {
-        self.futures.load(Ordering::Relaxed)
-    }
-
-    /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).
-    pub(crate) fn future_ended(&self, vcpu: usize) {
-        self.vcpus[vcpu].online.store(false, Ordering::Release);
-        self.idle.remove_if_there(vcpu);
-        self.future_gone();
-    }
-
-    /// A future of a virtual CPU is gone, or what had a share in their number: with the last one the scheduler ends.
-    pub(crate) fn future_gone(&self) {
-        if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
-        // Before anybody can find the phase or an inbox closed: what comes from here on is brought to this thread.
-        let rites = self.last_rites.begin();
-        self.phase.store(CLOSED, Ordering::Release);
-        self.tick.stop();
-        self.host.close();
-        if let Some(preempting) = &self.preempt {
-            preempting.close();
-        }
-        for group in self.all_groups() {
-            group.count_dropped(self);
-        }
-        for vcpu in 0..self.vcpus.len() {
-            if let Some((task, _)) = self.vcpus[vcpu].next.seize() {
-                task.cancel();
-            }
-            for arrival in self.vcpus[vcpu].inbox.close() {
-                arrival.task.cancel();
-            }
-            for detached in self.drain_queue(vcpu) {
-                detached.handle.cancel();
-            }
-        }
-        // Sleeping tasks: the abort queues each, finds every inbox closed, and so brings it here.
-        for group in self.all_groups() {
-            group.abort_own(self);
-        }
-        rites.end();
-        self.cpu_timers.close();
-        self.alarms.close();
-        self.ended.notify_waiters();
     }
 
     /// A new task, which its group's population counts already, is listed in its group, then queued. The caller has checked that the scheduler is open.

@@ -27,7 +27,7 @@
 //!
 //! # Sleeping
 //! `park` has the protocol. The sources of work that are looked at again after announcing sleep: the own inbox, the inboxes of others
-//! that are in a poll (see `shared` for what is offered during one), and the phase. (The own run queue is empty then and only its
+//! that are in a poll (see `shared::hand_in` for what is offered during one), and the phase. (The own run queue is empty then and only its
 //! owner fills it; surplus in the queues of others is offered by them when they return to the host, through the idle mask.)
 //!
 //! # Being looked after
