@@ -7,7 +7,7 @@ mod shared;
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
 use crate::shared::CLOSED;
-use crate::task_context::TaskRef;
+use crate::task_context::{TaskRef, is_loss};
 use crate::tick::TICK;
 use crate::unfinished::{Unfinished, has_ended};
 use std::future::Future;
@@ -21,7 +21,7 @@ use quotient_core::{Limit, Weight};
 pub use self::builder::GroupBuilder;
 #[cfg(any(feature = "tower", feature = "hyper"))]
 pub(crate) use self::members::{Seat, spawn_uncounted};
-pub(crate) use self::members::{admits, spawn_at, spawn_beyond};
+pub(crate) use self::members::{admits, spawn_at, spawn_member};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::cpu_clock::duration;
@@ -378,7 +378,7 @@ impl Group {
             });
         }
         for (group, dead) in &dead {
-            let killed = dead.iter().filter(|task| task.is_alive()).count();
+            let killed = dead.iter().filter(|task| is_loss(task)).count();
             for task in dead {
                 task.abort();
             }

@@ -4,7 +4,8 @@
 //! path and the reason; later ones are counted only, so that an overload does not become a flood of lines. Tasks that a shutdown drops
 //! are of level `INFO`, since somebody asked for it. What is lost is counted once: a refused request or connection is no refused task.
 //! A request that a tenant's group should have had, and the default group has, is lost to that tenant: it is counted where it ran.
-//! What its owner ends (an abort, a dropped `JoinSet`, local set or connection) is no loss, and a spawn outside any group has nobody to
+//! A future elsewhere that goes on when its group is killed or ends ([`crate::InGroupExt::in_group`]) is no loss, though the group counts a
+//! task for it. What its owner ends (an abort, a dropped `JoinSet`, local set or connection) is no loss, and a spawn outside any group has nobody to
 //! count it: it panics, or is an error.
 
 use std::fmt;

@@ -62,13 +62,14 @@ pub(crate) struct TaskContext {
     throttled: AtomicU64,
 }
 
-/// Two marks of a task in one byte: with two, its head would pass 208 bytes.
+/// Marks of a task in one byte: with a byte each, its head would pass 208 bytes.
 #[derive(Debug)]
 pub(crate) struct Marks(AtomicU8);
 
 impl Marks {
     const MOVED: u8 = 1;
     const UNCOUNTED: u8 = 2;
+    const NO_LOSS: u8 = 4;
 
     /// Whether `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
     pub(crate) fn is_moved(&self, order: Ordering) -> bool {
@@ -85,10 +86,25 @@ impl Marks {
         self.0.fetch_and(!Self::MOVED, Ordering::AcqRel) & Self::MOVED != 0
     }
 
+    /// It stands for a future elsewhere, which goes on without it: its end is no loss. Before it is listed.
+    pub(crate) fn set_no_loss(&self) {
+        self.0.fetch_or(Self::NO_LOSS, Ordering::Relaxed);
+    }
+
+    /// Whether something is lost if it is ended. Never changes once it is listed.
+    pub(crate) fn is_loss(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::NO_LOSS == 0
+    }
+
     /// Whether it is among the live tasks: not a proxy of a thread that outlives the scheduler. Never changes.
     fn is_counted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::UNCOUNTED == 0
     }
+}
+
+/// Whether ending `task` now loses anything: it lives, and does not only stand for something that goes on.
+pub(crate) fn is_loss(task: &TaskRef) -> bool {
+    task.is_alive() && task.context().marks.is_loss()
 }
 
 /// The part of the run token's holder.

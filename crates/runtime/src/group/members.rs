@@ -79,7 +79,8 @@ fn end_one(
     loss: Loss,
     reason: &dyn std::fmt::Display,
 ) {
-    if !task.context().killed.swap(true, Ordering::Relaxed) {
+    let context = task.context();
+    if !context.killed.swap(true, Ordering::Relaxed) && context.marks.is_loss() {
         note(shared, group, loss, 1, reason);
     }
     task.abort();
@@ -179,8 +180,11 @@ pub(crate) enum Seat {
     /// As a request, for a future that runs elsewhere.
     #[cfg(feature = "tower")]
     Gate,
-    /// Beyond it: for what stands for work that is there already.
+    /// Beyond it: for work that is there already.
+    #[cfg(feature = "tower")]
     Beyond,
+    /// Beyond it, for what stands for a future elsewhere, which goes on without it.
+    Member,
 }
 
 impl Seat {
@@ -191,8 +195,20 @@ impl Seat {
             #[cfg(feature = "tower")]
             Self::Request => "task",
             #[cfg(feature = "tower")]
-            Self::Gate => "gate",
-            Self::Beyond => "gate",
+            Self::Gate | Self::Beyond => "gate",
+            Self::Member => "gate",
+        }
+    }
+
+    /// Whether it takes one of the places that the group may have.
+    fn is_bounded(self) -> bool {
+        match self {
+            Self::Task => true,
+            #[cfg(feature = "tower")]
+            Self::Request | Self::Gate => true,
+            #[cfg(feature = "tower")]
+            Self::Beyond => false,
+            Self::Member => false,
         }
     }
 }
@@ -218,8 +234,9 @@ where
     )
 }
 
-/// As [`spawn_at`], beyond the number of tasks that the group may have: for what stands for work that is there already.
-pub(crate) fn spawn_beyond<F>(
+/// As [`spawn_at`], beyond the number of tasks that the group may have, and no loss if it is ended: for what stands for a future
+/// elsewhere, which goes on without it.
+pub(crate) fn spawn_member<F>(
     shared: &Arc<Shared>,
     group: &Arc<GroupShared>,
     future: F,
@@ -234,7 +251,7 @@ where
         group,
         future,
         Origin::unnamed(location),
-        Seat::Beyond,
+        Seat::Member,
     )
 }
 
@@ -257,7 +274,7 @@ where
     // S1 of `kills`.
     let now = shared.kills.now();
     group
-        .join(shared, seat != Seat::Beyond)
+        .join(shared, seat.is_bounded())
         .map_err(|(closed, group)| refusal(closed, &group))?;
     let unstarted = if seat == Seat::Task && group.is_wait_bounded() {
         let tickets = group.stand_in_line(shared);
@@ -286,6 +303,9 @@ where
     );
     let home_index = u16::try_from(home).unwrap_or(0);
     let context = TaskContext::new(shared.clone(), origin.location, home_index);
+    if seat == Seat::Member {
+        context.marks.set_no_loss();
+    }
     if let Some(name) = origin.name {
         shared.names.give(id, name);
     }

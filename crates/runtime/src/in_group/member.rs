@@ -12,7 +12,7 @@ use quotient_core::Nanos;
 use super::gate::{Admission, Gate, Turn};
 #[cfg(feature = "tower")]
 use crate::error::SpawnError;
-use crate::group::{Group, GroupShared, spawn_beyond};
+use crate::group::{Group, GroupShared, spawn_member};
 #[cfg(feature = "tower")]
 use crate::group::{Seat, spawn_uncounted};
 use crate::local;
@@ -118,7 +118,7 @@ impl GateHandle {
     /// Whether there is a member now. One that was refused has ended its gate by its destructor.
     fn make_member(&mut self, group: &Group, location: &'static Location<'static>) -> bool {
         let member = self.new_member();
-        let task = spawn_beyond(&group.shared, &self.group, member, location);
+        let task = spawn_member(&group.shared, &self.group, member, location);
         self.member = task.ok().map(|task| task.abort_handle());
         self.refused = self.member.is_none();
         !self.refused
