@@ -1,4 +1,5 @@
-//! Events a second on machines of different sizes: `cargo run --release -p quotient-sim --example speed`.
+//! Events a second on machines of different sizes: `cargo run --release -p quotient-sim --example speed`; with a
+//! number of CPUs that row alone, with a second word after it the heavy load.
 
 use quotient_sim::{Simulation, speed};
 use quotient_trace::Discard;
@@ -7,11 +8,17 @@ use std::time::Instant;
 fn main() {
     println!("cpus tasks events (as `bench sim` counts them) events/s realtime");
     let only: Option<u32> = std::env::args().nth(1).and_then(|size| size.parse().ok());
+    let heavy = std::env::args().nth(2).is_some();
     for (cpus, tasks) in speed::SIZES {
         if only.is_some_and(|only| only != cpus) {
             continue;
         }
-        let plan = speed::plan(cpus, tasks, if only.is_some() { 0.1 } else { 1.0 });
+        let scale = if only.is_some() { 0.1 } else { 1.0 };
+        let plan = if heavy {
+            speed::heavy(cpus, tasks, scale)
+        } else {
+            speed::plan(cpus, tasks, scale)
+        };
         let begin = Instant::now();
         let mut simulation = Simulation::new(&plan, Discard).expect("a valid plan");
         simulation.run().expect("a run to its end");
