@@ -75,6 +75,9 @@ pub struct Config {
     pub publish_interval: Nanos,
     /// What bandwidth control promises. Default [`BandwidthRules::Default`].
     pub bandwidth: BandwidthRules,
+    /// How much of a limit a CPU takes from its group at once, at most by our rules: the kernel's `sched_cfs_bandwidth_slice_us`. 1 us
+    /// to 1 s, default 5 ms.
+    pub bandwidth_slice: Nanos,
 }
 
 impl Config {
@@ -102,6 +105,7 @@ impl Config {
             group_clock: GroupClock::Foreign,
             publish_interval: Nanos::from_micros(50),
             bandwidth: BandwidthRules::Default,
+            bandwidth_slice: Nanos::from_millis(5),
         }
     }
 
@@ -128,6 +132,7 @@ impl Config {
             ("min_granularity", self.min_granularity.0, 1_000, second),
             ("latency", self.latency.0, 1_000, second),
             ("publish_interval", self.publish_interval.0, 1_000, second),
+            ("bandwidth_slice", self.bandwidth_slice.0, 1_000, second),
         ];
         for (field, value, min, max) in fields {
             if !(min..=max).contains(&value) {

@@ -212,7 +212,7 @@ impl Group {
         self.bandwidth.get_or_init(|| {
             let config = self.config();
             let id = (self.id(), self.generation());
-            Arc::new(Bandwidth::new(id, config.bandwidth, config.cpus))
+            Arc::new(Bandwidth::new(id, config))
         })
     }
 

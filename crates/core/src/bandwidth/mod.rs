@@ -148,13 +148,14 @@ pub(crate) use meter::{Meter, Opened};
 pub(crate) use timer::Timers;
 
 use self::pool::Pool;
-use self::rules::{KEPT, OVERDRAFT_MAX, SLACK_DELAY, SLACK_MARGIN, SLICE_MAX};
+use self::rules::{KEPT, OVERDRAFT_MAX, SLACK_DELAY, SLACK_MARGIN};
 use self::stats::Lengths;
 use self::sync::{
     Acquire, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, Relaxed, Release,
     SeqCst, fence, lock,
 };
 use self::timer::NEVER;
+use crate::config::Config;
 use crate::units::{CpuId, Nanos};
 use core::fmt;
 use std::sync::Arc;
@@ -221,11 +222,12 @@ impl BandwidthAccount {
 }
 
 impl Bandwidth {
-    pub(crate) fn new(id: (u32, u32), rules: BandwidthRules, cpus: u32) -> Bandwidth {
+    pub(crate) fn new(id: (u32, u32), config: &Config) -> Bandwidth {
+        let rules = config.bandwidth;
         Bandwidth {
             id,
             rules,
-            cpus,
+            cpus: config.cpus,
             enabled: AtomicBool::new(false),
             soft: AtomicBool::new(false),
             ample: AtomicBool::new(false),
@@ -233,7 +235,7 @@ impl Bandwidth {
             waiting: AtomicU32::new(0),
             period: AtomicU64::new(0),
             lengths: Lengths::default(),
-            pool: Mutex::new(Pool::new(rules)),
+            pool: Mutex::new(Pool::new(rules, config.bandwidth_slice)),
         }
     }
 
@@ -369,7 +371,7 @@ impl Bandwidth {
         let mut pool = self.pool();
         let slack = local.take_above(KEPT);
         pool.give_back(slack);
-        let worth = pool.runtime > SLICE_MAX && !pool.waiting.is_empty();
+        let worth = pool.runtime > pool.slice_max && !pool.waiting.is_empty();
         let near = pool.next_refill() < now.0.saturating_add(SLACK_DELAY + SLACK_MARGIN);
         if worth && !near && pool.slack_at == NEVER {
             pool.slack_at = now.0.saturating_add(SLACK_DELAY);
@@ -421,7 +423,7 @@ impl Bandwidth {
                 pool.slack_at = NEVER;
             }
             let worth = !self.rules.is_kernel()
-                || pool.runtime > SLICE_MAX
+                || pool.runtime > pool.slice_max
                     && pool.next_refill() >= now.0.saturating_add(SLACK_MARGIN);
             if refilled || slack && worth {
                 self.distribute(&mut pool, kicks);

@@ -3,7 +3,7 @@
 
 use super::limit::Limit;
 use super::local::Local;
-use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MAX, SLICE_MIN};
+use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MIN};
 use super::spans::Spans;
 use super::spills::Spills;
 use super::stats::BandwidthStats;
@@ -16,6 +16,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) rules: BandwidthRules,
+    /// How much a CPU takes at once, ns; by our rules at most.
+    pub(super) slice_max: i64,
     /// The limit, or the last one while there is none.
     pub(super) limit: Limit,
     pub(super) enabled: bool,
@@ -71,9 +73,10 @@ pub(super) fn signed(nanos: Nanos) -> i64 {
 }
 
 impl Pool {
-    pub(super) fn new(rules: BandwidthRules) -> Pool {
+    pub(super) fn new(rules: BandwidthRules, slice: Nanos) -> Pool {
         Pool {
             rules,
+            slice_max: signed(slice),
             limit: Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT),
             enabled: false,
             ample: false,
@@ -381,10 +384,10 @@ impl Pool {
     /// or the last one. O(1).
     fn slice(&self) -> i64 {
         if self.rules.is_kernel() {
-            return SLICE_MAX;
+            return self.slice_max;
         }
         let share = self.runtime / (2 * i64::from(self.takers.max(self.takers_before).max(1)));
-        share.clamp(SLICE_MIN, SLICE_MAX)
+        share.clamp(SLICE_MIN.min(self.slice_max), self.slice_max)
     }
 
     /// Fills a balance from the pool, up to a slice or (`least`) to barely positive. Returns whether it is positive then.

@@ -50,11 +50,8 @@ impl BandwidthRules {
     }
 }
 
-/// How much a CPU takes from the pool at once, ns: 5 ms (the kernel's `sched_cfs_bandwidth_slice_us`).
-pub(crate) const SLICE_MAX: i64 = 5_000_000;
-
 /// The least that a CPU asks for, ns. Default rules only, where slices shrink with the pool so that little is left on CPUs
-/// that stop running the group: 50 us, one publication.
+/// that stop running the group: 50 us, one publication, or [`crate::Config::bandwidth_slice`] if that is less.
 pub(crate) const SLICE_MIN: i64 = 50_000;
 
 /// What a CPU keeps when it stops running the group, ns: 1 ms. Kernel only.
