@@ -78,6 +78,12 @@ pub(crate) enum Timer {
     Sweep,
     /// A disturbance of a CPU.
     Noise(u32),
+    /// A real-time load of a CPU is due.
+    RealTime(u32),
+    /// What a class above does on a CPU ends, or may go on.
+    RealTimeEnd(u32),
+    /// A CPU goes or comes.
+    Hotplug(u32),
 }
 
 const SORT_SHIFT: u32 = 28;
@@ -93,6 +99,9 @@ impl Timer {
             Timer::Change(index) => (3, index),
             Timer::Sweep => (4, 0),
             Timer::Noise(index) => (5, index),
+            Timer::RealTime(index) => (6, index),
+            Timer::RealTimeEnd(index) => (7, index),
+            Timer::Hotplug(index) => (8, index),
         };
         debug_assert!(index <= INDEX_MAX);
         (sort << SORT_SHIFT) | index
@@ -106,7 +115,10 @@ impl Timer {
             2 => Timer::Arrive(index),
             3 => Timer::Change(index),
             4 => Timer::Sweep,
-            _ => Timer::Noise(index),
+            5 => Timer::Noise(index),
+            6 => Timer::RealTime(index),
+            7 => Timer::RealTimeEnd(index),
+            _ => Timer::Hotplug(index),
         }
     }
 }
@@ -182,6 +194,9 @@ mod tests {
             (5, Timer::Begin(INDEX_MAX)),
             (5, Timer::Arrive(0)),
             (5, Timer::Noise(2)),
+            (6, Timer::RealTime(3)),
+            (6, Timer::RealTimeEnd(4)),
+            (6, Timer::Hotplug(5)),
         ] {
             timers.set(time, timer);
         }
@@ -193,6 +208,9 @@ mod tests {
             Timer::Begin(INDEX_MAX),
             Timer::Arrive(0),
             Timer::Noise(2),
+            Timer::RealTime(3),
+            Timer::RealTimeEnd(4),
+            Timer::Hotplug(5),
         ];
         assert_eq!(order, expected);
         assert_eq!(timers.next(), NEVER);

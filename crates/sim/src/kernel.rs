@@ -10,6 +10,7 @@
 //! | limits | slices of 5 ms from a pool, no expiry | the same | the same |
 //! | a throttle | the group's whole queue, at a tick or switch | the same | each task on its way to user mode |
 //! | ticks | while the CPU runs anything | the same | the same |
+//! | a CPU that falls idle | takes what waits elsewhere, but for what ran in the last 0.5 ms, if it is idle for more than 5 us on average | the same | the same |
 //! | a woken task | to an idle CPU that shares its cache, or where it was | the same | the same |
 //!
 //! Sleepers that stay queued until they would be due (delayed dequeue, 6.12 and later) are modelled by what that does to their lag
@@ -24,6 +25,13 @@ use crate::machine::Ticks;
 use crate::plan::{Plan, Throttling};
 use quotient_core::{BandwidthRules, GroupClock, Nanos, Policy, WeightMode};
 use serde::Deserialize;
+
+/// For how long a task that ran is left to its CPU's caches: the kernel's `migration_cost_ns`.
+const MIGRATION_COST: Nanos = Nanos::from_micros(500);
+
+/// What looking for work takes a CPU that falls idle, in one cache domain. The kernel measures it (`max_newidle_lb_cost`); some
+/// microseconds on small machines. Default 5 us.
+const LOOKING: Nanos = Nanos::from_micros(5);
 
 /// Whose rules a plan follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -116,6 +124,8 @@ impl Kernel {
             _ => Throttling::Queue,
         };
         plan.settings.wake_within_node = true;
+        plan.settings.hot_for = MIGRATION_COST;
+        plan.settings.idle_at_least = LOOKING;
         plan.machine.ticks = Ticks::Busy;
     }
 }

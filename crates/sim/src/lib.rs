@@ -29,6 +29,7 @@ mod machine;
 mod meters;
 mod outcome;
 mod plan;
+mod policy;
 mod program;
 mod random;
 pub mod replay;
@@ -44,8 +45,9 @@ pub use machine::{Machine, MachineError, Ticks};
 pub use meters::Percentiles;
 pub use outcome::{GroupOutcome, Mechanisms, MeterOutcome, Outcome, WorkloadOutcome};
 pub use plan::{
-    Action, Change, GroupPlan, LoadAverage, Plan, PlanError, Settings, Source, TaskPlan,
-    Throttling, WorkloadPlan,
+    Action, Change, GroupPlan, Hotplug, LoadAverage, Plan, PlanError, RealTime, Settings, Source,
+    TaskPlan, Throttling, WorkloadPlan,
 };
+pub use policy::{Candidate, Plugin, Policy, WeightedRoundRobin};
 pub use program::{COUNTERS, ClockRead, Program, Step};
 pub use random::{Random, Span};

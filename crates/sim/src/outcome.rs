@@ -66,6 +66,10 @@ pub struct Mechanisms {
     pub noise_ns: u64,
     /// Bandwidth bookkeeping, ns.
     pub bandwidth_ns: u64,
+    /// What a class above took of all CPUs, ns: part of no other figure.
+    pub stolen_ns: u64,
+    /// Times that a class above was held back for the rest of its period.
+    pub rt_throttled: u64,
 }
 
 impl Mechanisms {
@@ -204,7 +208,7 @@ impl<S: Sink> Simulation<S> {
         Outcome {
             elapsed_ns: self.now,
             cpus: self.machine.cpus(),
-            busy_ns: self.groups[0].cpu_time().0,
+            busy_ns: self.group_usage(0),
             system_ns: self.mechanisms.system_ns(),
             mechanisms: self.mechanisms,
             groups: (0..self.groups.len())
@@ -226,12 +230,32 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
+    /// CPU time of a group with all below it, ns: its clock, or where another policy decides the sum over its tasks. O(1), or O(tasks x depth).
+    fn group_usage(&self, index: usize) -> u64 {
+        if self.settings.plugin.is_none() {
+            return self.groups[index].cpu_time().0;
+        }
+        let group = &self.groups[index];
+        let within = |task: &u32| {
+            let mut level = Some(&self.groups[self.tasks[*task as usize].group as usize]);
+            while let Some(at) = level {
+                if std::sync::Arc::ptr_eq(at, group) {
+                    return true;
+                }
+                level = at.parent();
+            }
+            false
+        };
+        let tasks = 0..self.tasks.len() as u32;
+        tasks.filter(within).map(|task| self.task_usage(task)).sum()
+    }
+
     fn group_outcome(&self, index: usize) -> GroupOutcome {
         let group = &self.groups[index];
         let stats = group.bandwidth_stats();
         GroupOutcome {
             path: group.path().into(),
-            usage_ns: group.cpu_time().0,
+            usage_ns: self.group_usage(index),
             system_ns: self.group_system[index],
             nr_periods: stats.nr_periods,
             nr_throttled: stats.nr_throttled,

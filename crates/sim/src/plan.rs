@@ -2,6 +2,7 @@
 
 use crate::costs::Costs;
 use crate::machine::{Machine, MachineError};
+use crate::policy::Plugin;
 use crate::program::{COUNTERS, Program, Step};
 use crate::random::Span;
 use core::fmt;
@@ -41,6 +42,10 @@ pub struct Plan {
     pub sources: Vec<Source>,
     /// What is changed on the way.
     pub changes: Vec<Change>,
+    /// What runs on CPUs before everything else.
+    pub real_time: Vec<RealTime>,
+    /// CPUs that go and come.
+    pub hotplug: Vec<Hotplug>,
     /// When the run ends at the latest.
     pub duration: Nanos,
     /// What all randomness derives from.
@@ -62,6 +67,17 @@ pub struct Settings {
     /// Whether a woken task only looks for an idle CPU on the node where it ran last and on its waker's, as the kernel does, rather than
     /// on the whole machine.
     pub wake_within_node: bool,
+    /// For how long after it has run a waiting task is left to its CPU by one that falls idle, since its caches are warm: the kernel's
+    /// `migration_cost_ns`. Zero (default): an idle CPU takes whatever waits.
+    pub hot_for: Nanos,
+    /// How long a CPU has to be idle on average, as of late, to look for work as it falls idle: the kernel compares with what
+    /// looking took. Zero (default): it always looks.
+    pub idle_at_least: Nanos,
+    /// How long a class above may keep a CPU from everybody else in a period: the kernel's `sched_rt_runtime_us` and
+    /// `sched_rt_period_us`. `None` (default): for ever.
+    pub rt_throttling: Option<(Nanos, Nanos)>,
+    /// Who chooses instead of the scheduler core, if anybody does.
+    pub plugin: Option<Plugin>,
     /// Whether the run queues are verified after every event: slow.
     pub check: bool,
 }
@@ -74,6 +90,10 @@ impl Default for Settings {
             balance_every: None,
             throttling: Throttling::Queue,
             wake_within_node: false,
+            hot_for: Nanos::ZERO,
+            idle_at_least: Nanos::ZERO,
+            rt_throttling: None,
+            plugin: None,
             check: false,
         }
     }
@@ -163,6 +183,36 @@ pub struct Source {
     pub works: Vec<Nanos>,
 }
 
+/// A load of a class above, a real-time thread on each of some CPUs: when it is due, whoever runs there gives way until it is done. Nothing
+/// of it is charged to any group, and it does not move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RealTime {
+    /// What it is called.
+    pub name: String,
+    /// The CPUs, each with its own.
+    pub cpus: Vec<u32>,
+    /// When it is due first.
+    pub begin: Nanos,
+    /// From one time to the next.
+    pub period: Span,
+    /// How long it takes each time.
+    pub work: Span,
+}
+
+/// A CPU that goes or comes.
+///
+/// What waits on one that goes moves at once to CPUs that are there, what limits keep back included; what its tasks may not run on any
+/// of the CPUs that are left to them, they may run anywhere, as the kernel does with cpusets, until one of them is back. The last CPU stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hotplug {
+    /// When.
+    pub at: Nanos,
+    /// Which.
+    pub cpu: u32,
+    /// Whether it comes.
+    pub online: bool,
+}
+
 /// Something that is changed during the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -241,6 +291,8 @@ impl Plan {
             meters: Vec::new(),
             sources: Vec::new(),
             changes: Vec::new(),
+            real_time: Vec::new(),
+            hotplug: Vec::new(),
             duration: Nanos::from_secs(1),
             seed: 1,
         }
@@ -370,6 +422,7 @@ impl Plan {
                 self.validate_limit(&self.groups[change.group as usize].path, limit)?;
             }
         }
+        self.validate_machine_events()?;
         for source in &self.sources {
             ensure(source.queue < self.queues && source.parts > 0, || {
                 format!(
@@ -384,6 +437,47 @@ impl Plan {
             ensure(advances, || "a source without time between requests".into())?;
         }
         Ok(())
+    }
+
+    fn validate_machine_events(&self) -> Result<(), PlanError> {
+        let cpus = self.machine.cpus();
+        for load in &self.real_time {
+            ensure(load.cpus.iter().all(|&cpu| cpu < cpus), || {
+                format!(
+                    "real-time load {} on cpus {:?} of {cpus}",
+                    load.name, load.cpus
+                )
+            })?;
+            ensure(load.period.mean() > Nanos::ZERO, || {
+                format!("real-time load {} without a period", load.name)
+            })?;
+        }
+        if let Some((runtime, period)) = self.settings.rt_throttling {
+            let second = Nanos::from_secs(1);
+            ensure(
+                runtime <= period && period > Nanos::ZERO && period <= second,
+                || format!("rt throttling of {runtime} in {period}, not of 0..=period in 1ns..=1s"),
+            )?;
+        }
+        for event in &self.hotplug {
+            ensure(event.cpu < cpus, || {
+                format!("hotplug of cpu {} of {cpus}", event.cpu)
+            })?;
+        }
+        let Some(plugin) = self.settings.plugin else {
+            return Ok(());
+        };
+        let limited = self.groups.iter().any(|group| group.limit.is_some());
+        let limits = self
+            .changes
+            .iter()
+            .any(|change| matches!(change.action, Action::Limit(_)));
+        ensure(!limited && !limits, || {
+            format!(
+                "policy {} has no limits: they are the scheduler core's",
+                plugin.name
+            )
+        })
     }
 
     /// Ranges are checked here; ratios between levels are not: the kernel's older rules refuse some at the first run.
@@ -432,9 +526,10 @@ impl Plan {
             | Step::Wait(index) => within("channel", index, self.channels.len()),
             Step::Meet(index) => within("barrier", index, self.barriers.len()),
             Step::Take(index) => within("queue", index, self.queues as usize),
-            Step::Finish(index) | Step::Lap(index) | Step::Count(index) => {
-                within("meter", index, self.meters.len())
-            }
+            Step::Finish(index)
+            | Step::Lap(index)
+            | Step::Count(index)
+            | Step::Slack { meter: index, .. } => within("meter", index, self.meters.len()),
             Step::Open { request, .. } => within("request", request, self.requests.len()),
             Step::Close { request, meter } => {
                 within("request", request, self.requests.len())?;

@@ -57,6 +57,13 @@ pub enum Step {
     },
     /// Records the time since the last [`Step::Stamp`] with a meter.
     Lap(u32),
+    /// Records how long [`Step::Every`] would wait.
+    Slack {
+        /// With which meter.
+        meter: u32,
+        /// The period.
+        period: Nanos,
+    },
     /// Counts one piece of work done with a meter, without a time.
     Count(u32),
     /// Reads the CPU clock of all threads of the task's workload.

@@ -140,6 +140,41 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn what_happens_to_a_machine_is_checked_before_the_run() {
+    for (rest, expected) in [
+        (
+            "[[realtime]]\nname = \"r\"\ncpus = \"0-2\"\nwork = \"1ms\"\nperiod = \"9ms\"",
+            "test.toml:7:8: \"0-2\" is no list of CPUs",
+        ),
+        (
+            "[[realtime]]\nname = \"r\"\nwork = \"1ms\"\nperiod = \"0s\"",
+            "test.toml:6:8: [[realtime]] \"r\" without a period",
+        ),
+        (
+            "[[realtime]]\nname = \"r\"\nwork = \"1ms\"",
+            "missing field `period`",
+        ),
+        (
+            "[[hotplug]]\nat = \"1s\"\ncpu = 2\nonline = false",
+            "test.toml:7:7: there is no cpu 2, only 0..=1",
+        ),
+        (
+            "[scheduler]\nrt_period = \"1s\"",
+            "rt_period without rt_runtime",
+        ),
+        ("[scheduler]\nrt_runtime = \"2s\"", "rt throttling of 2"),
+        ("[scheduler]\nbandwidth_slice = \"0s\"", "bandwidth_slice"),
+        (
+            "[scheduler]\npolicy = \"weighted-round-robin\"\n[[group]]\npath = \"a\"\nquota = \"5ms\"",
+            "policy weighted-round-robin has no limits",
+        ),
+    ] {
+        let error = parse(&format!("{HEAD}{rest}\n")).expect_err(rest);
+        assert!(error.contains(expected), "{rest}: {error}");
+    }
+}
+
+#[test]
 fn scenarios_that_are_based_on_themselves_are_refused() {
     let mut shelf = Shelf(vec![
         ("a.toml", "base = \"b.toml\"\nname = \"a\""),
@@ -187,7 +222,13 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each. A release build, or one with `QUOTIENT_SCENARIOS` set, runs
 /// all.
-const QUICK: [&str; 13] = [
+const QUICK: [&str; 19] = [
+    "schbench",
+    "kselftest-stats",
+    "plug-in",
+    "hotplug",
+    "realtime",
+    "bandwidth-slice",
     "find-1-296",
     "find-2-461",
     "find-2-937",

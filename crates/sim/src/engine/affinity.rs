@@ -16,6 +16,9 @@ pub(super) struct Affinity {
     sets: Vec<Vec<u64>>,
     /// Index of each task's set, or `NONE`. Empty if nobody has one.
     of: Vec<u32>,
+    /// CPUs that are there, as bits, and the sets of which none is: those bind nobody.
+    online: Vec<u64>,
+    void: Vec<bool>,
 }
 
 impl Affinity {
@@ -34,6 +37,22 @@ impl Affinity {
         Affinity {
             sets: plan.cpusets.iter().map(bits).collect(),
             of: if binds { of } else { Vec::new() },
+            online: vec![u64::MAX; words],
+            void: vec![false; plan.cpusets.len()],
+        }
+    }
+
+    /// A CPU goes or comes.
+    pub(super) fn set_online(&mut self, cpu: u32, online: bool) {
+        let bit = 1 << (cpu % 64);
+        let word = &mut self.online[cpu as usize / 64];
+        *word = if online { *word | bit } else { *word & !bit };
+        for (set, void) in self.sets.iter().zip(&mut self.void) {
+            let left = set
+                .iter()
+                .zip(&self.online)
+                .any(|(set, word)| set & word != 0);
+            *void = !left;
         }
     }
 
@@ -46,7 +65,9 @@ impl Affinity {
     /// Whether this one is.
     #[inline]
     pub(super) fn is_bound(&self, task: u32) -> bool {
-        self.binds() && self.of[task as usize] != NONE
+        self.binds()
+            && self.of[task as usize] != NONE
+            && !self.void[self.of[task as usize] as usize]
     }
 
     #[inline]
@@ -62,7 +83,8 @@ impl<S: Sink> Simulation<S> {
     #[cold]
     pub(super) fn choose_allowed(&self, task: u32, last: u32, by: u32) -> u32 {
         let home = if last == NONE { 0 } else { last };
-        let allowed = |cpu: &u32| self.affinity.allows(task, *cpu);
+        let allowed =
+            |cpu: &u32| self.affinity.allows(task, *cpu) && !self.cpus[*cpu as usize].offline;
         let all = 0..self.machine.cpus();
         let idle = all
             .clone()

@@ -8,15 +8,72 @@ use quotient_trace::Sink;
 impl<S: Sink> Simulation<S> {
     /// Asks the core whether to pull, and does it. Returns whether anything came.
     pub(super) fn pull(&mut self, cpu: u32, reason: Reason) -> bool {
+        if self.settings.plugin.is_some() {
+            return self.pull_one(cpu, reason);
+        }
         let now = Nanos(self.now);
         let me = CpuId(cpu);
         let plan = balance::plan(&self.topology, me, &self.published, reason, now);
-        let any = plan.is_some_and(|request| self.take(cpu, &request));
+        let leaves_hot = reason == Reason::Idle;
+        let any = plan.is_some_and(|request| self.take_cold(cpu, &request, leaves_hot));
         any || reason == Reason::Idle && self.affinity.binds() && self.search(cpu)
+    }
+
+    /// Where another policy decides: takes half of what waits on the CPU where most does, if there is at least two more to run than here
+    /// or nothing here.
+    #[cold]
+    fn pull_one(&mut self, cpu: u32, reason: Reason) -> bool {
+        let mine = self.cpus[cpu as usize].queue.nr_running();
+        let of = |other: u32| self.cpus[other as usize].queue.nr_queued();
+        let from = (0..self.machine.cpus())
+            .filter(|&other| other != cpu && of(other) > 0)
+            .max_by_key(|&other| {
+                let distance = self.machine.node_distance(cpu, other);
+                (of(other), core::cmp::Reverse((distance, other)))
+            });
+        let Some(from) = from else {
+            return false;
+        };
+        let theirs = self.cpus[from as usize].queue.nr_running();
+        if reason == Reason::Periodic && theirs < mine + 2 {
+            return false;
+        }
+        let count = match reason {
+            Reason::Idle => of(from).div_ceil(2),
+            Reason::Periodic => (theirs - mine) / 2,
+        };
+        let mut any = false;
+        for _ in 0..count {
+            let Some(candidate) = self.cpus[from as usize].queue.give() else {
+                break;
+            };
+            let allowed = self.affinity.allows(candidate.task, cpu);
+            let to = if allowed { cpu } else { from };
+            let now = Nanos(self.now);
+            let preempts = self.cpus[to as usize].queue.admit(candidate, now);
+            if !allowed {
+                // It goes to the end of those that wait there: the next look finds another.
+                break;
+            }
+            any = true;
+            if preempts && self.cpus[cpu as usize].current != NONE {
+                self.cpus[cpu as usize].need_resched = true;
+                self.list(cpu);
+            }
+            self.show_migration(candidate.task, from, cpu);
+        }
+        self.count_waiting(from);
+        self.count_waiting(cpu);
+        any
     }
 
     /// Moves tasks as a pull says. Returns whether there were any.
     pub(super) fn take(&mut self, cpu: u32, request: &Pull) -> bool {
+        self.take_cold(cpu, request, false)
+    }
+
+    /// The same, but for tasks that are better left to their caches, if so asked.
+    fn take_cold(&mut self, cpu: u32, request: &Pull, leaves_hot: bool) -> bool {
         let now = Nanos(self.now);
         let from = request.from.0;
         let mut moved = core::mem::take(&mut self.moved);
@@ -25,7 +82,8 @@ impl<S: Sink> Simulation<S> {
             .detach_to(CpuId(cpu), request, now, &mut moved);
         let mut any = false;
         for task in moved.drain(..) {
-            if !self.affinity.allows(task.handle, cpu) {
+            let stays = leaves_hot && self.is_hot(task.handle, from, cpu);
+            if stays || !self.affinity.allows(task.handle, cpu) {
                 self.give_back(from, &task);
                 continue;
             }

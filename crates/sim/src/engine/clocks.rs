@@ -42,7 +42,7 @@ impl<S: Sink> Simulation<S> {
     pub(super) fn synchronize(&mut self, cpu: u32, task: u32, exposed: u32) {
         let (mut sending, mut slowest, mut busy) = (0, 0, 0u64);
         for other in 0..self.cpus.len() as u32 {
-            if other == cpu {
+            if other == cpu || self.cpus[other as usize].offline {
                 continue;
             }
             self.show_ipi(cpu, other);

@@ -134,6 +134,16 @@ impl<S: Sink> Simulation<S> {
                 },
             });
         }
+        for (number, name) in (self.tasks.len() as u32..).zip(&self.above.names) {
+            self.sink.define(&Definition::Task {
+                id: shown(number),
+                info: TaskInfo {
+                    name: name.clone(),
+                    group: None,
+                    process: None,
+                },
+            });
+        }
         for (number, task) in (0u32..).zip(&self.tasks) {
             let load = &self.loads[task.workload as usize];
             let name = if load.tasks.len() == 1 {

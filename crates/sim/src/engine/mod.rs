@@ -16,9 +16,13 @@ mod affinity;
 mod balance;
 mod clocks;
 mod emit;
+mod hotplug;
+mod idle_pull;
 mod interpret;
 mod limits;
 mod prepare;
+mod queue;
+mod real_time;
 mod requests;
 pub(crate) mod state;
 mod switch;
@@ -30,12 +34,12 @@ use crate::costs::{Costs, Line};
 use crate::machine::{Machine, Ticks};
 use crate::meters::Meter;
 use crate::outcome::Mechanisms;
-use crate::plan::{Action, Change, Settings};
+use crate::plan::{Action, Change, Hotplug, Settings};
 use crate::program::{COUNTERS, Step};
 use crate::random::Random;
 use core::fmt;
 use hdrhistogram::Histogram;
-use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, Topology};
+use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, Topology, Weight};
 use quotient_trace::{Discard, Sink};
 use state::{
     Arrivals, Barrier, Channel, Cpu, IdleCpus, NONE, RequestQueue, Requests, Spanning, Task,
@@ -147,6 +151,11 @@ pub struct Simulation<S: Sink = Discard> {
     random: Random,
     /// Indices of the groups that have or had a limit.
     limited: Vec<u32>,
+    above: real_time::Above,
+    hotplug: Vec<Hotplug>,
+    warmth: idle_pull::Warmth,
+    /// Weights of tasks, where another policy wants to know them.
+    weights: Vec<Weight>,
     /// Whether each of them may not run, on each CPU, as told to the sink; and the periods told.
     throttled: Vec<bool>,
     periods: Vec<u64>,
@@ -300,6 +309,9 @@ impl<S: Sink> Simulation<S> {
             Some(Timer::Change(change)) => self.change(change),
             Some(Timer::Sweep) => self.sweep(),
             Some(Timer::Noise(cpu)) => self.noise(cpu),
+            Some(Timer::RealTime(load)) => self.above_due(load),
+            Some(Timer::RealTimeEnd(cpu)) => self.above_ends(cpu),
+            Some(Timer::Hotplug(event)) => self.plug(event),
             None => {}
         }
     }

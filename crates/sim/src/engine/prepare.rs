@@ -1,11 +1,12 @@
 //! From a plan to a run at time zero: groups, tasks, sources and limits in the engine's own form.
 
 use super::Simulation;
+use super::idle_pull::Warmth;
+use super::queue::Queue;
 use super::state::{
-    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, RunQueue,
-    Spanning, Task,
+    Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, Spanning, Task,
 };
-use super::{Load, tick};
+use super::{Load, real_time, tick};
 use crate::agenda::{INDEX_MAX, Moments, Timer, Timers};
 use crate::costs::Line;
 use crate::meters::{Meter, histogram};
@@ -13,7 +14,7 @@ use crate::outcome::Mechanisms;
 use crate::plan::{Plan, PlanError};
 use crate::program::{COUNTERS, Step};
 use crate::random::Random;
-use quotient_core::{CpuId, Group, GroupTree, Nanos, TaskEntity};
+use quotient_core::{Group, GroupTree, Nanos, TaskEntity, Weight};
 use quotient_trace::Sink;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl<S: Sink> Simulation<S> {
         let groups = planned_groups(plan, &tree)?;
         let machines: Vec<Cpu> = (0..cpus)
             .map(|cpu| {
-                let queue = RunQueue::with_gates(&tree, CpuId(cpu));
+                let queue = Queue::new(&tree, cpu, plan.settings.plugin);
                 Cpu::new(queue, plan.machine.node_of(cpu))
             })
             .collect();
@@ -85,6 +86,15 @@ impl<S: Sink> Simulation<S> {
             woken: Vec::new(),
             random: Random::new(plan.seed, u64::MAX),
             limited: Vec::new(),
+            above: real_time::Above::of(plan),
+            hotplug: plan.hotplug.clone(),
+            warmth: Warmth::new(
+                plan.settings.hot_for,
+                plan.settings.idle_at_least,
+                plan.workloads.iter().map(|load| load.tasks.len()).sum(),
+                cpus,
+            ),
+            weights: weights_of(plan),
             throttled: Vec::new(),
             periods: Vec::new(),
             kicked: Vec::new(),
@@ -175,6 +185,7 @@ impl<S: Sink> Simulation<S> {
             self.tasks.len(),
             plan.sources.len(),
             plan.changes.len(),
+            plan.hotplug.len(),
             self.groups.len(),
         ];
         if indices.iter().any(|&count| count > INDEX_MAX as usize) {
@@ -202,12 +213,25 @@ impl<S: Sink> Simulation<S> {
         for (index, change) in (0u32..).zip(&plan.changes) {
             self.timers.set(change.at.0, Timer::Change(index));
         }
+        for (index, event) in (0u32..).zip(&plan.hotplug) {
+            self.timers.set(event.at.0, Timer::Hotplug(index));
+        }
+        self.prepare_above();
         if self.costs.noise_every > Nanos::ZERO {
             for cpu in 0..self.machine.cpus() {
                 let first = self.random.exponential(self.costs.noise_every.0);
                 self.timers.set(first, Timer::Noise(cpu));
             }
         }
+    }
+}
+
+/// Weights of all tasks, if another policy is to know them.
+fn weights_of(plan: &Plan) -> Vec<Weight> {
+    let tasks = plan.workloads.iter().flat_map(|load| &load.tasks);
+    match plan.settings.plugin {
+        Some(_) => tasks.map(|task| task.weight).collect(),
+        None => Vec::new(),
     }
 }
 

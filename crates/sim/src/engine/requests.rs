@@ -74,6 +74,12 @@ impl<S: Sink> Simulation<S> {
                     self.meters[meter as usize].record(self.now - arrived, self.now);
                 }
             }
+            Step::Slack { meter, period } => {
+                let passed = self.now - self.tasks[task as usize].began;
+                let period = period.0.max(1);
+                let left = period - passed % period;
+                self.meters[meter as usize].record(left, self.now);
+            }
             Step::Stamp => self.tasks[task as usize].stamp = self.now,
             Step::StampWoken => {
                 let entry = &mut self.tasks[task as usize];

@@ -1,5 +1,6 @@
 //! What the engine keeps: CPUs, tasks, and what tasks wait for.
 
+use super::queue::Queue;
 use crate::agenda::NEVER;
 use crate::costs::Line;
 use crate::random::{Random, Span};
@@ -41,7 +42,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// One CPU.
 pub(crate) struct Cpu {
-    pub(crate) queue: RunQueue,
+    pub(crate) queue: Queue,
     /// The task that the queue has as current.
     pub(crate) current: u32,
     /// The task that a trace shows here, and how it left if it is no longer current.
@@ -63,6 +64,9 @@ pub(crate) struct Cpu {
     pub(crate) ready: bool,
     /// Already in the list of CPUs to look at.
     pub(crate) listed: bool,
+    /// A class above runs here, or nobody at all because the CPU is gone.
+    pub(crate) taken: bool,
+    pub(crate) offline: bool,
     /// Waiting and runnable tasks as last counted.
     pub(crate) waiting: usize,
     pub(crate) running: usize,
@@ -74,7 +78,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    pub(crate) fn new(queue: RunQueue, node: u32) -> Cpu {
+    pub(crate) fn new(queue: Queue, node: u32) -> Cpu {
         Cpu {
             queue,
             current: NONE,
@@ -89,6 +93,8 @@ impl Cpu {
             need_resched: false,
             ready: false,
             listed: false,
+            taken: false,
+            offline: false,
             waiting: 0,
             running: 0,
             node,

@@ -14,9 +14,17 @@ const STRAIGHT_MAX: usize = 3;
 impl<S: Sink> Simulation<S> {
     /// Chooses what a CPU without a current task runs, pulling if there is nothing.
     pub(super) fn dispatch(&mut self, cpu: u32) {
+        if self.cpus[cpu as usize].taken {
+            self.count_waiting(cpu);
+            return;
+        }
         let now = Nanos(self.now);
         let mut picked = self.cpus[cpu as usize].queue.pick(now);
-        if picked.is_none() && self.waiting > 0 && self.pull(cpu, Reason::Idle) {
+        if picked.is_none()
+            && self.waiting > 0
+            && self.looks_for_work(cpu)
+            && self.pull(cpu, Reason::Idle)
+        {
             picked = self.cpus[cpu as usize].queue.pick(now);
         }
         if let (Some(task), Some(request)) = (picked, self.cpus[cpu as usize].queue.take_pull())
@@ -149,6 +157,7 @@ impl<S: Sink> Simulation<S> {
         state.work_end = NEVER;
         state.ready = false;
         state.need_resched = false;
+        self.cools(task);
         task
     }
 
@@ -180,7 +189,7 @@ impl<S: Sink> Simulation<S> {
         let task = self.stop_work(cpu);
         let state = &mut self.cpus[cpu as usize];
         state.left = TaskState::Dead;
-        let entity = state.queue.put_prev_exit(Nanos(self.now));
+        let entity = state.queue.put_prev_sleep(Nanos(self.now));
         let entry = &mut self.tasks[task as usize];
         entry.life = Life::Over;
         entry.remaining = 0;
@@ -222,18 +231,26 @@ impl<S: Sink> Simulation<S> {
     /// Notes that a CPU became idle or busy; its siblings get faster or slower.
     #[inline]
     pub(super) fn set_idle(&mut self, cpu: u32, is_idle: bool) {
-        if self.idle.set(cpu, is_idle) && self.machine.threads > 1 {
-            self.share_core(cpu);
+        if self.idle.set(cpu, is_idle) {
+            self.note_idleness(cpu, is_idle);
+            if self.machine.threads > 1 {
+                self.share_core(cpu);
+            }
         }
     }
 
+    /// Whether nothing runs on a CPU, because there is nothing or because it is gone.
+    pub(super) fn rests(&self, cpu: u32) -> bool {
+        self.idle.contains(cpu) || self.cpus[cpu as usize].offline
+    }
+
     /// Gives the hyperthreads of a core the speed that follows from how many of them are busy.
-    fn share_core(&mut self, cpu: u32) {
+    pub(super) fn share_core(&mut self, cpu: u32) {
         let first = self.machine.first_sibling(cpu);
         let siblings = first..first + self.machine.threads;
         let busy = siblings
             .clone()
-            .filter(|&sibling| !self.idle.contains(sibling))
+            .filter(|&sibling| !self.rests(sibling))
             .count();
         let speed = if busy > 1 {
             u64::from(self.machine.smt_speed) * 10

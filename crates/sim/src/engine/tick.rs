@@ -125,7 +125,7 @@ impl<S: Sink> Simulation<S> {
 
     /// Makes idle CPUs look for work, as many as there are tasks waiting here, the nearest first. An idle CPU does not
     /// tick, so it cannot find out by itself.
-    fn call_idle(&mut self, cpu: u32) {
+    pub(super) fn call_idle(&mut self, cpu: u32) {
         let width = self.machine.node_cpus();
         let home = self.machine.node_of(cpu) * width;
         let mut wanted = self.cpus[cpu as usize].waiting;

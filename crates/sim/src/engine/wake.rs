@@ -4,6 +4,7 @@ use super::Simulation;
 use super::state::{Life, NONE};
 use crate::agenda::NEVER;
 use crate::outcome::Mechanism;
+use crate::policy::Candidate;
 use quotient_core::{Enqueue, Nanos};
 use quotient_trace::Sink;
 
@@ -20,6 +21,7 @@ impl<S: Sink> Simulation<S> {
         } else {
             self.choose(last, by)
         };
+        let target = self.present(task, target);
         let kind = if by == target {
             Enqueue::WakeBuddy
         } else {
@@ -52,6 +54,7 @@ impl<S: Sink> Simulation<S> {
         } else {
             self.emptiest(task)
         };
+        let target = self.present(task, target);
         // Its caches are as cold elsewhere.
         self.tasks[task as usize].cpu = NONE;
         self.show_spawn(task, target);
@@ -64,11 +67,28 @@ impl<S: Sink> Simulation<S> {
         let entry = &mut self.tasks[task as usize];
         entry.life = Life::Runnable;
         entry.ready_at = self.now;
-        let group = &self.groups[entry.group as usize];
-        let state = &mut self.cpus[target as usize];
-        let preempts = state.queue.enqueue(group, entry.entity, task, kind, now);
+        let preempts = if self.settings.plugin.is_none() {
+            let group = &self.groups[entry.group as usize];
+            let state = &mut self.cpus[target as usize];
+            state.queue.enqueue(group, entry.entity, task, kind, now)
+        } else {
+            let candidate = self.candidate(task);
+            self.cpus[target as usize].queue.admit(candidate, now)
+        };
         self.count_waiting(target);
         self.reschedule(target, preempts, by);
+    }
+
+    /// A task as another policy sees it.
+    #[cold]
+    fn candidate(&self, task: u32) -> Candidate {
+        let group = self.tasks[task as usize].group;
+        Candidate {
+            task,
+            weight: self.weights[task as usize],
+            group,
+            group_weight: self.groups[group as usize].weight(),
+        }
     }
 
     /// Something was queued on `target`: makes it look, interrupting it if need be.
@@ -154,7 +174,7 @@ impl<S: Sink> Simulation<S> {
 
     pub(super) fn core_is_idle(&self, cpu: u32) -> bool {
         let first = self.machine.first_sibling(cpu);
-        (first..first + self.machine.threads).all(|sibling| self.idle.contains(sibling))
+        (first..first + self.machine.threads).all(|sibling| self.rests(sibling))
     }
 
     /// An idle CPU of a node, on an idle core if there is one.
@@ -181,7 +201,7 @@ impl<S: Sink> Simulation<S> {
 
     /// Where a new task goes: the emptiest CPU of the emptiest node, searched from a place that depends on the task
     /// so that equal ones take turns. O(nodes + CPUs of a node).
-    fn emptiest(&self, task: u32) -> u32 {
+    pub(super) fn emptiest(&self, task: u32) -> u32 {
         let cpus = self.machine.cpus();
         if self.idle.count() == cpus {
             // Spread over nodes from the beginning, as the kernel does.

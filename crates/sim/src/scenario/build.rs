@@ -2,7 +2,7 @@
 
 use super::document::{
     BandwidthName, ChangeTable, CostTable, Document, GroupClockName, GroupTable, LoadAverageName,
-    MachineTable, PickName, SchedulerTable, ThrottleName,
+    MachineTable, PickName, PolicyName, RealTimeTable, SchedulerTable, ThrottleName,
 };
 use super::values::Time;
 use super::workload::add_workload;
@@ -10,7 +10,8 @@ use super::{Fault, Files, cpusets, names};
 use crate::costs::Costs;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::plan::{Action, Change, LoadAverage, Plan, Settings, Throttling};
+use crate::plan::{Action, Change, Hotplug, LoadAverage, Plan, RealTime, Settings, Throttling};
+use crate::policy::Plugin;
 use core::ops::Range;
 use quotient_core::{
     BandwidthRules, GroupClock, Limit, Nanos, Policy, RatioRule, Weight, WeightMode,
@@ -47,6 +48,7 @@ pub(super) fn plan(
         plan.machine.ticks = ticks.into();
     }
     plan.settings = settings(&document.scheduler, plan.settings);
+    plan.settings.rt_throttling = rt_throttling(&document.scheduler)?;
     plan.costs = costs(&document.costs);
     for (index, group) in document.group.iter().enumerate() {
         names::check_new(&document.group[..index], group)?;
@@ -69,6 +71,17 @@ pub(super) fn plan(
     for change in &document.change {
         known.check_change(&change.group)?;
         add_change(&mut plan, change)?;
+    }
+    for load in &document.realtime {
+        add_real_time(&mut plan, load)?;
+    }
+    for event in &document.hotplug {
+        names::check_cpu(&plan, Some(&event.cpu))?;
+        plan.hotplug.push(Hotplug {
+            at: event.at.0,
+            cpu: *event.cpu.get_ref(),
+            online: event.online,
+        });
     }
     plan.validate()
         .map_err(|error| Fault::plain(error.to_string()))?;
@@ -115,6 +128,7 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
         (&mut config.base_slice, table.base_slice),
         (&mut config.wakeup_granularity, table.wakeup_granularity),
         (&mut config.quantum, table.quantum),
+        (&mut config.bandwidth_slice, table.bandwidth_slice),
     ];
     for (setting, given) in times {
         if let Some(Time(value)) = given {
@@ -140,8 +154,47 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
             Some(ThrottleName::Queue) => Throttling::Queue,
             None => preset.throttling,
         },
+        plugin: match table.policy {
+            Some(PolicyName::WeightedRoundRobin) => Some(Plugin::WEIGHTED_ROUND_ROBIN),
+            Some(PolicyName::Core) | None => None,
+        },
         ..preset
     }
+}
+
+/// A runtime without a period is one of a second, as the kernel has it.
+fn rt_throttling(table: &SchedulerTable) -> Result<Option<(Nanos, Nanos)>, Fault> {
+    let period = table.rt_period.map(|Time(period)| period);
+    match (table.rt_runtime, period) {
+        (Some(Time(runtime)), period) => Ok(Some((runtime, period.unwrap_or(Nanos::from_secs(1))))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Fault::plain("rt_period without rt_runtime".into())),
+    }
+}
+
+fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
+    let fault = |what: String| Fault::at(table.name.span(), what);
+    let name = table.name.get_ref();
+    if plan.real_time.iter().any(|known| known.name == *name) {
+        return Err(fault(format!("a second [[realtime]] {name:?}")));
+    }
+    let cpus = plan.machine.cpus();
+    let cpus = match &table.cpus {
+        Some(given) => cpusets::read(given, cpus)?.into_iter().collect(),
+        None => (0..cpus).collect(),
+    };
+    let (work, period) = (table.work.0, table.period.0);
+    if period.mean() == Nanos::ZERO {
+        return Err(fault(format!("[[realtime]] {name:?} without a period")));
+    }
+    plan.real_time.push(RealTime {
+        name: name.clone(),
+        cpus,
+        begin: table.begin.map_or(Nanos::ZERO, |Time(begin)| begin),
+        period,
+        work,
+    });
+    Ok(())
 }
 
 fn costs(table: &CostTable) -> Costs {

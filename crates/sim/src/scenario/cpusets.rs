@@ -27,7 +27,7 @@ fn list(text: &str, cpus: u32) -> Result<BTreeSet<u32>, String> {
     Ok(set)
 }
 
-fn read(given: &Spanned<String>, cpus: u32) -> Result<BTreeSet<u32>, Fault> {
+pub(super) fn read(given: &Spanned<String>, cpus: u32) -> Result<BTreeSet<u32>, Fault> {
     list(given.get_ref(), cpus).map_err(|what| Fault::at(given.span(), what))
 }
 

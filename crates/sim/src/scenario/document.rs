@@ -32,6 +32,10 @@ pub(super) struct Document {
     #[serde(default)]
     pub(super) change: Vec<ChangeTable>,
     #[serde(default)]
+    pub(super) realtime: Vec<RealTimeTable>,
+    #[serde(default)]
+    pub(super) hotplug: Vec<HotplugTable>,
+    #[serde(default)]
     pub(super) variant: Vec<VariantTable>,
     #[serde(default)]
     pub(super) sweep: Vec<SweepTable>,
@@ -73,9 +77,13 @@ impl From<TicksName> for Ticks {
 pub(super) struct SchedulerTable {
     pub(super) kernel: Option<Kernel>,
     pub(super) pick: Option<PickName>,
+    pub(super) policy: Option<PolicyName>,
     pub(super) throttle: Option<ThrottleName>,
     pub(super) bandwidth: Option<BandwidthName>,
     pub(super) slice_expiry: Option<bool>,
+    pub(super) bandwidth_slice: Option<Time>,
+    pub(super) rt_runtime: Option<Time>,
+    pub(super) rt_period: Option<Time>,
     pub(super) load_average: Option<LoadAverageName>,
     pub(super) group_clock: Option<GroupClockName>,
     pub(super) base_slice: Option<Time>,
@@ -93,6 +101,14 @@ pub(super) struct SchedulerTable {
 pub(super) enum PickName {
     Cfs,
     Eevdf,
+}
+
+/// Policies that may stand in for the scheduler core.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum PolicyName {
+    Core,
+    WeightedRoundRobin,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -255,6 +271,24 @@ pub(super) struct WorkloadTable {
     pub(super) how: Option<ClockName>,
     pub(super) file: Option<String>,
     pub(super) r#loop: Option<LoopName>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RealTimeTable {
+    pub(super) name: Spanned<String>,
+    pub(super) cpus: Option<Spanned<String>>,
+    pub(super) work: SpanValue,
+    pub(super) period: SpanValue,
+    pub(super) begin: Option<Time>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HotplugTable {
+    pub(super) at: Time,
+    pub(super) cpu: Spanned<u32>,
+    pub(super) online: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -356,7 +356,7 @@ fn workload(outcome: &Outcome, name: &str, of: &str) -> Option<u64> {
 }
 
 /// How often things happened: `count[...]`.
-const COUNTS: [&str; 8] = [
+const COUNTS: [&str; 10] = [
     "events",
     "switches",
     "wakeups",
@@ -365,9 +365,11 @@ const COUNTS: [&str; 8] = [
     "ipis",
     "synchronizations",
     "average_updates",
+    "rt_throttled",
+    "refused",
 ];
 /// What system time went to: `spent[...]`.
-const SPENT: [&str; 12] = [
+const SPENT: [&str; 13] = [
     "exposure",
     "switch",
     "tick",
@@ -380,6 +382,7 @@ const SPENT: [&str; 12] = [
     "clock",
     "noise",
     "bandwidth",
+    "stolen",
 ];
 
 /// Every figure, by what it is of.
@@ -405,6 +408,8 @@ fn mechanism(outcome: &Outcome, spent: bool, of: &str) -> Option<u64> {
         all.ipis,
         all.synchronizations,
         all.average_updates,
+        all.rt_throttled,
+        all.refused,
     ];
     let times = [
         all.exposure_ns,
@@ -419,6 +424,7 @@ fn mechanism(outcome: &Outcome, spent: bool, of: &str) -> Option<u64> {
         all.clock_ns,
         all.noise_ns,
         all.bandwidth_ns,
+        all.stolen_ns,
     ];
     if spent {
         let place = SPENT.iter().position(|name| *name == of)?;

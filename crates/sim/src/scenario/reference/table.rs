@@ -1,67 +1,20 @@
-//! The reference of scenario files. Names of fields and of choices come from the structures that files are read into, and a test
-//! compares what is said of them with those: a field without its line, or a line without its field, is a failed test.
+//! What is said of every field and of every kind of workload.
 
-use super::document::{
+use super::super::document::{
     BandwidthName, ChangeTable, ClockName, CostTable, Document, ExpectTable, GroupClockName,
-    GroupTable, Kind, LoadAverageName, LoopName, MachineTable, PickName, SchedulerTable,
-    SweepTable, ThrottleName, TicksName, VariantTable, WorkloadTable,
+    GroupTable, HotplugTable, Kind, LoadAverageName, LoopName, MachineTable, PickName, PolicyName,
+    RealTimeTable, SchedulerTable, SweepTable, ThrottleName, TicksName, VariantTable,
+    WorkloadTable,
 };
-use super::expression;
+use super::names;
 use crate::kernel::Kernel;
-use core::fmt::Write;
-use serde::de::value::Error;
-use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
-
-/// Notes what a structure asks for: the names of its fields, or of its choices.
-struct Probe<'a>(&'a mut Vec<&'static str>);
-
-impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
-        Err(Error::custom("only names are wanted"))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        self.0.extend(fields);
-        self.deserialize_any(visitor)
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        self.0.extend(variants);
-        self.deserialize_any(visitor)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map identifier ignored_any
-    }
-}
-
-/// The names of a structure's fields, or of an enumeration's choices, as files write them.
-fn names<'de, T: Deserialize<'de>>() -> Vec<&'static str> {
-    let mut found = Vec::new();
-    // Refused at the first field, as it should be.
-    let _ = T::deserialize(Probe(&mut found));
-    found
-}
 
 /// What is said of a field: its name, what it takes and what for.
-type Line = (&'static str, Takes, &'static str);
+pub(super) type Line = (&'static str, Takes, &'static str);
 
 /// What a field takes.
 #[derive(Clone, Copy)]
-enum Takes {
+pub(super) enum Takes {
     /// Something that a word describes.
     A(&'static str),
     /// One of some names.
@@ -70,11 +23,11 @@ enum Takes {
 use Takes::{A, One};
 
 /// A part of the file: its heading, what it is for, its fields as read and as described.
-struct Part {
-    heading: &'static str,
-    about: &'static str,
-    fields: fn() -> Vec<&'static str>,
-    lines: &'static [Line],
+pub(super) struct Part {
+    pub(super) heading: &'static str,
+    pub(super) about: &'static str,
+    pub(super) fields: fn() -> Vec<&'static str>,
+    pub(super) lines: &'static [Line],
 }
 
 const TIME: Takes = A("time");
@@ -85,7 +38,7 @@ const TEXT: Takes = A("text");
 const FLAG: Takes = A("true or false");
 const PATH: Takes = A("path");
 
-const PARTS: &[Part] = &[
+pub(super) const PARTS: &[Part] = &[
     Part {
         heading: "the file itself",
         about: "Fields before the first table.",
@@ -114,6 +67,8 @@ const PARTS: &[Part] = &[
             ("group", A("tables"), "see [[group]]"),
             ("workload", A("tables"), "see [[workload]]"),
             ("change", A("tables"), "see [[change]]"),
+            ("realtime", A("tables"), "see [[realtime]]"),
+            ("hotplug", A("tables"), "see [[hotplug]]"),
             ("variant", A("tables"), "see [[variant]]"),
             ("sweep", A("tables"), "see [[sweep]]"),
             ("expect", A("tables"), "see [[expect]]"),
@@ -177,6 +132,11 @@ const PARTS: &[Part] = &[
                 "how the next is chosen; default eevdf",
             ),
             (
+                "policy",
+                One(names::<PolicyName>),
+                "who chooses; the second is a plug-in's example and has no limits; default core",
+            ),
+            (
                 "throttle",
                 One(names::<ThrottleName>),
                 "when a used-up budget takes the CPU away; default queue: at a tick or switch",
@@ -191,6 +151,17 @@ const PARTS: &[Part] = &[
                 FLAG,
                 "kernel rules: slices are lost at the end of the period (2014 to 2019)",
             ),
+            (
+                "bandwidth_slice",
+                TIME,
+                "what a CPU takes of a limit at once, 1us..=1s; default 5ms",
+            ),
+            (
+                "rt_runtime",
+                TIME,
+                "how long [[realtime]] may keep a CPU in each rt_period; default without end",
+            ),
+            ("rt_period", TIME, "up to 1s; default 1s"),
             (
                 "load_average",
                 One(names::<LoadAverageName>),
@@ -410,6 +381,32 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        heading: "[[realtime]]",
+        about: "What runs before everything else, on each of its CPUs by itself: whoever runs there gives way.",
+        fields: names::<RealTimeTable>,
+        lines: &[
+            ("name", TEXT, "unique; needed"),
+            ("cpus", TEXT, "such as \"0-3,8\"; default all"),
+            ("work", SPAN, "how long it takes each time; needed"),
+            ("period", SPAN, "from one time to the next; needed"),
+            ("begin", TIME, "the first time; default at once"),
+        ],
+    },
+    Part {
+        heading: "[[hotplug]]",
+        about: "A CPU goes: what is there moves, and is bound to no CPUs while none of its own is left. Or it comes.",
+        fields: names::<HotplugTable>,
+        lines: &[
+            ("at", TIME, "when; needed"),
+            ("cpu", NUMBER, "which; needed"),
+            (
+                "online",
+                FLAG,
+                "whether it comes; needed. The last one stays",
+            ),
+        ],
+    },
+    Part {
         heading: "[[variant]]",
         about: "One run each; without any, and without a sweep, there is one run called \"run\".",
         fields: names::<VariantTable>,
@@ -447,14 +444,14 @@ const PARTS: &[Part] = &[
 ];
 
 /// What is said of a kind of workload: its name, what it needs, what it may have, and what it does.
-type KindLine = (
+pub(super) type KindLine = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
     &'static str,
 );
 
-const KINDS: &[KindLine] = &[
+pub(super) const KINDS: &[KindLine] = &[
     ("spin", &[], &["threads"], "compute for ever"),
     ("once", &["work"], &["threads"], "compute that long and end"),
     (
@@ -519,196 +516,3 @@ const KINDS: &[KindLine] = &[
         "the bursts of a recorded trace",
     ),
 ];
-
-/// The reference of scenario files as text.
-pub fn reference() -> String {
-    let mut text = String::new();
-    // A string takes everything.
-    let _ = write(&mut text);
-    text
-}
-
-fn write(text: &mut String) -> core::fmt::Result {
-    writeln!(
-        text,
-        "Scenario files are TOML: a machine, groups, workloads, variants of them, and what is expected.\n\
-         Unknown fields, groups, runs and figures are errors, with line and column, before anything runs.\n\n\
-         A time is a number with a unit (ns, us, ms, s, min), as text: \"1.5ms\". A span is a time (\"5ms\"), a range in\n\
-         which each length is as likely as any other (\"1ms..3ms\"), or an exponential distribution with that mean\n\
-         (\"~5ms\"). A count is a number or follows the machine: \"cpus\", \"2*cpus\", \"cpus/4\"."
-    )?;
-    for part in PARTS {
-        writeln!(text, "\n{}\n  {}", part.heading, part.about)?;
-        for name in (part.fields)() {
-            let line = part.lines.iter().find(|(described, ..)| *described == name);
-            let (_, takes, about) = line.unwrap_or(&("", A(""), ""));
-            let takes = match takes {
-                A(word) => (*word).to_owned(),
-                One(names) => names().join(" | "),
-            };
-            if takes.len() <= 13 {
-                writeln!(text, "  {name:<20} {takes:<13} {about}")?;
-                continue;
-            }
-            let mut rows = rows(&takes).into_iter();
-            writeln!(text, "  {name:<20} {}", rows.next().unwrap_or_default())?;
-            for row in rows {
-                writeln!(text, "  {:<20} {row}", "")?;
-            }
-            writeln!(text, "  {:<34} {about}", "")?;
-        }
-    }
-    writeln!(text, "\nkinds of workloads")?;
-    for (name, needs, may, about) in KINDS {
-        let mut fields = needs.join(", ");
-        if !may.is_empty() {
-            let may = may.join(", ");
-            fields += &format!("{}[{may}]", if needs.is_empty() { "" } else { " " });
-        }
-        writeln!(text, "  {name:<20} {about}\n  {:<20}   {fields}", "")?;
-    }
-    writeln!(
-        text,
-        "\nexpressions\n  + - * / ( ), numbers, times (\"2ms\" counts ns), close(a, b, per cent), and figures of the first run or of\n  \
-         another one, `run:p99[web] / 1ms`. Times are in ns."
-    )?;
-    for (of, figures) in expression::figures() {
-        writeln!(text, "  {of:<20} {}", figures.join(" "))?;
-    }
-    Ok(())
-}
-
-/// Words in rows of at most 90 letters.
-fn rows(words: &str) -> Vec<String> {
-    let mut rows = vec![String::new()];
-    for word in words.split(' ') {
-        if let Some(row) = rows.last_mut()
-            && row.len() + word.len() < 90
-        {
-            if !row.is_empty() {
-                row.push(' ');
-            }
-            row.push_str(word);
-        } else {
-            rows.push(word.to_owned());
-        }
-    }
-    rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Files, Scenario};
-    use super::*;
-    use std::io::BufRead;
-
-    #[test]
-    fn every_field_has_its_line_and_every_line_its_field() {
-        for part in PARTS {
-            let mut said: Vec<&str> = part.lines.iter().map(|(name, ..)| *name).collect();
-            let mut read = (part.fields)();
-            assert!(!read.is_empty(), "{}", part.heading);
-            said.sort_unstable();
-            read.sort_unstable();
-            assert_eq!(said, read, "{}", part.heading);
-        }
-        let said: Vec<&str> = KINDS.iter().map(|(name, ..)| *name).collect();
-        assert_eq!(said, names::<Kind>());
-    }
-
-    struct OneFile;
-
-    impl Files for OneFile {
-        fn read(&mut self, _: &str) -> Result<String, String> {
-            Ok("{\"tasks\": {\"a\": {\"run\": 1}}}".into())
-        }
-
-        fn open(&mut self, _: &str) -> Result<Box<dyn BufRead>, String> {
-            let line = "# tracer: nop\n";
-            Ok(Box::new(std::io::Cursor::new(line)))
-        }
-    }
-
-    fn example(field: &str) -> &'static str {
-        match field {
-            "work" | "gap" | "think" | "kernel" | "wait" | "pause" | "period" | "write" => {
-                "\"5ms\""
-            }
-            "how" => "\"own-thread\"",
-            "file" => "\"x\"",
-            "loop" => "\"open\"",
-            "batched" => "true",
-            _ => "1",
-        }
-    }
-
-    fn parsed(kind: &str, fields: &[&str]) -> Result<(), String> {
-        let mut text = format!(
-            "name = \"x\"\nduration = \"1s\"\nmachine = {{ shape = \"2\" }}\n[[workload]]\nname = \"w\"\nkind = \"{kind}\"\n"
-        );
-        for field in fields {
-            text += &format!("{field} = {}\n", example(field));
-        }
-        match Scenario::parse("x.toml", &text, &mut OneFile) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    #[test]
-    fn kinds_need_and_take_what_their_lines_say() {
-        let own: Vec<&str> = KINDS
-            .iter()
-            .flat_map(|(_, needs, may, _)| needs.iter().chain(*may))
-            .copied()
-            .collect();
-        for (kind, needs, may, _) in KINDS {
-            for missing in *needs {
-                let others: Vec<&str> = needs
-                    .iter()
-                    .copied()
-                    .filter(|need| need != missing)
-                    .collect();
-                let error = parsed(kind, &others).expect_err(kind);
-                assert!(
-                    error.contains("needs `"),
-                    "{kind} without {missing}: {error}"
-                );
-            }
-            let all: Vec<&str> = needs.iter().chain(*may).copied().collect();
-            let fault = parsed(kind, &all).err().unwrap_or_default();
-            // An empty recording is none, which is said last.
-            let is_about_fields = fault.contains("needs `") || fault.contains("no use for");
-            assert!(
-                !is_about_fields && (fault.is_empty() || *kind == "replay"),
-                "{kind}: {fault}"
-            );
-            for other in own.iter().filter(|field| !all.contains(field)) {
-                let mut more = all.clone();
-                more.push(other);
-                let refused = parsed(kind, &more).expect_err(kind);
-                assert!(
-                    *kind == "replay" || refused.contains("no use for"),
-                    "{kind} with {other}: {refused}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_reference_fits_a_screen_and_names_choices() {
-        let text = reference();
-        for line in text.lines() {
-            assert!(line.chars().count() <= 120, "{line}");
-        }
-        for word in [
-            "[[expect]]",
-            "closed-loop",
-            "needed | busy",
-            "p999",
-            "exit-to-user",
-        ] {
-            assert!(text.contains(word), "{word}");
-        }
-    }
-}

@@ -1,0 +1,81 @@
+//! What a CPU that falls idle leaves where it is, by the rules of a kernel.
+//!
+//! Linux looks for work at that moment only if the CPU is idle for longer, as of late, than looking takes, and leaves a task that ran a
+//! moment ago (half a millisecond) to the CPU whose caches hold its data; hyperthreads of a core share them. What is left is offered again
+//! when the CPU where it waits ticks. By our own rules an idle CPU takes whatever waits, and nothing of this is kept.
+
+use super::Simulation;
+use quotient_core::Nanos;
+use quotient_trace::Sink;
+
+/// The average counts each stretch of idleness with this part: an eighth, as the kernel does.
+const AVERAGE_SHIFT: u32 = 3;
+
+/// What a CPU is taken to be idle for before anything is known, and at most, ns: 1 ms, twice the kernel's cost of a migration.
+const AVERAGE_MAX: u64 = 1_000_000;
+
+/// What is remembered for it; empty without such rules.
+#[derive(Default)]
+pub(super) struct Warmth {
+    /// When each task ran last.
+    ran_at: Vec<u64>,
+    /// Of each CPU: how long it is idle on average, and since when it is, ns.
+    idle: Vec<(u64, u64)>,
+}
+
+impl Warmth {
+    pub(super) fn new(hot_for: Nanos, idle_at_least: Nanos, tasks: usize, cpus: u32) -> Warmth {
+        if hot_for == Nanos::ZERO && idle_at_least == Nanos::ZERO {
+            return Warmth::default();
+        }
+        Warmth {
+            ran_at: vec![0; tasks],
+            idle: vec![(AVERAGE_MAX, 0); cpus as usize],
+        }
+    }
+
+    #[inline]
+    fn is_kept(&self) -> bool {
+        !self.idle.is_empty()
+    }
+}
+
+impl<S: Sink> Simulation<S> {
+    /// A task leaves its CPU.
+    #[inline]
+    pub(super) fn cools(&mut self, task: u32) {
+        if self.warmth.is_kept() {
+            self.warmth.ran_at[task as usize] = self.now;
+        }
+    }
+
+    /// A CPU becomes idle or busy.
+    #[inline]
+    pub(super) fn note_idleness(&mut self, cpu: u32, is_idle: bool) {
+        if !self.warmth.is_kept() {
+            return;
+        }
+        let (average, since) = &mut self.warmth.idle[cpu as usize];
+        if is_idle {
+            *since = self.now;
+            return;
+        }
+        let stretch = self.now - *since;
+        let sum = *average - (*average >> AVERAGE_SHIFT) + (stretch >> AVERAGE_SHIFT);
+        *average = sum.min(AVERAGE_MAX);
+    }
+
+    /// Whether a CPU that has nothing to run looks elsewhere.
+    #[inline]
+    pub(super) fn looks_for_work(&self, cpu: u32) -> bool {
+        !self.warmth.is_kept() || self.warmth.idle[cpu as usize].0 >= self.settings.idle_at_least.0
+    }
+
+    /// Whether a task that waits on `from` is left there by an idle CPU.
+    #[inline]
+    pub(super) fn is_hot(&self, task: u32, from: u32, to: u32) -> bool {
+        self.warmth.is_kept()
+            && self.machine.first_sibling(from) != self.machine.first_sibling(to)
+            && self.now - self.warmth.ran_at[task as usize] < self.settings.hot_for.0
+    }
+}

@@ -1,0 +1,214 @@
+//! A class above: what it does on a CPU takes the CPU away from whoever runs there, as a real-time thread does.
+//!
+//! Each CPU has what is due and not done (`pending`). A load that falls due adds to it; while there is any the CPU is *taken*: no task is
+//! chosen on it, and whoever ran waits and may be pulled by others. With throttling, no more than its runtime is taken in each of
+//! the CPU's periods, counted from the start of the run; what is left goes on in the next. At the end of a stretch a timer comes;
+//! there is one for each taken CPU, so that none is ever void.
+
+use super::Simulation;
+use super::state::NONE;
+use crate::agenda::{NEVER, Timer};
+use crate::plan::Plan;
+use crate::random::{Random, Span};
+use quotient_core::Nanos;
+use quotient_trace::{Sink, TaskState};
+
+/// What is above everybody on all CPUs.
+pub(super) struct Above {
+    /// One for each load and each of its CPUs.
+    pub(super) loads: Vec<Due>,
+    /// Names of the loads, with their CPUs, for traces.
+    pub(super) names: Vec<String>,
+    /// By CPU; empty without any load.
+    cpus: Vec<Taken>,
+}
+
+/// A load on one CPU.
+pub(super) struct Due {
+    cpu: u32,
+    begin: u64,
+    period: Span,
+    work: Span,
+    random: Random,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// Not done, ns.
+    pending: u64,
+    /// The stretch that runs, and when it began.
+    stretch: u64,
+    since: u64,
+    /// Held back until its next period.
+    held: bool,
+    /// The load that fell due last, whom a trace shows.
+    shown: u32,
+    /// The period of throttling, and what was taken in it.
+    window: u64,
+    used: u64,
+}
+
+impl Above {
+    pub(super) fn of(plan: &Plan) -> Above {
+        let mut above = Above {
+            loads: Vec::new(),
+            names: Vec::new(),
+            cpus: Vec::new(),
+        };
+        for load in &plan.real_time {
+            for &cpu in &load.cpus {
+                let number = above.loads.len() as u64;
+                above.names.push(format!("{}.{cpu}", load.name));
+                above.loads.push(Due {
+                    cpu,
+                    begin: load.begin.0,
+                    period: load.period,
+                    work: load.work,
+                    random: Random::new(plan.seed, (1 << 41) + number),
+                });
+            }
+        }
+        if !above.loads.is_empty() {
+            above.cpus = vec![Taken::default(); plan.machine.cpus() as usize];
+        }
+        above
+    }
+}
+
+impl<S: Sink> Simulation<S> {
+    pub(super) fn prepare_above(&mut self) {
+        for (index, load) in (0u32..).zip(&self.above.loads) {
+            self.timers.set(load.begin, Timer::RealTime(index));
+        }
+    }
+
+    /// A load is due on its CPU.
+    pub(super) fn above_due(&mut self, index: u32) {
+        let load = &mut self.above.loads[index as usize];
+        let cpu = load.cpu;
+        // At least a nanosecond, so that time goes on.
+        let gap = load.period.draw(&mut load.random).max(1);
+        let work = load.work.draw(&mut load.random);
+        self.timers
+            .set(self.now.saturating_add(gap), Timer::RealTime(index));
+        if self.cpus[cpu as usize].offline {
+            return;
+        }
+        let place = &mut self.above.cpus[cpu as usize];
+        place.pending = place.pending.saturating_add(work);
+        let waits = place.held || place.stretch > 0;
+        if !waits {
+            place.shown = index;
+        }
+        if work > 0 && !waits {
+            self.above_runs(cpu);
+        }
+    }
+
+    /// Takes a CPU for what is due, as far as throttling lets it.
+    fn above_runs(&mut self, cpu: u32) {
+        let left = match self.settings.rt_throttling {
+            None => u64::MAX,
+            Some((runtime, period)) => {
+                let place = &mut self.above.cpus[cpu as usize];
+                let window = self.now / period.0;
+                if place.window != window {
+                    place.window = window;
+                    place.used = 0;
+                }
+                let left = runtime.0.saturating_sub(place.used);
+                if left == 0 {
+                    place.held = true;
+                    self.mechanisms.rt_throttled += 1;
+                    let next = (window + 1) * period.0;
+                    self.timers.set(next, Timer::RealTimeEnd(cpu));
+                    self.release(cpu);
+                    return;
+                }
+                // A stretch does not reach into the next period, which counts for itself.
+                left.min((window + 1) * period.0 - self.now)
+            }
+        };
+        let place = &mut self.above.cpus[cpu as usize];
+        place.stretch = place.pending.min(left);
+        place.since = self.now;
+        let end = self.now.saturating_add(place.stretch);
+        let shown = place.shown;
+        self.timers.set(end, Timer::RealTimeEnd(cpu));
+        if !self.cpus[cpu as usize].taken {
+            self.seize(cpu);
+            let number = self.tasks.len() as u32 + shown;
+            if self.cpus[cpu as usize].shown != number {
+                self.show_wakeup(cpu, number, cpu, NONE);
+                self.show(cpu, number);
+            }
+            if self.idle.count() > 0 && self.cpus[cpu as usize].waiting > 0 {
+                self.call_idle(cpu);
+            }
+        }
+    }
+
+    /// A stretch ends, or a period of throttling.
+    pub(super) fn above_ends(&mut self, cpu: u32) {
+        let place = &mut self.above.cpus[cpu as usize];
+        let done = core::mem::take(&mut place.stretch);
+        place.held = false;
+        place.pending -= done;
+        if let Some((_, period)) = self.settings.rt_throttling {
+            let window = place.since / period.0;
+            if place.window == window {
+                place.used += done;
+            }
+        }
+        self.mechanisms.stolen_ns += done;
+        if self.cpus[cpu as usize].offline {
+            return;
+        }
+        if place.pending > 0 {
+            self.above_runs(cpu);
+        } else {
+            self.release(cpu);
+        }
+    }
+
+    /// Whoever runs on a CPU gives way, and nobody is chosen there.
+    pub(super) fn seize(&mut self, cpu: u32) {
+        if self.cpus[cpu as usize].current != NONE {
+            let task = self.stop_work(cpu);
+            let now = Nanos(self.now);
+            let state = &mut self.cpus[cpu as usize];
+            state.left = TaskState::Preempted;
+            state.queue.put_prev_preempt(task, now);
+            state.queue.publish();
+        }
+        let state = &mut self.cpus[cpu as usize];
+        state.taken = true;
+        state.work_end = NEVER;
+        state.next_tick = NEVER;
+        state.budget_end = NEVER;
+        self.set_idle(cpu, false);
+        self.count_waiting(cpu);
+        self.show_throttles(cpu);
+        self.arm(cpu);
+    }
+
+    /// The CPU is everybody's again.
+    pub(super) fn release(&mut self, cpu: u32) {
+        let state = &mut self.cpus[cpu as usize];
+        if core::mem::take(&mut state.taken) {
+            state.left = TaskState::Sleeping;
+            self.list(cpu);
+        }
+    }
+
+    /// A CPU that comes back does what was due meanwhile.
+    pub(super) fn above_resumes(&mut self, cpu: u32) {
+        let place = self.above.cpus.get(cpu as usize).copied();
+        let Some(place) = place.filter(|place| place.pending > place.stretch) else {
+            return;
+        };
+        if place.stretch == 0 && !place.held {
+            self.above_runs(cpu);
+        }
+    }
+}
