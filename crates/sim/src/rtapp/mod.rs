@@ -3,20 +3,25 @@
 //! Read as rt-app reads it, with comments and repeated keys. Extended: `taskgroup` may be an object with `path`,
 //! `weight`, `quota`, `period` and `burst` (times in microseconds, as everywhere in the format).
 //!
-//! What is not modelled and refused rather than ignored: `mem` and `iorun` (they measure a memory system that is not
-//! here), `fork`, policies other than `SCHED_OTHER`, deadlines (`dl-*`), clamps (`util_*`), memory nodes, and whatever a phase says
-//! of its scheduling. What has no meaning here and is ignored: everything in `global` but `duration` and `default_policy`,
-//! `resources`, and logging.
+//! Every key is modelled, without meaning here (logging, calibration, `resources`), or refused by its name: [`keys`] is the list.
+//! `run` and `runtime` are the same, since CPUs have one speed; `dl-runtime` of a task of `SCHED_OTHER` is its slice, as in rt-app. A task
+//! with timers has a second meter, `name.task.slack`: what is left of the period when the timer is reached.
 
 mod json;
+mod keys;
+#[cfg(test)]
+mod tests;
+mod values;
 
 use crate::plan::{Plan, TaskPlan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::synthetic::GroupIndex;
 use core::fmt;
 use json::{Fault, Kind, Value};
-use quotient_core::{GroupTree, Limit, Nanos, Nice, Weight};
+use keys::kind_of;
+use quotient_core::{GroupTree, Limit, Nanos, Slice, Weight};
 use std::collections::BTreeMap;
+use values::{check_policy, fault, field, micros, number, object, text, weight_of};
 
 /// Most instances of one task.
 const INSTANCES_MAX: f64 = 100_000.0;
@@ -53,6 +58,8 @@ pub fn add(plan: &mut Plan, name: &str, group: GroupIndex, text: &str) -> Result
     let mut builder = Builder {
         plan,
         base,
+        workload: String::new(),
+        slack: None,
         resources: BTreeMap::new(),
     };
     builder.file(name, text).map_err(|fault| {
@@ -68,6 +75,9 @@ pub fn add(plan: &mut Plan, name: &str, group: GroupIndex, text: &str) -> Result
 struct Builder<'a> {
     plan: &'a mut Plan,
     base: String,
+    /// The task that is read, and its meter of slack once it has a timer.
+    workload: String,
+    slack: Option<u32>,
     /// Channels by what they are for and their names.
     resources: BTreeMap<(Resource, String), u32>,
 }
@@ -79,9 +89,6 @@ enum Resource {
     Resume,
     Barrier,
 }
-
-/// What a phase may say in rt-app and not here.
-const PHASE_REFUSED: [&str; 4] = ["cpus", "policy", "priority", "taskgroup"];
 
 /// The names of the barriers that a task comes to, each once.
 fn barriers_of(fields: &[(String, Value)]) -> Result<std::collections::BTreeSet<&str>, Fault> {
@@ -102,69 +109,14 @@ fn barriers_of(fields: &[(String, Value)]) -> Result<std::collections::BTreeSet<
     Ok(found)
 }
 
-/// Only tasks of the fair class are modelled.
-fn check_policy(value: &Value) -> Result<(), Fault> {
-    match text(value)? {
-        "SCHED_OTHER" | "SCHED_NORMAL" => Ok(()),
-        other => fault(
-            value,
-            format!("policy {other} is not modelled, only SCHED_OTHER"),
-        ),
-    }
-}
-
-fn fault<T>(value: &Value, what: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault {
-        at: value.at,
-        what: what.into(),
-    })
-}
-
-fn object(value: &Value) -> Result<&[(String, Value)], Fault> {
-    match &value.kind {
-        Kind::Object(fields) => Ok(fields),
-        _ => fault(value, "expected an object"),
-    }
-}
-
-fn text(value: &Value) -> Result<&str, Fault> {
-    match &value.kind {
-        Kind::Text(text) => Ok(text),
-        _ => fault(value, "expected a name in quotation marks"),
-    }
-}
-
-fn number(value: &Value, what: &str, least: f64, most: f64) -> Result<f64, Fault> {
-    match value.kind {
-        Kind::Number(number) if (least..=most).contains(&number) => Ok(number),
-        Kind::Number(number) => fault(
-            value,
-            format!("{what} = {number} is outside {least}..={most}"),
-        ),
-        _ => fault(value, format!("expected a number for {what}")),
-    }
-}
-
-/// A time in microseconds, up to a day.
-fn micros(value: &Value, what: &str) -> Result<Nanos, Fault> {
-    let micros = number(value, what, 0.0, 86_400e6)?;
-    Ok(Nanos((micros * 1_000.0) as u64))
-}
-
-fn field<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
-    let found = fields.iter().rev().find(|(key, _)| key == name);
-    found.map(|(_, value)| value)
-}
-
-/// What an event or phase key is without the digits that make it unique.
-fn kind_of(key: &str) -> &str {
-    key.trim_end_matches(|letter: char| letter.is_ascii_digit())
-}
-
 impl Builder<'_> {
     fn file(&mut self, name: &str, text: &str) -> Result<(), Fault> {
         let root = json::parse(text)?;
+        keys::check_root(&root)?;
         let fields = object(&root)?;
+        if let Some(global) = field(fields, "global") {
+            keys::check_global(global)?;
+        }
         if let Some(global) = field(fields, "global")
             && let Some(duration) = field(object(global)?, "duration")
         {
@@ -190,6 +142,7 @@ impl Builder<'_> {
 
     fn task(&mut self, workload: &str, task: &str, value: &Value) -> Result<(), Fault> {
         let fields = object(value)?;
+        keys::check_task(fields, false)?;
         if self.plan.workloads.iter().any(|load| load.name == workload) {
             return fault(value, format!("a second task {task:?}"));
         }
@@ -213,7 +166,10 @@ impl Builder<'_> {
             let index = self.barrier(barrier);
             self.plan.barriers[index as usize] += instances as u32;
         }
+        let slice = field(fields, "dl-runtime").map(self::slice).transpose()?;
         let meter = self.plan.meter(workload);
+        self.slack = None;
+        self.workload = workload.into();
         let mut program = Program::default();
         self.phases(&mut program, task, fields)?;
         program.steps.push(Step::Count(meter));
@@ -223,7 +179,7 @@ impl Builder<'_> {
             group,
             program,
             weight,
-            slice: None,
+            slice,
             begin,
             cpu: None,
             cpuset,
@@ -267,6 +223,8 @@ impl Builder<'_> {
         let (path, fields) = match &value.kind {
             Kind::Text(path) => (path.as_str(), none),
             _ => {
+                let known = ["path", "weight", "quota", "period", "burst"];
+                keys::only(value, "a taskgroup", &known)?;
                 let fields = object(value)?;
                 let Some(path) = field(fields, "path") else {
                     return fault(value, "a taskgroup without \"path\"");
@@ -323,14 +281,7 @@ impl Builder<'_> {
         for (_, phase) in object(phases)? {
             let first = program.here();
             let fields = object(phase)?;
-            for (key, value) in fields {
-                if PHASE_REFUSED.contains(&key.as_str()) {
-                    return fault(
-                        value,
-                        format!("{key:?} of a phase is not modelled, only of a task"),
-                    );
-                }
-            }
+            keys::check_task(fields, true)?;
             self.events(program, task, fields)?;
             // A phase runs once unless it says otherwise; a task for ever.
             if let Some(count) = field(fields, "loop") {
@@ -362,16 +313,7 @@ impl Builder<'_> {
         match kind_of(key) {
             "run" | "runtime" => program.steps.push(Step::Run(micros(value, key)?.into())),
             "sleep" => program.steps.push(Step::Sleep(micros(value, key)?.into())),
-            "timer" => {
-                let Some(period) = field(object(value)?, "period") else {
-                    return fault(value, "a timer without \"period\"");
-                };
-                let period = micros(period, "period")?;
-                if period == Nanos::ZERO {
-                    return fault(value, "a timer of period 0");
-                }
-                program.steps.push(Step::Every(period));
-            }
+            "timer" => self.timer(program, value)?,
             "lock" => {
                 let mutex = self.resource(Resource::Mutex, value)?;
                 program.steps.push(Step::Wait(mutex));
@@ -403,14 +345,39 @@ impl Builder<'_> {
                 program.steps.push(Step::Meet(barrier));
             }
             "policy" => check_policy(value)?,
-            "loop" | "instance" | "priority" | "delay" | "taskgroup" | "cpus" => {}
-            _ => return fault(value, format!("event {key:?} is not modelled")),
+            // A property of the task or phase, read with it; everything else was refused.
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// Waits for the next of the period, counted since the task began; those that were missed are left out.
+    fn timer(&mut self, program: &mut Program, value: &Value) -> Result<(), Fault> {
+        keys::only(value, "a timer", &["ref", "period", "mode"])?;
+        let fields = object(value)?;
+        if let Some(mode) = field(fields, "mode")
+            && text(mode)? != "relative"
+        {
+            return fault(mode, "timers are modelled with mode \"relative\" only");
+        }
+        let Some(period) = field(fields, "period") else {
+            return fault(value, "a timer without \"period\"");
+        };
+        let period = micros(period, "period")?;
+        if period == Nanos::ZERO {
+            return fault(value, "a timer of period 0");
+        }
+        let name = format!("{}.slack", self.workload);
+        let plan = &mut *self.plan;
+        let meter = *self.slack.get_or_insert_with(|| plan.meter(&name));
+        program.steps.push(Step::Slack { meter, period });
+        program.steps.push(Step::Every(period));
         Ok(())
     }
 
     /// Waiting for a condition gives the mutex away meanwhile; `sync` signals it first.
     fn wait(&mut self, program: &mut Program, key: &str, value: &Value) -> Result<(), Fault> {
+        keys::only(value, key, &["ref", "mutex"])?;
         let fields = object(value)?;
         let (Some(condition), mutex) = (field(fields, "ref"), field(fields, "mutex")) else {
             return fault(value, format!("a {key} without \"ref\""));
@@ -440,17 +407,10 @@ impl Builder<'_> {
     }
 }
 
-fn weight_of(nice: &Value) -> Result<Weight, Fault> {
-    let value = number(nice, "priority", -20.0, 19.0)?;
-    let shares = Nice::new(value as i32)
-        .map_err(|error| Fault {
-            at: nice.at,
-            what: error.to_string(),
-        })?
-        .shares();
-    // The nearest weight: shares are weight * 1024 / 100.
-    let weight = (shares * 100).div_ceil(1024).clamp(1, 10_000);
-    Weight::new(weight).or_else(|error| fault(nice, error.to_string()))
+/// The request length of a task, from microseconds.
+fn slice(value: &Value) -> Result<Slice, Fault> {
+    let length = micros(value, "dl-runtime")?;
+    Slice::new(length).or_else(|error| fault(value, error.to_string()))
 }
 
 /// Closes a loop of `count` rounds (-1: for ever, which is also what a task does that says nothing).
@@ -475,100 +435,4 @@ fn close_loop(
         });
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Machine, Simulation};
-    use quotient_trace::Discard;
-
-    const EXAMPLE: &str = r#"{
-        /* two threads that alternate, and a hog in a box */
-        "global": { "duration": 1, "calibration": "CPU0" },
-        "tasks": {
-            "ping": { "loop": 100, "run": 1000, "resume": "pong", "suspend": "ping", "run": 500 },
-            "pong": { "loop": 100, "suspend": "pong", "run": 2000, "resume": "ping" },
-            "hog": {
-                "taskgroup": { "path": "/box", "weight": 50, "quota": 20000, "period": 100000 },
-                "phases": { "a": { "loop": 2, "run": 10 }, "b": { "timer": { "ref": "t", "period": 5000 } } }
-            }
-        }
-    }"#;
-
-    #[test]
-    fn an_example_runs() {
-        let mut plan = Plan::new(Machine::flat(2));
-        add(&mut plan, "app", None, EXAMPLE).unwrap();
-        let mut simulation = Simulation::new(&plan, Discard).unwrap();
-        simulation.run().unwrap();
-        let outcome = simulation.outcome();
-        assert_eq!(outcome.workload("app.ping").unwrap().usage_ns, 150_000_000);
-        assert_eq!(outcome.workload("app.pong").unwrap().usage_ns, 200_000_000);
-        assert_eq!(outcome.meter("app.hog").unwrap().done, 200);
-        assert_eq!(outcome.group("box").unwrap().usage_ns, 200 * 20_000);
-    }
-
-    #[test]
-    fn tasks_are_kept_to_their_cpus_and_meet_at_barriers() {
-        let text = r#"{ "tasks": {
-            "fast": { "cpus": [1], "loop": 10, "run": 1000, "barrier": "b" },
-            "slow": { "cpus": [0], "instance": 1, "loop": 10, "phases": { "p": { "run": 4000, "barrier": "b" } } }
-        } }"#;
-        let mut plan = Plan::new(Machine::flat(2));
-        add(&mut plan, "app", None, text).unwrap();
-        let mut simulation = Simulation::new(&plan, Discard).unwrap();
-        simulation.run().unwrap();
-        let outcome = simulation.outcome();
-        // Each of ten rounds lasts as long as its slower half.
-        let finished = outcome.workload("app.fast").unwrap().finished_ns;
-        assert_eq!(finished, Some(40_000_000));
-        assert_eq!(outcome.mechanisms.migrations, 0);
-    }
-
-    #[test]
-    fn faults_have_line_and_column() {
-        for (text, place) in [
-            (
-                "{\"tasks\":{\"a\":{\"policy\":\"SCHED_FIFO\",\"priority\":10,\"run\":1}}}",
-                "1:25: policy SCHED_FIFO is not modelled",
-            ),
-            (
-                "{\"global\":{\"default_policy\":\"SCHED_RR\"},\"tasks\":{}}",
-                "policy SCHED_RR is not modelled",
-            ),
-            (
-                "{\"tasks\":{\"a\":{\"dl-runtime\":5}}}",
-                "event \"dl-runtime\" is not modelled",
-            ),
-            (
-                "{\"tasks\":{\"a\":{\"phases\":{\"p\":{\"cpus\":[0],\"run\":1}}}}}",
-                "\"cpus\" of a phase is not modelled",
-            ),
-            (
-                "{\"tasks\":{\"a\":{\"cpus\":[1],\"run\":1}}}",
-                "1:24: cpu = 1 is outside 0..=0",
-            ),
-            (
-                "{\n \"tasks\": { \"a\": { \"mem\": 5 } }\n}",
-                "2:27: event \"mem\" is not modelled",
-            ),
-            ("{\n\n}", "1:1: there are no \"tasks\""),
-            (
-                "{\"tasks\":{\"a\":{\"run\":-1}}}",
-                "1:22: run = -1 is outside",
-            ),
-            (
-                "{\"tasks\":{\"a\":{\"loop\":0.5,\"timer\":{}}}}",
-                "1:35: a timer without",
-            ),
-            (
-                "{\"tasks\":{\"a\":{\"taskgroup\":{\"path\":\"x\",\"quota\":5}}}}",
-                "quota",
-            ),
-        ] {
-            let error = add(&mut Plan::new(Machine::flat(1)), "x", None, text).unwrap_err();
-            assert!(error.to_string().contains(place), "{error}");
-        }
-    }
 }
