@@ -159,3 +159,40 @@ fn what_is_missing_is_said_beside_the_verdict() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("2 bad lines were left out"));
 }
+
+/// A run's page says which run it is, what it is about, what was measured and expected, and where the limits are; many CPUs are a picture
+/// and no list.
+#[test]
+fn the_page_of_a_run_tells_what_the_terminal_tells() {
+    let folder = Folder::new("run-page");
+    let scenario = folder.file("s.toml");
+    let text = "name = \"a page\"\nabout = \"what <it> shows\"\nduration = \"60ms\"\n[machine]\nshape = \"4x16\"\n\
+        [costs]\nsources = [\"nowhere\"]\n[[group]]\npath = \"web\"\nquota = \"40ms\"\nperiod = \"10ms\"\n\
+        [[workload]]\nname = \"served\"\nkind = \"closed-loop\"\ngroup = \"web\"\nthreads = 70\nwork = \"1ms\"\nthink = \"1ms\"\n\
+        [[variant]]\nname = \"first\"\n[[variant]]\nname = \"second\"\n\
+        [[expect]]\nwhat = \"more than there is\"\nvalue = \"busy / 1ms\"\nmin = 1e9\n";
+    std::fs::write(&scenario, text).expect("our own folder");
+    let page = folder.file("run.html");
+    let output = quotient(&["sim", &scenario, "--report", &page]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let page = std::fs::read_to_string(&page).expect("it was written");
+    for part in [
+        "<h1>a page</h1>",
+        "Run <b>first</b>",
+        "what &lt;it&gt; shows",
+        "cost: nowhere",
+        "more than there is",
+        "<b>MISS</b>",
+        "<h2>Meters</h2>",
+        "served",
+        "limit of web: 4 CPU",
+        "class=\"over\"",
+    ] {
+        assert!(page.contains(part), "the page lacks {part}");
+    }
+    assert!(!page.contains("<it>"));
+    // 64 CPUs: a number at every eighth.
+    let lanes = page.split("<h2>CPU by group</h2>").next().expect("lanes");
+    let lanes = lanes.split("<h2>Who ran where</h2>").nth(1).expect("lanes");
+    assert_eq!(lanes.matches("text-anchor=\"end\"").count(), 8);
+}

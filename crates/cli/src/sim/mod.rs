@@ -1,5 +1,6 @@
 //! `quotient sim`: runs a scenario under virtual time and compares what comes out with what is expected.
 
+mod page;
 pub mod progress;
 mod table;
 
@@ -130,11 +131,6 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
         plans = vec![plans.swap_remove(only)];
     }
     let outcomes = compute(&plans, arguments.jobs)?;
-    record(
-        arguments,
-        &scenario,
-        &plans[if chosen.is_some() { 0 } else { recorded }],
-    )?;
     let findings = if chosen.is_some() {
         Vec::new()
     } else {
@@ -159,6 +155,13 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
         expectations: &findings,
         met,
     };
+    let place = if chosen.is_some() { 0 } else { recorded };
+    record(
+        arguments,
+        &scenario,
+        &plans[place],
+        &page::front(&report, place),
+    )?;
     if arguments.json {
         print_versioned("quotient-sim/1", &report)?;
     } else {
@@ -200,7 +203,12 @@ fn compute(plans: &[Plan], jobs: Option<u16>) -> Result<Vec<Outcome>, Failure> {
 }
 
 /// Runs a plan again with everybody listening who was asked for.
-fn record(arguments: &SimArguments, scenario: &Scenario, plan: &Plan) -> Result<(), Failure> {
+fn record(
+    arguments: &SimArguments,
+    scenario: &Scenario,
+    plan: &Plan,
+    front: &str,
+) -> Result<(), Failure> {
     let SimArguments {
         report,
         perfetto,
@@ -231,7 +239,7 @@ fn record(arguments: &SimArguments, scenario: &Scenario, plan: &Plan) -> Result<
         watched(1, |control: &Control, _| run_one(plan, sink, control))?;
     if let (Some(html), Some(page), Some(path)) = (html, &mut page, report) {
         let written = html
-            .finish(scenario.name(), page)
+            .finish_with(scenario.name(), front, page)
             .and_then(|()| page.flush());
         written.map_err(Failure::during(&path.display().to_string()))?;
         tell(path);

@@ -117,7 +117,7 @@ fn details(outcome: &Outcome, text: &mut String) -> fmt::Result {
 }
 
 /// Four digits are enough for anybody.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     if value == 0.0 || value.abs() >= 1000.0 {
         return format!("{value:.0}");
     }

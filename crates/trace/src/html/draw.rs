@@ -11,8 +11,18 @@ use super::{BINS, COLOURS, LANES_MAX, Picture, Who, wait_bin_start};
 use crate::chart::{self, Frame, escape};
 use crate::replay::Replay;
 
-/// Height of a CPU's lane, in SVG units.
+/// Height of a lane, in SVG units.
 const LANE: f64 = 24.0;
+
+/// Up to so many CPUs have a lane of that height, with the number beside each. More are drawn as a picture: thin lanes without gaps, and
+/// a number at each eighth, since 64 labelled rows are read by nobody.
+const TALL_LANES_MAX: usize = 24;
+
+/// Height of a thin lane.
+const THIN_LANE: f64 = 7.0;
+
+/// Lines of limits that are drawn; more would hide what they limit.
+const LIMITS_MAX: usize = 6;
 
 /// Hues of the groups, degrees; picked so that neighbours differ for all common kinds of sight.
 const HUES: [u32; COLOURS] = [217, 33, 152, 280, 352, 188, 60, 320, 100];
@@ -55,7 +65,11 @@ impl<'a> View<'a> {
 
     /// Colours of the groups.
     pub(super) fn style(&self) -> String {
-        let mut text = String::from(".none{fill:var(--mild)}.shade{fill:var(--bad)}\n");
+        let mut text = String::from(
+            ".none{fill:var(--mild)}.shade{fill:var(--bad)}\
+             .limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:6 4}\
+             .over{fill:var(--text);font-size:12px;paint-order:stroke;stroke:var(--page);stroke-width:4px;stroke-linejoin:round}\n",
+        );
         for (index, hue) in HUES.iter().enumerate() {
             let _ = writeln!(text, ".c{index}{{fill:hsl({hue} 70% 52%)}}");
         }
@@ -120,9 +134,19 @@ impl<'a> View<'a> {
         bin as f64 * self.picture.usage.width() as f64 / 1e9
     }
 
+    /// Height of a CPU's lane, and the gap around what is drawn in it.
+    fn lane(&self) -> (f64, f64) {
+        if self.cpus.len() <= TALL_LANES_MAX {
+            (LANE, 2.0)
+        } else {
+            (THIN_LANE, 0.0)
+        }
+    }
+
     /// One lane a CPU: every run while there are few, else the share of each group in each bin.
     pub(super) fn lanes(&self) -> String {
-        let frame = self.frame(self.cpus.len() as f64 * LANE + 36.0);
+        let (height, _) = self.lane();
+        let frame = self.frame(self.cpus.len() as f64 * height + 36.0);
         let mut paths: BTreeMap<String, String> = BTreeMap::new();
         match &self.picture.runs {
             Some(runs) => self.run_paths(runs, &frame, &mut paths),
@@ -133,13 +157,14 @@ impl<'a> View<'a> {
             self.legend(),
             frame.open("Groups on every CPU over time")
         );
-        for (lane, cpu) in self.cpus.iter().enumerate() {
-            let y = frame.top + lane as f64 * LANE;
+        let labelled = if height < LANE { 8 } else { 1 };
+        for (lane, cpu) in self.cpus.iter().enumerate().step_by(labelled) {
+            let y = frame.top + lane as f64 * height;
             let _ = write!(
                 text,
                 "<text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{cpu}</text>",
                 frame.left - 6.0,
-                y + LANE * 0.65
+                y + height * 0.65 + (LANE - height) * 0.15
             );
         }
         for (class, path) in paths {
@@ -154,27 +179,29 @@ impl<'a> View<'a> {
         frame: &Frame,
         paths: &mut BTreeMap<String, String>,
     ) {
+        let (height, gap) = self.lane();
         for (run, who) in runs {
             let Some(lane) = self.cpus.iter().position(|cpu| *cpu == run.cpu) else {
                 continue;
             };
             let left = frame.x(self.seconds_of(run.from));
             let right = frame.x(self.seconds_of(run.to)).max(left + 0.1);
-            let top = frame.top + lane as f64 * LANE + 2.0;
+            let top = frame.top + lane as f64 * height + gap;
             let path = paths.entry(self.class(*who)).or_default();
             let _ = write!(
                 path,
                 "M{left:.1} {top:.0}H{right:.1}v{:.0}H{left:.1}z",
-                LANE - 4.0
+                height - 2.0 * gap
             );
         }
     }
 
     fn share_paths(&self, frame: &Frame, paths: &mut BTreeMap<String, String>) {
         let width = self.picture.usage.width() as f64;
-        let height = LANE - 4.0;
+        let (whole, gap) = self.lane();
+        let height = whole - 2.0 * gap;
         for (lane, cpu) in self.cpus.iter().enumerate() {
-            let bottom = frame.top + (lane + 1) as f64 * LANE - 2.0;
+            let bottom = frame.top + (lane + 1) as f64 * whole - gap;
             let mut filled = vec![0.0; BINS];
             let rows = self.picture.usage.rows();
             for ((_, group), bins) in rows.filter(|((of, _), _)| of == cpu) {
@@ -232,7 +259,30 @@ impl<'a> View<'a> {
             text += &frame.grid(level / cpus, &format!("{}{unit}", chart::trim(level)));
             level += step;
         }
+        text += &self.limits(&frame, cpus);
         text + &frame.time_axis() + "</svg></figure>\n"
+    }
+
+    /// A line for each limit that lies within the picture, as it was at last: what the group and those below it may use.
+    fn limits(&self, frame: &Frame, cpus: f64) -> String {
+        let mut text = String::new();
+        let within = self.picture.limits.iter();
+        let within = within.filter(|(_, limit)| **limit < cpus).take(LIMITS_MAX);
+        for (group, limit) in within {
+            let y = frame.y(limit / cpus);
+            let _ = write!(
+                text,
+                "<line class=\"limit\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+                 <text class=\"over\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">limit of {}: {} CPU</text>",
+                frame.left,
+                frame.width - frame.right,
+                frame.width - frame.right - 4.0,
+                y - 4.0,
+                self.name(Who::Group(*group)),
+                chart::trim(*limit)
+            );
+        }
+        text
     }
 
     /// One strip for each group that was throttled; the darker, the more of its CPUs.
@@ -279,7 +329,7 @@ impl<'a> View<'a> {
             }
             let _ = write!(
                 text,
-                "<text class=\"tick\" x=\"{}\" y=\"{:.1}\">{}</text>",
+                "<text class=\"over\" x=\"{}\" y=\"{:.1}\">{}</text>",
                 frame.left + 4.0,
                 top + LANE * 0.65,
                 self.name(Who::Group(*group))

@@ -6,9 +6,10 @@
 mod bins;
 mod draw;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use quotient_core::event::{Definition, Event, GroupId, Sink, TaskId};
+use quotient_core::event::{Amount, Definition, Event, GroupId, Kind, Sink, TaskId};
 use quotient_core::{CpuId, Nanos};
 
 use crate::chart::{self, escape};
@@ -57,6 +58,8 @@ struct Picture {
     runs: Option<Vec<(Run, Who)>>,
     /// Names of tasks outside groups.
     names: Vec<String>,
+    /// What each limited group may use, in CPUs, as last set.
+    limits: BTreeMap<GroupId, f64>,
     /// Waits by half powers of two of nanoseconds.
     waits: Vec<u64>,
     begun: bool,
@@ -73,6 +76,15 @@ enum Who {
 }
 
 impl Picture {
+    fn limit(&mut self, group: GroupId, quota: Amount, period_us: u32) {
+        let period = f64::from(period_us) * 1e3;
+        if quota == Amount::UNLIMITED || period == 0.0 {
+            self.limits.remove(&group);
+        } else if self.limits.len() < PAIRS_MAX || self.limits.contains_key(&group) {
+            self.limits.insert(group, quota.get() as f64 / period);
+        }
+    }
+
     fn who(&mut self, replay: &Replay, run: &Run) -> Who {
         if run.group != GroupId::ROOT {
             return Who::Group(run.group);
@@ -106,13 +118,27 @@ impl Html {
     ///
     /// # Errors
     /// Whatever `output` says.
-    pub fn finish<W: Write>(mut self, title: &str, output: &mut W) -> io::Result<()> {
+    pub fn finish<W: Write>(self, title: &str, output: &mut W) -> io::Result<()> {
+        self.finish_with(title, "", output)
+    }
+
+    /// The same with `front`, a piece of HTML that the caller answers for, below the heading.
+    ///
+    /// # Errors
+    /// Whatever `output` says.
+    pub fn finish_with<W: Write>(
+        mut self,
+        title: &str,
+        front: &str,
+        output: &mut W,
+    ) -> io::Result<()> {
         self.replay.finish(&mut self.picture);
         let figures = self.statistics.finish();
         let (from, to) = self.replay.span();
         let view = draw::View::new(&self.picture, &self.replay, from, to);
         let page = [
             chart::page_start(title, &view.style(), title),
+            front.to_owned(),
             summary(&figures),
             view.lanes(),
             view.stacked(),
@@ -142,6 +168,14 @@ impl Sink for Html {
             self.picture.usage = Timeline::new(event.time);
             self.picture.throttled = Timeline::new(event.time);
             self.picture.stood = Timeline::new(event.time);
+        }
+        if let Kind::SetLimit {
+            group,
+            quota,
+            period_us,
+        } = event.kind
+        {
+            self.picture.limit(group, quota, period_us);
         }
         self.replay.event(event, &mut self.picture);
         self.statistics.event(event);
