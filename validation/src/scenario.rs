@@ -242,7 +242,52 @@ pub fn all() -> Vec<Scenario> {
         jobs("jobs 30 ms, burst 20 ms", 20),
     ]);
     scenarios.extend(group_time());
+    scenarios.extend(selftests());
     scenarios
+}
+
+/// What the kernel's own selftests of the cpu controller (test_cpu.c) set up, as far as it is about who gets how much.
+pub fn selftests() -> [Scenario; 6] {
+    let plain = |path, weight, load| group(path, weight, None, load);
+    let scenario = |name: &str, groups| Scenario {
+        name: format!("kselftest: {name}"),
+        groups,
+    };
+    let by_weight = |hogs| {
+        vec![
+            plain("a", 100, Load::None),
+            plain("a/b", 50, Load::Spinners(hogs)),
+            plain("a/c", 100, Load::Spinners(hogs)),
+            plain("a/d", 150, Load::Spinners(hogs)),
+        ]
+    };
+    let nested = |hogs| {
+        vec![
+            plain("a", 100, Load::None),
+            plain("a/b", 1_000, Load::Spinners(hogs)),
+            plain("a/c", 1_000, Load::None),
+            plain("a/c/d", 5_000, Load::Spinners(hogs)),
+            plain("a/c/e", 5_000, Load::Spinners(hogs)),
+        ]
+    };
+    let tiny = Cap::ms(1, 100);
+    [
+        scenario("stats", vec![plain("box", 100, Load::Spinners(1))]),
+        scenario("weight_overprovisioned", by_weight(2)),
+        scenario("nested_weight_overprovisioned", nested(2)),
+        scenario("nested_weight_underprovisioned", nested(1)),
+        scenario(
+            "max",
+            vec![group("box", 100, Some(tiny), Load::Spinners(1))],
+        ),
+        scenario(
+            "max_nested",
+            vec![
+                group("box", 100, Some(tiny), Load::None),
+                plain("box/child", 100, Load::Spinners(1)),
+            ],
+        ),
+    ]
 }
 
 /// Groups by their weights alone, with tasks that sleep: what one virtual time a group is for. Two CPUs.
