@@ -412,24 +412,34 @@ mod tests {
         plan
     }
 
-    #[test]
-    fn more_quota_means_less_throttling_and_the_advice_is_harmless() {
-        let subject = Subject {
+    /// The service on its own, and what counts as done.
+    fn subject(work: Work) -> Subject<'static> {
+        Subject {
             plan: &service,
             group: 0,
             meter: 0,
-            work: Work::Laps,
-        };
+            work,
+        }
+    }
+
+    /// At most so many thousandths throttled and that much more at p99, with 95 % of the work done.
+    fn target(throttled_permille: u64, added_p99: Nanos) -> Target {
+        Target {
+            throttled_permille,
+            added_p99,
+            done_permille: 950,
+        }
+    }
+
+    #[test]
+    fn more_quota_means_less_throttling_and_the_advice_is_harmless() {
+        let subject = subject(Work::Laps);
         let sweep = Sweep {
             seeds: 3,
             refine: false,
             ..Sweep::around(250)
         };
-        let target = Target {
-            throttled_permille: 50,
-            added_p99: Nanos::from_millis(5),
-            done_permille: 950,
-        };
+        let target = target(50, Nanos::from_millis(5));
         let control = Control::default();
         let advice = advise(&subject, &sweep, target, 2, &control).unwrap();
         assert_eq!(advice.predictions.len(), 24);
@@ -452,22 +462,13 @@ mod tests {
     #[test]
     fn a_limit_under_which_nothing_is_done_is_not_harmless() {
         // Who has no answer is no part of a percentile: nothing is added at p99 where nothing ends.
-        let target = Target {
-            throttled_permille: 1000,
-            added_p99: Nanos::from_secs(100),
-            done_permille: 950,
-        };
+        let target = target(1000, Nanos::from_secs(100));
         let sweep = Sweep {
             cpus_permille: vec![20],
             refine: false,
             ..Sweep::around(250)
         };
-        let subject = Subject {
-            plan: &service,
-            group: 0,
-            meter: 0,
-            work: Work::Time,
-        };
+        let subject = subject(Work::Time);
         let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
         assert!(advice.predictions.iter().all(|row| !row.is_harmless));
         assert_eq!(advice.recommended, None);
@@ -484,15 +485,9 @@ mod tests {
                 };
                 let subject = Subject {
                     plan: &plan,
-                    group: 0,
-                    meter: 0,
-                    work: Work::Time,
+                    ..subject(Work::Time)
                 };
-                let target = Target {
-                    throttled_permille: 50,
-                    added_p99: Nanos::from_secs(10),
-                    done_permille: 950,
-                };
+                let target = target(50, Nanos::from_secs(10));
                 let sweep = Sweep {
                     periods: vec![Nanos::from_millis(100)],
                     bursts_percent: vec![0],
@@ -515,12 +510,7 @@ mod tests {
 
     #[test]
     fn what_piles_up_is_called_so() {
-        let subject = Subject {
-            plan: &service,
-            group: 0,
-            meter: 0,
-            work: Work::Time,
-        };
+        let subject = subject(Work::Time);
         let sweep = Sweep {
             cpus_permille: vec![150, 1_000],
             periods: vec![Nanos::from_millis(100)],
@@ -529,11 +519,7 @@ mod tests {
             refine: false,
             ..Sweep::around(250)
         };
-        let target = Target {
-            throttled_permille: 50,
-            added_p99: Nanos::from_millis(5),
-            done_permille: 950,
-        };
+        let target = target(50, Nanos::from_millis(5));
         let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
         let saturated: Vec<bool> = advice
             .predictions
