@@ -46,6 +46,8 @@ enum Action {
     },
     /// Every tenant of the store (walks over all its keys)
     List,
+    /// Says that the store is new and has forgotten no limits: tenants without one run freely at once, not after 30 seconds
+    Confirm,
     /// A tenant's figures again and again, until interrupted
     Watch(WatchArguments),
 }
@@ -146,6 +148,10 @@ pub fn run(arguments: &FleetArguments) -> Result<(), Failure> {
                 let (limit, figures) = found.ok_or_else(|| unknown(tenant))?;
                 show(tenant, &limit, &figures, arguments.json)
             }
+            Action::Confirm => {
+                store.confirm().await.map_err(failure)?;
+                print("confirmed: what is not in the store was never set\n")
+            }
             Action::List => list(&store, arguments.json).await,
             Action::Watch(watch) => follow(&store, watch, arguments.json).await,
         }
@@ -161,7 +167,9 @@ fn failure(error: StoreError) -> Failure {
     let text = error.to_string();
     match error {
         StoreError::Address(_) | StoreError::Limit(_) => Failure::Usage(text),
-        StoreError::Garbage(_) | StoreError::WrongType(_) => Failure::Unreadable(text),
+        StoreError::Garbage(_) | StoreError::WrongType(_) | StoreError::Format(_) => {
+            Failure::Unreadable(text)
+        }
         _ => Failure::Run(text),
     }
 }

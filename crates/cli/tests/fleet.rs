@@ -67,6 +67,7 @@ fn limits_are_set_shown_listed_and_watched() {
         "2",
     ];
     assert_eq!(stdout(&call(&watch)).lines().count(), 2);
+    assert!(stdout(&call(&["confirm"])).starts_with("confirmed"));
     server.kill();
     let gone = call(&["list"]);
     assert_eq!(gone.status.code(), Some(1));

@@ -11,6 +11,10 @@
 //!      └── its end, or all used: ────────►┘
 //! ```
 //!
+//! A store that may have forgotten answers neither "no limit" nor a lease to who knows no limit, and changes nothing: Unknown stays so
+//! (it goes on asking, once a second while there is something to run), and Free, which was answered by a store that remembered. Who knows a limit
+//! tells it with each request; who has no reason to ask is reminded ([`Holder::remind`]) when the store's memory is another one.
+//!
 //! Unknown and Floor run on a floor only; Leased on what is held, evenly over the rest of the lease. A request that fails changes
 //! nothing but when the next one is sent.
 //!
@@ -34,6 +38,8 @@ pub struct Settings {
     pub capacity: MicroCpus,
     /// The floor of a tenant for which the store has reserved none, or has not been reached for an hour.
     pub floor: MicroCpus,
+    /// Whether "no limit" is believed only where somebody said so.
+    pub strict: bool,
 }
 
 /// What the process may use now.
@@ -60,6 +66,8 @@ pub struct HolderFigures {
     pub late: u64,
     /// Answers that said to wait because leases of before may be forgotten.
     pub quiet: u64,
+    /// Answers of a store that knew of no limit and may have forgotten one, while this process knew none either: floors.
+    pub unsure: u64,
     /// Leases that ended while there was demand: each is a fall to the floor.
     pub lapsed: u64,
     /// CPU time used out of leases.
@@ -84,6 +92,9 @@ enum Standing {
     Free,
     Limited,
 }
+
+/// How long who does not know whether there is a limit waits before it asks again: a limit may come back at any moment.
+const UNSURE_WAIT: Micros = Micros::SECOND;
 
 /// One tenant in one process.
 #[derive(Clone, Debug)]
@@ -117,6 +128,8 @@ pub struct Holder {
     renew_at: Micros,
     not_before: Micros,
     failures: u32,
+    /// Whether the store is to be told the limit although there is nothing to ask for.
+    reminds: bool,
     /// The lease by which times are reckoned: short while the demand is new, then longer, up to the limit's own.
     pace: Micros,
     figures: HolderFigures,
@@ -158,6 +171,7 @@ impl Holder {
             renew_at: now,
             not_before: now,
             failures: 0,
+            reminds: false,
             pace: LEASE_ASSUMED,
             figures: HolderFigures::default(),
         }
@@ -193,6 +207,11 @@ impl Holder {
         self.asked.is_some()
     }
 
+    /// The store may have forgotten the limit: tells it with the next request, which is due now if a limit is known.
+    pub fn remind(&mut self) {
+        self.reminds = self.limit.is_some();
+    }
+
     fn lease(&self) -> Micros {
         self.limit.map_or(LEASE_ASSUMED, |limit| limit.lease)
     }
@@ -211,6 +230,22 @@ impl Holder {
         }
         let part = quota.0 / 4 / u64::from(limit.processes.max(1));
         demand.max(MicroCpus(part)).min(self.settings.capacity)
+    }
+
+    /// How much the group may use in `time` and be left alone: half of its floor, for which it would not ask (see `wish`). `None` if it has
+    /// a lease, or anything to ask.
+    pub(crate) fn eased(&self, now: Micros) -> Option<MicroCpus> {
+        if self.asked.is_some() || now < self.ends || self.next_ask(now).is_some() {
+            return None;
+        }
+        match self.standing {
+            Standing::Limited => Some(MicroCpus(self.floor(now).0 / 2)),
+            // Both ask once it runs.
+            Standing::Unknown | Standing::Free => {
+                let idle = self.demand.estimate() == MicroCpus::ZERO;
+                idle.then_some(MicroCpus::ZERO)
+            }
+        }
     }
 
     /// The shortest lease to reckon with.
@@ -247,11 +282,12 @@ impl Holder {
         self.active = used > Micros::ZERO || waited > Micros::ZERO;
         self.demand.observe(used + waited, passed, self.pace);
         let floor = self.floor(now);
-        let room = floor.over(FLOOR_SAVED);
-        self.floor_credit = (self.floor_credit + floor.over(passed)).min(room);
+        // What was earned meanwhile was there to be used, however long that is; what is left is kept for a second at most.
+        self.floor_credit += floor.over(passed);
         if self.standing != Standing::Free {
             self.charge(used);
         }
+        self.floor_credit = self.floor_credit.min(floor.over(FLOOR_SAVED));
         let had = self.ends > self.observed_at;
         if now >= self.ends {
             self.held = Micros::ZERO;
@@ -308,7 +344,14 @@ impl Holder {
         }
         let early = Micros(self.pace.0 / 8);
         let soon = (self.last_ask + early).max(self.not_before);
+        if self.reminds {
+            return Some(soon);
+        }
         let wants = match self.standing {
+            // Answered by a store that does not know either: as long as nothing runs, nobody needs to know.
+            Standing::Unknown if self.figures.unsure > 0 => {
+                return self.active.then_some(soon.max(self.renew_at));
+            }
             Standing::Unknown => true,
             Standing::Free => return self.active.then_some(soon.max(self.renew_at)),
             // Once without demand, so that the store need not wait for the end.
@@ -392,6 +435,7 @@ impl Holder {
         };
         let lease = self.lease();
         self.failures = 0;
+        self.reminds = false;
         match reply {
             Reply::Granted(grant) => return self.granted(now, asked, grant),
             Reply::Quiet { limit, floor, wait } => {
@@ -410,6 +454,10 @@ impl Holder {
                     self.failed(now);
                     return false;
                 }
+                if limit.is_none() && self.settings.strict {
+                    self.unsure(now);
+                    return true;
+                }
                 self.limit = limit.or(self.limit);
                 self.standing = Standing::Free;
                 self.held = Micros::ZERO;
@@ -417,6 +465,12 @@ impl Holder {
                 self.figures.debt = Micros::ZERO;
                 self.renew_at = now + lease;
             }
+            Reply::Unknown { .. } if self.limit.is_some() => {
+                // It did not take what we told it.
+                self.failed(now);
+                return false;
+            }
+            Reply::Unknown { .. } => self.unsure(now),
             Reply::Stale => {
                 self.renew_at = now;
                 self.figures.late += 1;
@@ -424,6 +478,13 @@ impl Holder {
         }
         self.asked = None;
         true
+    }
+
+    /// Nobody knows of a limit, and somebody may have: all stays as it is.
+    fn unsure(&mut self, now: Micros) {
+        self.asked = None;
+        self.figures.unsure += 1;
+        self.renew_at = now + UNSURE_WAIT;
     }
 
     fn granted(&mut self, now: Micros, asked: Asked, grant: &Grant) -> bool {

@@ -67,13 +67,36 @@
 //! | a process is paused | its clock runs on: its lease has ended when it goes on, or the store still holds it in O |
 //! | the store is away | leases run out, then floors; never blocked, never unlimited |
 //! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted for one lease, after which nothing granted before can be left; a process tells it the limit |
-//! | the store forgets, and who asks first has never known the limit | **not bounded**: "no limit" is believed, and the process runs without one until somebody who knows the limit asks. Keep limits in a store that persists |
+//! | the store forgets, and who asks first has never known the limit | it is told "unknown", and stays on its floor (below) |
+//! | the store forgets, and nobody is left who knows the limit | after [`MEMORY_SETTLES`] it is none; with [`FleetBuilder::strict`], floors until somebody sets it |
 //! | the store is restored from an older state | the same: another run |
 //! | a part of the tenant's keys is gone (evicted, deleted) | the same: the first key counts what the others hold |
 //! | a field of a key is not what was written | an error that names it, never "no limit"; floors, until somebody deletes the key |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
 //! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |
 //! | the store's clock jumps ahead | the one thing that mints: a refill up to the cap, B + Q * L, once a jump |
+//!
+//! # What a store is believed that knows no limit
+//! A store that knows no limit of a tenant may have been told none, or have forgotten it. It cannot know which, but knows since when it
+//! has remembered all that it was told: a key beside the tenants', of its life and a moment, which whoever finds it missing or of another life
+//! writes anew (in a cluster, the moment when the node began). Memory has three states:
+//!
+//! | state | begins | who knows no limit is answered |
+//! |---|---|---|
+//! | young | with each life of the server, when the key is lost (emptied, another's snapshot, a failover), when the clock went back behind it | [`Reply::Unknown`]: it stays as it is, a newcomer on its floor, and asks again each second while it has work |
+//! | settled | [`MEMORY_SETTLES`], 30 s, later; or when an operator says so (`quotient fleet confirm`) | "no limit" |
+//! | leaking | while the server may evict keys that do not expire | [`Reply::Unknown`], always |
+//!
+//! Limits come back from who knows them. Each request tells the newest limit that its process knows, by its version; and processes look at the memory
+//! every ten seconds, a third of the time in which it settles: when it is another one they tell the limits of tenants that rest, too. So while
+//! one process that knows a limit reaches the store within 20 s of its loss, nobody runs without it. "No limit" that was *set* is a limit like
+//! others, with a version, and believed at once.
+//!
+//! A store's clock that jumps ahead by as much settles its memory early.
+//!
+//! A truly new store is young as well: tenants with a limit run from the moment it is set, the others on floors for 30 s, once. All processes
+//! and the store restarted at the same time, without persistence, is the same case: nobody knows anything. Where floors are better than
+//! freedom then, [`FleetBuilder::strict`] never believes what nobody said.
 //!
 //! # Complexity
 //! A call is O(log processes): one ordered map of ends, and buckets of demands in place of the demands (`demands`). A process asks
@@ -108,7 +131,7 @@ pub use self::{
     holder::{Allowance, Holder, HolderFigures, Settings},
     limit::{FleetLimit, FleetLimitError},
     message::{Grant, ProcessId, Reply, Request},
-    store::{MemoryStore, Store, StoreError},
+    store::{MEMORY_SETTLES, MemoryStore, Store, StoreError},
     tenant::{ENDED_PER_CALL_MAX, FLOOR_LIFE, Tenant, TenantFigures, VERSION_AHEAD_MAX},
     units::{MicroCpus, Micros},
 };

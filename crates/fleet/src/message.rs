@@ -46,6 +46,11 @@ pub enum Reply {
         /// The explicit "no limit", if somebody wrote one; `None` if the store and the process never knew of a limit.
         limit: Option<FleetLimit>,
     },
+    /// The store knows of no limit, and may have forgotten one: who knows none either stays on its floor.
+    Unknown {
+        /// When who knew one has had the time to tell it, from now.
+        wait: Micros,
+    },
     /// A later request of the process came first; this one changed nothing.
     Stale,
 }

@@ -24,6 +24,9 @@ pub trait Store: Send + Sync {
         tenant: &str,
         limit: FleetLimit,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// A number that is another one once the store may have forgotten limits: then each process tells it those that it knows.
+    fn memory(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
 /// What a store could not do.
@@ -40,6 +43,8 @@ pub enum StoreError {
     Version(String),
     /// The tenant's key holds something else.
     WrongType(String),
+    /// The tenant's key was written by a later version of this crate.
+    Format(String),
     /// The answer makes no sense.
     Garbage(String),
     /// The address is none.
@@ -63,6 +68,12 @@ impl fmt::Display for StoreError {
             StoreError::WrongType(why) => {
                 write!(formatter, "a key of the tenant holds something else: {why}")
             }
+            StoreError::Format(why) => {
+                write!(
+                    formatter,
+                    "this program is too old for the tenant's key: {why}"
+                )
+            }
             StoreError::Garbage(why) => {
                 write!(formatter, "the store's answer makes no sense: {why}")
             }
@@ -80,6 +91,31 @@ impl From<FleetLimitError> for StoreError {
     }
 }
 
+/// For how long a store that may have forgotten limits is not believed that there is none: who knows one looks every ten seconds whether
+/// the store is still the same, and tells it.
+///
+/// Unit: microseconds. Default: 30 s.
+pub const MEMORY_SETTLES: Micros = Micros::from_secs(30);
+
+/// Since when a store remembers all that it was told, as the key `quotient:1:store` does for a real one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    run: u64,
+    since: Micros,
+}
+
+impl Memory {
+    /// For how long what is not in the store may have been forgotten; begins anew in another life of the store, or when its clock went back.
+    fn unsure_for(&mut self, now: Micros, run: u64) -> Micros {
+        if self.run != run || self.since > now {
+            *self = Memory { run, since: now };
+        } else if self.since == Micros::ZERO {
+            return Micros::ZERO;
+        }
+        (self.since + MEMORY_SETTLES).saturating_sub(now)
+    }
+}
+
 /// A store in memory, with a clock that its owner moves: for tests, and for programs that are one process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
@@ -91,10 +127,11 @@ struct Inner {
     now: Micros,
     run: u64,
     tenants: HashMap<String, Tenant>,
+    memory: Memory,
 }
 
 impl MemoryStore {
-    /// An empty store at time zero.
+    /// An empty store at time zero, before which there was nothing that it could have forgotten.
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }
@@ -130,8 +167,21 @@ impl MemoryStore {
         let reply = fresh.ask(now, run, request);
         if fresh.limit().is_some() {
             inner.tenants.insert(tenant.to_owned(), fresh);
+            return reply;
         }
-        reply
+        match inner.memory.unsure_for(now, run - 1) {
+            Micros::ZERO => reply,
+            wait => Reply::Unknown { wait },
+        }
+    }
+
+    /// What is not in the store was never set: "no limit" is to be believed at once.
+    pub fn confirm(&self) {
+        let mut inner = self.inner();
+        inner.memory = Memory {
+            run: inner.run,
+            since: Micros::ZERO,
+        };
     }
 
     /// Sets a limit at once and returns its version.
@@ -174,5 +224,9 @@ impl Store for MemoryStore {
         limit: FleetLimit,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send {
         ready(self.set_limit(tenant, limit).map_err(StoreError::Limit))
+    }
+
+    fn memory(&self) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        ready(Ok(self.inner().run))
     }
 }

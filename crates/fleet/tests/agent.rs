@@ -6,7 +6,7 @@ mod server;
 use std::time::{Duration, Instant};
 
 use quotient::Scheduler;
-use quotient_fleet::{Allowance, Fleet, FleetLimit, MicroCpus, Micros};
+use quotient_fleet::{Allowance, Fleet, FleetError, FleetLimit, MicroCpus, Micros, StoreError};
 
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -252,5 +252,40 @@ async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
     })
     .await;
     drop(fleet);
+    scheduler.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_prefix_without_its_slash_is_the_same_and_one_that_is_no_path_is_refused() {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let make = |path: &str| {
+        let group = scheduler.group(path).expect("a path");
+        group.create().expect("a group")
+    };
+    let start = |prefix: &str| {
+        let fleet = Fleet::embedded().group_prefix(prefix);
+        fleet.start(&scheduler)
+    };
+    let (below, beside, root) = (make("tenants/acme"), make("tenants-acme"), make("acme"));
+    for prefix in ["tenants", "tenants/"] {
+        let fleet = start(prefix).expect("a fleet");
+        assert!(fleet.adopt(&below), "{prefix}");
+        assert!(!fleet.adopt(&beside), "{prefix}");
+        assert!(!fleet.adopt(&root), "{prefix}");
+    }
+    let fleet = start("").expect("a fleet");
+    assert!(fleet.adopt(&root) && !fleet.adopt(&below));
+    drop(fleet);
+    for prefix in ["/", "/tenants", "tenants//", "a//b/"] {
+        let refused = start(prefix).err();
+        assert_eq!(refused, Some(FleetError::Prefix(prefix.to_owned())));
+    }
+    for floor in [f64::INFINITY, 10_001.0] {
+        let refused = Fleet::embedded().floor(floor).start(&scheduler).err();
+        assert!(
+            matches!(refused, Some(FleetError::Store(StoreError::Limit(_)))),
+            "{refused:?}"
+        );
+    }
     scheduler.shutdown().await;
 }

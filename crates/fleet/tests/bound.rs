@@ -3,7 +3,8 @@
 //! Processes here are as greedy as they can be: they may use all that they hold in one instant. Each has a clock of its own.
 
 use quotient_fleet::{
-    FleetLimit, Holder, MemoryStore, MicroCpus, Micros, ProcessId, Reply, Request, Settings,
+    Allowance, FleetLimit, Holder, MEMORY_SETTLES, MemoryStore, MicroCpus, Micros, ProcessId,
+    Reply, Request, Settings,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
@@ -101,6 +102,7 @@ impl World {
             process: ProcessId(self.begun as u64),
             capacity: MicroCpus::whole(64),
             floor: MicroCpus::ZERO,
+            strict: true,
         };
         Process {
             holder: Holder::new(settings, self.now + ahead, Micros::ZERO, Micros::ZERO),
@@ -129,6 +131,12 @@ impl World {
     fn spend(&mut self, index: usize) {
         let process = &mut self.processes[index];
         let local = self.now + process.ahead;
+        if process.holder.allowance(local) == Allowance::Unlimited {
+            // All its processors for ever.
+            self.used = f64::INFINITY;
+            self.worst = f64::INFINITY;
+            return;
+        }
         if local >= process.holder.ends() || self.now < process.paused_until {
             return;
         }
@@ -386,6 +394,130 @@ fn a_store_that_forgot_grants_nothing_for_one_lease() {
         1,
         "and then it is"
     );
+}
+
+/// A process that was never told of a limit, which asks the store once.
+fn newcomer_asks(world: &mut World, strict: bool) -> Allowance {
+    let floor = MicroCpus(10_000);
+    let settings = Settings {
+        process: ProcessId(1_000),
+        capacity: MicroCpus::whole(64),
+        floor,
+        strict,
+    };
+    let mut newcomer = world.begin();
+    let local = world.now + newcomer.ahead;
+    newcomer.holder = Holder::new(settings, local, Micros::ZERO, Micros::ZERO);
+    world.processes.push(newcomer);
+    let index = world.processes.len() - 1;
+    world.ask(index);
+    world.settle();
+    let local = world.now + world.processes[index].ahead;
+    world.processes[index].holder.allowance(local)
+}
+
+#[test]
+fn who_never_knew_a_limit_does_not_believe_a_store_that_forgot() {
+    let floor = Allowance::Floor(MicroCpus(10_000));
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let mut world = World::new(1, limit, NO_FAULTS, 1);
+    world.pass(2_000_000);
+    world.ask(0);
+    world.settle();
+    // It remembers what it was told, and what it was not.
+    let other = world.store.ask("tenants/free", &request_of_nobody());
+    assert_eq!(other, Reply::Unlimited { limit: None });
+    for keeps in [true, false] {
+        world.store.restart(keeps);
+        world.pass(1_000_000);
+        let other = world.store.ask("tenants/free", &request_of_nobody());
+        assert!(matches!(other, Reply::Unknown { .. }), "{other:?}");
+    }
+    assert_eq!(newcomer_asks(&mut world, false), floor);
+    assert_eq!(world.processes[1].holder.figures().unsure, 1);
+    // It asks again within a second, and gets what a process that knew has told.
+    world.ask(0);
+    world.settle();
+    let local = world.now + world.processes[1].ahead;
+    let next = world.processes[1].holder.next_ask(local);
+    assert!(next.is_some_and(|at| at <= local + Micros::SECOND));
+    world.ask(1);
+    world.settle();
+    let learned = world.processes[1].holder.limit().expect("a limit");
+    assert_eq!(learned.quota, limit.quota);
+}
+
+#[test]
+fn a_limit_that_all_forgot_is_none_after_a_while_and_never_where_one_is_strict() {
+    let floor = Allowance::Floor(MicroCpus(10_000));
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let mut world = World::new(0, limit, NO_FAULTS, 1);
+    world.store.restart(false);
+    assert_eq!(newcomer_asks(&mut world, false), floor);
+    world.pass(MEMORY_SETTLES.0 - 1_000_000);
+    assert_eq!(newcomer_asks(&mut world, false), floor);
+    world.pass(1_100_000);
+    assert_eq!(newcomer_asks(&mut world, false), Allowance::Unlimited);
+    assert_eq!(newcomer_asks(&mut world, true), floor);
+    // Said, it is believed by everybody; and a store that its owner confirms is, too.
+    let free = FleetLimit {
+        quota: None,
+        ..limit
+    };
+    world.store.restart(false);
+    world.store.set_limit(TENANT, free).expect("a limit");
+    assert_eq!(newcomer_asks(&mut world, true), Allowance::Unlimited);
+    world.store.restart(false);
+    world.store.confirm();
+    assert_eq!(newcomer_asks(&mut world, false), Allowance::Unlimited);
+}
+
+fn request_of_nobody() -> Request {
+    Request {
+        process: ProcessId(7),
+        sequence: 1,
+        used: Micros::ZERO,
+        left: Micros::ZERO,
+        demand: MicroCpus::whole(1),
+        horizon: Micros::SECOND,
+        known: None,
+    }
+}
+
+#[test]
+fn who_rests_tells_a_store_that_forgot_its_limit_when_reminded() {
+    let store = MemoryStore::new();
+    store.set_time(Micros::from_secs(1_000));
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    store.set_limit(TENANT, limit).expect("a valid limit");
+    let settings = Settings {
+        process: ProcessId(1),
+        capacity: MicroCpus::whole(4),
+        floor: MicroCpus(10_000),
+        strict: false,
+    };
+    let mut now = Micros::from_secs(1);
+    let mut holder = Holder::new(settings, now, Micros::ZERO, Micros::ZERO);
+    let ask = |holder: &mut Holder, now| {
+        let request = holder.request(now);
+        let reply = store.ask(TENANT, &request);
+        holder.answer(now, request.sequence, &reply)
+    };
+    assert!(ask(&mut holder, now));
+    now += Micros::from_secs(10);
+    holder.observe(now, Micros::ZERO, Micros::ZERO);
+    store.restart(false);
+    assert_eq!(holder.next_ask(now), None, "it has no demand");
+    holder.remind();
+    assert!(holder.next_ask(now).is_some_and(|at| at <= now));
+    // A request that is lost does not count.
+    let _ = holder.request(now);
+    holder.failed(now);
+    now += Micros::SECOND;
+    assert!(holder.next_ask(now).is_some_and(|at| at <= now));
+    assert!(ask(&mut holder, now));
+    assert_eq!(store.limit(TENANT), holder.limit());
+    assert_eq!(holder.next_ask(now), None);
 }
 
 #[test]

@@ -22,11 +22,10 @@
 //! - nobody ever owes more than [`OWED_MAX`], a second's quota. It is what the whole quota lets through in the period of a local limit
 //!   (50 ms), in the tick of the task (25 ms) and for as long as that is late: up to nine tenths of a second on a loaded machine.
 //!
-//! # What is known to fail
-//! With `QUOTIENT_CHAOS_FORGETS=1` the server keeps nothing when it is killed. 300 s of that exceed the bound (seed 1: 4.0 s by the groups' clocks
-//! neither charged nor owed, 0.596 s computed beyond quota and floors in a window, of 0.400 s). The likely cause: a process that begins
-//! before anybody who knows the limit has told it to the empty store is answered "no limit", and runs without one until somebody does.
-//! Here the server keeps its limits; even so the short run failed one time of seven beside four busy processes, not yet explained.
+//! # A server that forgets
+//! With `QUOTIENT_CHAOS_FORGETS=1` the server keeps nothing when it is killed, and processes are strict: who never knew the limit believes
+//! nobody that there is none. So the bound holds even when all die that knew it. Then the operator sets it again, once the server has answered
+//! without one for [`FORGOTTEN_STRIKES`].
 //!
 //! The groups' clocks are printed. A process that is stopped inside a poll is not charged for the time that it stood still: the runtime's
 //! `stopped_processes_pay` holds that.
@@ -70,6 +69,9 @@ const STALE: f64 = 0.1;
 /// The most that one process may owe, CPU time: a second's quota.
 const OWED_MAX: f64 = QUOTA;
 
+/// A limit that the server was without for so many strikes in a row is one that nobody knows any more: about ten seconds.
+const FORGOTTEN_STRIKES: u32 = 20;
+
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -105,7 +107,12 @@ fn node() {
     let scheduler = Scheduler::builder().build().expect("a scheduler");
     let group = scheduler.group(TENANT).expect("a path");
     let group = group.create().expect("a group");
-    let fleet = Fleet::builder(&address).floor(FLOOR).start(&scheduler);
+    // A server that forgets may be asked when nobody is left who knew.
+    let mut fleet = Fleet::builder(&address).floor(FLOOR);
+    if number("QUOTIENT_CHAOS_FORGETS", 0) != 0 {
+        fleet = fleet.strict();
+    }
+    let fleet = fleet.start(&scheduler);
     let fleet = fleet.expect("a fleet");
     assert!(fleet.adopt(&group), "below the prefix");
     for _ in 0..2 {
@@ -208,6 +215,8 @@ struct World {
     dead: [u64; 6],
     begun: u64,
     random: Pcg32,
+    /// For how many strikes in a row the server has known no limit.
+    forgotten: u32,
     counts: std::collections::BTreeMap<&'static str, u32>,
 }
 
@@ -289,6 +298,27 @@ impl World {
         *self.counts.entry(what).or_default() += 1;
     }
 
+    /// The operator: sets the limit again that nobody knows any more.
+    fn restore(&mut self, runtime: &tokio::runtime::Runtime) {
+        if self.server_away {
+            self.forgotten = 0;
+            return;
+        }
+        let store = RedisStore::new(&self.server.address()).expect("an address");
+        match runtime.block_on(store.get(TENANT)) {
+            Ok(None) => self.forgotten += 1,
+            Ok(Some(_)) => self.forgotten = 0,
+            Err(_) => {}
+        }
+        if self.forgotten >= FORGOTTEN_STRIKES
+            && runtime.block_on(store.set(TENANT, limit())).is_ok()
+        {
+            self.forgotten = 0;
+            let what = "limit set anew: all who knew it had gone";
+            *self.counts.entry(what).or_default() += 1;
+        }
+    }
+
     fn mend_server(&mut self) {
         self.server_away = false;
         match self.server.process() {
@@ -303,19 +333,22 @@ fn number(name: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
+fn limit() -> FleetLimit {
+    FleetLimit::new(MicroCpus::from_cpus(QUOTA))
+        .with_processes(2 * PROCESSES as u32)
+        .with_lease(LEASE)
+}
+
 fn begin(
     folder: &Path,
     runtime: &tokio::runtime::Runtime,
     server: PrivateServer,
     seed: u64,
 ) -> World {
-    let limit = FleetLimit::new(MicroCpus::from_cpus(QUOTA))
-        .with_processes(2 * PROCESSES as u32)
-        .with_lease(LEASE);
     let store = RedisStore::new(&server.address())
         .expect("an address")
         .within(PATIENCE);
-    runtime.block_on(store.set(TENANT, limit)).expect("set");
+    runtime.block_on(store.set(TENANT, limit())).expect("set");
     let proxies: Vec<Proxy> = (0..PROCESSES)
         .map(|_| {
             runtime
@@ -331,6 +364,7 @@ fn begin(
         dead: [0; 6],
         begun: 0,
         random: Pcg32::seed_from_u64(seed),
+        forgotten: 0,
         counts: std::collections::BTreeMap::new(),
         proxies,
     };
@@ -343,7 +377,7 @@ fn begin(
 }
 
 #[test]
-#[ignore = "needs a machine that is not overloaded: beside four busy processes one run of seven failed"]
+#[ignore = "by hand: it lasts for seconds, and its looks are as late as the machine is slow"]
 fn chaos_exceeds_no_bound() {
     // Later arguments count.
     let keeps: &[&str] = match number("QUOTIENT_CHAOS_FORGETS", 0) {
@@ -382,12 +416,14 @@ fn chaos_exceeds_no_bound() {
         std::thread::sleep(Duration::from_millis(10));
         if begun.elapsed() > next {
             world.strike();
+            world.restore(&runtime);
             next = begun.elapsed() + Duration::from_millis(100 + world.below(700));
         }
         // Earned up to before the look, used up to after it: never in our favour.
         let passed = begun.elapsed().as_secs_f64();
         let now = world.total();
-        let second = |index: usize| (now[index] - first[index]) as f64 / 1e6;
+        // What is owed is paid back: it may be less than at first.
+        let second = |index: usize| (now[index] as f64 - first[index] as f64) / 1e6;
         // Reserved floors; those of processes that have not heard of the store, and the second's worth that each begins with.
         let floors = QUOTA / FleetLimit::FLOORS_DIVISOR as f64 + FLOOR * PROCESSES as f64;
         let newcomers = (world.begun - first_processes) as f64 * FLOOR;
@@ -404,7 +440,7 @@ fn chaos_exceeds_no_bound() {
     let floors = QUOTA / FleetLimit::FLOORS_DIVISOR as f64 + FLOOR * PROCESSES as f64;
     let bound = QUOTA * LEASE.0 as f64 / 1e6 + floors + STALE * 2.0;
     let most_owed = most_owed as f64 / 1e6;
-    let seconds = |index: usize| (last[index] - first[index]) as f64 / 1e6;
+    let seconds = |index: usize| (last[index] as f64 - first[index] as f64) / 1e6;
     println!(
         "{passed:.1} s, seed {seed}, {PROCESSES} processes, {QUOTA} CPU: charged {:.3} s of {:.3} s, by the groups' clocks {:.3} s, computed \
          {used:.3} s; fullest window beyond quota and floors: charged {:.3} s, computed and not owed {:.3} s, of {bound:.3} s; one owed at \

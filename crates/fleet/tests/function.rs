@@ -123,6 +123,108 @@ fn the_function_decides_as_the_policy_does() {
     assert_eq!(names[0], "tenants/{odd}%0");
 }
 
+#[test]
+fn the_function_is_as_unsure_as_the_store_in_memory() {
+    let Some(server) = server::start("memory", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = self::store(&server.address());
+    let memory = MemoryStore::new();
+    let clock = Micros::from_secs(1_700_000_000);
+    let mut run = 7;
+    memory.restart(false);
+    // How far the clock goes, whether another life begins there.
+    let steps = [
+        (0, false),
+        (1_000_000, false),
+        (29_000_000, false),
+        (40_000_000, true),
+        (39_000_000, false),
+        (69_000_000, false),
+        (69_000_001, false),
+    ];
+    let mut waits = Vec::new();
+    for (passed, begins) in steps {
+        if begins {
+            run += 1;
+            memory.restart(true);
+        }
+        let now = clock + Micros(passed);
+        memory.set_time(now);
+        let there = runtime
+            .block_on(store.ask_at("tenants/nobody", &question(), now, run))
+            .expect("asked");
+        let here = memory.ask("tenants/nobody", &question());
+        assert_eq!(there, here, "{passed}");
+        waits.push(match here {
+            Reply::Unknown { wait } => wait.0 / 1_000_000,
+            _ => 0,
+        });
+    }
+    assert_eq!(waits, [30, 29, 1, 30, 30, 0, 0]);
+}
+
+#[test]
+fn a_server_that_forgot_is_not_believed() {
+    let Some(mut server) = server::start("forgets", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = self::store(&server.address());
+    let answer = || {
+        let answers = runtime.block_on(store.exchange(&[("tenants/nobody", question())]));
+        answers
+            .into_iter()
+            .next()
+            .expect("an answer")
+            .expect("asked")
+    };
+    let memory = || runtime.block_on(store.memory()).expect("a memory");
+    let unsure = |reply: &Reply| matches!(reply, Reply::Unknown { .. });
+    let tell = |server: &server::PrivateServer, words: &[&str]| {
+        let client = redis::Client::open(server.address()).expect("an address");
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        runtime.block_on(async {
+            let connection = client.get_multiplexed_async_connection().await;
+            let mut connection = connection.expect("connected");
+            let done = command.query_async::<redis::Value>(&mut connection).await;
+            done.expect("done");
+        });
+    };
+    assert!(unsure(&answer()), "a new one");
+    let first = memory();
+    assert_eq!(memory(), first);
+    runtime.block_on(store.confirm()).expect("confirmed");
+    assert_eq!(answer(), Reply::Unlimited { limit: None });
+    tell(&server, &["FLUSHALL"]);
+    assert!(unsure(&answer()), "emptied");
+    assert_ne!(memory(), first);
+    runtime.block_on(store.confirm()).expect("confirmed");
+    let second = memory();
+    server.kill();
+    server.restart().expect("a server again");
+    let begun = std::time::Instant::now();
+    while runtime.block_on(store.memory()).is_err() {
+        assert!(begun.elapsed().as_secs() < 60, "it does not come back");
+    }
+    assert!(unsure(&answer()), "begun again");
+    assert_ne!(memory(), second);
+    // One that may drop a limit at any moment is never believed.
+    runtime.block_on(store.confirm()).expect("confirmed");
+    assert_eq!(answer(), Reply::Unlimited { limit: None });
+    tell(
+        &server,
+        &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
+    );
+    // As a function that is loaded anew asks at once, not after ten seconds.
+    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_2"]);
+    assert!(unsure(&answer()), "evicts");
+}
+
 fn question() -> Request {
     Request {
         process: ProcessId(7),
@@ -158,7 +260,11 @@ fn what_is_wrong_with_a_store_has_a_name() {
         ask(&none)
     );
     let right = store(&format!("redis://:secret@127.0.0.1:{}", server.port()));
-    assert_eq!(ask(&right), Ok(Reply::Unlimited { limit: None }));
+    assert!(
+        matches!(ask(&right), Ok(Reply::Unknown { .. })),
+        "{:?}",
+        ask(&right)
+    );
     runtime.block_on(async {
         let client = redis::Client::open(format!("redis://:secret@127.0.0.1:{}", server.port()))
             .expect("an address");
@@ -269,6 +375,23 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
             "{tenant}: {answer:?}"
         );
     }
+    begin("later");
+    tell(&["HSET", &key("later", "tenant"), "format", "2"]);
+    let answer = ask("later", 2, 1_600);
+    assert!(matches!(answer, Err(StoreError::Format(_))), "{answer:?}");
+    for (tenant, part) in [("processes-text", "processes"), ("ends-text", "ends")] {
+        begin(tenant);
+        tell(&["SET", &key(tenant, part), "a text"]);
+        let answer = ask(tenant, 2, 1_600);
+        assert!(
+            matches!(answer, Err(StoreError::WrongType(_))),
+            "{answer:?}"
+        );
+    }
+    let long = format!("tenants/{}", "é{}% ".repeat(1_700));
+    begin(&long);
+    let names = runtime.block_on(store.list()).expect("listed");
+    assert!(names.contains(&long), "ten thousand bytes of a name");
     for lost in ["processes", "ends"] {
         begin(lost);
         tell(&["DEL", &key(lost, lost)]);

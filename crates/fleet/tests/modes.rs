@@ -104,6 +104,10 @@ fn a_user_with_few_rights_is_enough() {
         .block_on(fleet.set("tenants/acme", limit()))
         .expect("set");
     granted(&runtime, &fleet, "tenants/acme");
+    runtime.block_on(fleet.memory()).expect("remembered");
+    runtime.block_on(fleet.confirm()).expect("confirmed");
+    let nobody = ask(&runtime, &fleet, "tenants/nobody", 1);
+    assert_eq!(nobody, Ok(Reply::Unlimited { limit: None }));
     let names = runtime.block_on(fleet.list()).expect("listed");
     assert_eq!(names, ["tenants/acme"]);
     for login in ["guest:guest", "fleet:wrong", "nobody:secret"] {
@@ -210,6 +214,13 @@ fn a_cluster_keeps_each_tenant_on_one_node() {
     names.sort();
     expected.sort();
     assert_eq!(names, expected);
+    // Each node has remembered since it began, which was just now.
+    let nobody = ask(&runtime, &store, "tenants/nobody", 1);
+    assert!(matches!(nobody, Ok(Reply::Unknown { .. })), "{nobody:?}");
+    let memory = runtime.block_on(store.memory()).expect("remembered");
+    assert_eq!(runtime.block_on(store.memory()), Ok(memory));
+    let confirmed = runtime.block_on(store.confirm());
+    assert!(confirmed.is_err(), "a cluster has no one memory");
     servers[1].kill();
     let answers = until("what is left", || {
         let answers = runtime.block_on(store.exchange(&questions));
@@ -309,6 +320,8 @@ fn sentinels_lead_to_the_next_master_which_grants_nothing_at_first() {
         sequence += 1;
         ask(&runtime, &store, "tenants/acme", sequence).map_err(|error| error.to_string())
     });
+    let nobody = ask(&runtime, &store, "tenants/nobody", 1);
+    assert!(matches!(nobody, Ok(Reply::Unknown { .. })), "{nobody:?}");
     // It knows the limit, and not what was granted since it last heard.
     assert!(
         matches!(first, Reply::Quiet { limit, .. } if limit.quota == self::limit().quota),

@@ -31,7 +31,7 @@ use crate::loss::{Loss, note};
 use crate::scheduler::Handles;
 use crate::shared::Shared;
 use crate::spawn::refused;
-use crate::stats::{GroupStats, TaskStats};
+use crate::stats::{BandwidthStats, GroupStats, TaskStats};
 use crate::task::JoinHandle;
 use crate::task_builder::Origin;
 
@@ -237,6 +237,12 @@ impl Group {
         };
         self.inner.cpus.add_to(&mut stats);
         stats
+    }
+
+    /// What the limit did so far: [`GroupStats::bandwidth`] without all the rest, for who asks often. O(virtual CPUs), stops nobody.
+    pub fn bandwidth_stats(&self) -> BandwidthStats {
+        let _shield = self.shared.shield();
+        self.inner.core.bandwidth_stats().into()
     }
 
     /// The figures of each live task of the group itself. O(tasks).

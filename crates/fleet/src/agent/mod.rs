@@ -27,7 +27,7 @@ use quotient::{Group, Scheduler};
 use self::pass::State;
 use crate::clock;
 use crate::holder::{Allowance, HolderFigures, Settings};
-use crate::limit::FleetLimit;
+use crate::limit::{FleetLimit, FleetLimitError};
 use crate::message::{ProcessId, Reply, Request};
 use crate::redis::RedisStore;
 use crate::store::{MemoryStore, Store, StoreError};
@@ -44,6 +44,8 @@ pub enum FleetError {
     NoRuntime,
     /// The address of the store, or the configured floor.
     Store(StoreError),
+    /// The prefix is not the path of a group, with or without a slash at its end.
+    Prefix(String),
 }
 
 impl fmt::Display for FleetError {
@@ -51,6 +53,12 @@ impl fmt::Display for FleetError {
         match self {
             FleetError::NoRuntime => write!(formatter, "a fleet is started inside a tokio runtime"),
             FleetError::Store(error) => error.fmt(formatter),
+            FleetError::Prefix(prefix) => {
+                write!(
+                    formatter,
+                    "the prefix {prefix:?} is not the path of a group"
+                )
+            }
         }
     }
 }
@@ -65,10 +73,12 @@ pub struct FleetBuilder {
     roots: Option<Vec<u8>>,
     prefix: String,
     floor: MicroCpus,
+    strict: bool,
 }
 
 impl FleetBuilder {
-    /// Groups directly below this path have budgets in the fleet, under their whole path. Default: `tenants/`.
+    /// Groups directly below this path have budgets in the fleet, under their whole path. Default: `tenants/`. The slash may be left
+    /// out; an empty prefix is for the groups below the root.
     pub fn group_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
@@ -78,6 +88,14 @@ impl FleetBuilder {
     /// less than 0.001, which is what any group gets.
     pub fn floor(mut self, cpus: f64) -> Self {
         self.floor = MicroCpus::from_cpus(cpus);
+        self
+    }
+
+    /// Never believes that a tenant has no limit unless somebody said so (`quotient fleet set TENANT max`, or [`FleetLimit::quota`] of
+    /// `None`): a tenant that the store does not know stays on its floor. By default that is believed of a store that has remembered for
+    /// [`MEMORY_SETTLES`](crate::MEMORY_SETTLES); a limit that everybody has forgotten is none then.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
         self
     }
 
@@ -109,19 +127,31 @@ impl FleetBuilder {
     /// The same on a store of the caller's.
     ///
     /// # Errors
-    /// [`FleetError::NoRuntime`].
+    /// [`FleetError`]: outside a runtime, a prefix that is no path, a floor above [`FleetLimit::QUOTA_MAX`].
     pub fn start_on<S: Store + 'static>(
         self,
         scheduler: &Scheduler,
         store: Arc<S>,
     ) -> Result<Fleet, FleetError> {
         let handle = tokio::runtime::Handle::try_current().map_err(|_| FleetError::NoRuntime)?;
+        let most = FleetLimit::QUOTA_MAX;
+        if self.floor > most {
+            let error = FleetLimitError {
+                field: "floor",
+                value: self.floor.0,
+                min: 0,
+                max: most.0,
+            };
+            return Err(FleetError::Store(StoreError::Limit(error)));
+        }
+        let prefix = prefix_of(&self.prefix, scheduler)?;
         let settings = Settings {
             process: ProcessId(random()),
             capacity: MicroCpus::whole(scheduler.vcpus() as u64),
             floor: self.floor,
+            strict: self.strict,
         };
-        let state = State::new(settings, self.prefix, scheduler.clone());
+        let state = State::new(settings, prefix, scheduler.clone());
         let state = Arc::new(Mutex::new(state));
         let setter: Arc<dyn Setter> = Arc::new(SetOn(store.clone()));
         let task = handle.spawn(task::run(state.clone(), store));
@@ -130,6 +160,18 @@ impl FleetBuilder {
             setter,
             task,
         })
+    }
+}
+
+/// The prefix with its slash: without one `tenants` would be that of `tenantsacme`, and of nobody's tenants.
+fn prefix_of(prefix: &str, scheduler: &Scheduler) -> Result<String, FleetError> {
+    let path = prefix.strip_suffix('/').unwrap_or(prefix);
+    if prefix.is_empty() {
+        return Ok(String::new());
+    }
+    match scheduler.group(path) {
+        Ok(_) => Ok(format!("{path}/")),
+        Err(_) => Err(FleetError::Prefix(prefix.to_owned())),
     }
 }
 
@@ -197,6 +239,7 @@ impl Fleet {
             roots: None,
             prefix: "tenants/".to_owned(),
             floor: MicroCpus(10_000),
+            strict: false,
         }
     }
 
@@ -275,6 +318,10 @@ impl Store for EmbeddedStore {
     async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
         self.store.set_time(clock::now());
         Store::set(&self.store, tenant, limit).await
+    }
+
+    async fn memory(&self) -> Result<u64, StoreError> {
+        self.store.memory().await
     }
 }
 

@@ -2,15 +2,21 @@
 //!
 //! # Who is looked at
 //! *Busy* groups have demand, a lease, or a question open: each when it is due ([`Tenant::is_due`]). The others *rest*: they are looked at when
-//! their clock has moved, which is read of [`RESTING_PER_TICK`] in a tick, and of none while the clock of the group above all of them
-//! stands still. So a thousand groups that rest cost one read. Every [`ROUND_TICKS`] ticks all are looked at, for what has no event: floors
-//! that end after an hour, limits that users wrote.
+//! they have used more than half of their floor, below which they would not ask. For that their clock is read, of [`RESTING_PER_TICK`] in a
+//! tick, and of none while the clock of the group above all of them stands still. So a thousand groups without work cost one read. Every
+//! [`ROUND`] all are looked at, for what has no event: floors that end after an hour, limits that users wrote.
+//!
+//! # Whether the store is still the same
+//! [`Store::memory`](crate::Store::memory) is asked with the first round trip and every [`MEMORY_LOOK`] as long as a limit is known. When it is
+//! another one all tenants whose limit is known are asked for, those that rest, too: each request tells the limit. A newcomer believes "no limit" only
+//! of a store that has remembered for [`MEMORY_SETTLES`](crate::MEMORY_SETTLES), three times as long.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use quotient::{Group, Scheduler};
+use tokio::sync::Notify;
 
 use super::tenant::Tenant;
 use super::{FleetFigures, TenantStats};
@@ -21,14 +27,24 @@ use crate::store::StoreError;
 use crate::units::Micros;
 
 /// Of how many groups that rest the clocks are read in one tick: 128 are all seen within 25 ms, 1,000 within a fifth of a second, and the cost
-/// does not grow with their number.
+/// does not grow with their number. Four times as many while all rest, when ticks are four times as long.
 const RESTING_PER_TICK: usize = 128;
 
-/// All groups are looked at every so many ticks, ten seconds.
-const ROUND_TICKS: u64 = 400;
+/// All groups are looked at this often.
+///
+/// Unit: microseconds. Default: 60 s.
+const ROUND: Micros = Micros::from_secs(60);
 
 /// Most of the requests in one round trip; who comes after them is asked for with the next. Default 512: some milliseconds of a server.
 const ASKED_MAX: usize = 512;
+
+/// How often the store's memory is looked at.
+///
+/// Unit: microseconds. Default: 10 s: of 10,000 processes that is 1,000 small calls a second.
+const MEMORY_LOOK: Micros = Micros::from_secs(10);
+
+/// And after it could not be, or while leases are still to be told: one second.
+const MEMORY_LOOK_AGAIN: Micros = Micros::SECOND;
 
 /// Who would ask within this part of a lease goes along with who must ask now.
 const ALONG_PARTS: u64 = 12;
@@ -49,11 +65,31 @@ pub(super) struct State {
     /// How many of the resting ones are still to be looked through since it moved, and after which.
     unseen: usize,
     cursor: Option<Arc<str>>,
-    ticks: u64,
+    round_at: Micros,
+    /// The store's memory when it was last looked at, and when it is to be again.
+    memory: Option<u64>,
+    memory_at: Micros,
+    /// Whether it was said that tenants without a limit wait.
+    said_unsure: bool,
+    adopted: Arc<Notify>,
     pub(super) figures: FleetFigures,
 }
 
 pub(super) type Question = (Arc<str>, Request);
+
+/// What is to be asked in one go.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) questions: Vec<Question>,
+    /// Whether the store is still the same.
+    pub(super) memory: bool,
+}
+
+impl Work {
+    pub(super) fn is_empty(&self) -> bool {
+        self.questions.is_empty() && !self.memory
+    }
+}
 
 impl State {
     pub(super) fn new(settings: Settings, prefix: String, scheduler: Scheduler) -> State {
@@ -68,7 +104,11 @@ impl State {
             above: None,
             unseen: 0,
             cursor: None,
-            ticks: 0,
+            round_at: Micros::ZERO,
+            memory: None,
+            memory_at: Micros::ZERO,
+            said_unsure: false,
+            adopted: Arc::default(),
             figures: FleetFigures::default(),
         }
     }
@@ -76,6 +116,11 @@ impl State {
     fn is_ours(&self, path: &str) -> bool {
         let rest = path.strip_prefix(self.prefix.as_str());
         rest.is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+    }
+
+    /// Notified when a group was taken in beside the ticks.
+    pub(super) fn adopted(&self) -> Arc<Notify> {
+        self.adopted.clone()
     }
 
     fn find(&self, path: &str) -> Option<&Tenant> {
@@ -99,6 +144,7 @@ impl State {
         let lives = tenant.apply(now);
         if lives {
             self.busy.insert(group.path().into(), tenant);
+            self.adopted.notify_one();
         }
         lives
     }
@@ -131,13 +177,18 @@ impl State {
         }
     }
 
-    /// Wakes those whose clock moved, of the next [`RESTING_PER_TICK`]; all of them now and then.
-    fn wake(&mut self) {
-        let round = self.ticks.is_multiple_of(ROUND_TICKS);
+    /// Whether ticks may be longer: all rest.
+    pub(super) fn is_idle(&self) -> bool {
+        self.busy.is_empty() && !self.resting.is_empty()
+    }
+
+    /// Wakes those that stir, of the next [`RESTING_PER_TICK`]; all of them now and then.
+    fn wake(&mut self, now: Micros) {
         if self.resting.is_empty() {
             return;
         }
-        if round {
+        if now >= self.round_at {
+            self.round_at = now + ROUND;
             self.busy.append(&mut self.resting);
             return;
         }
@@ -150,20 +201,44 @@ impl State {
         if self.unseen == 0 {
             return;
         }
-        let some = self.unseen.min(RESTING_PER_TICK);
+        let per_tick = if self.busy.is_empty() { 4 } else { 1 } * RESTING_PER_TICK;
+        let some = self.unseen.min(per_tick);
         self.unseen -= some;
+        let mut stirring = Vec::new();
+        let mut last = None;
+        let mut see = |path: &Arc<str>, tenant: &mut Tenant| {
+            if tenant.stirs(now) {
+                stirring.push(path.clone());
+            }
+        };
         let from = match self.cursor.take() {
             Some(last) => Bound::Excluded(last),
             None => Bound::Unbounded,
         };
-        let rest = self.resting.range::<Arc<str>, _>((from, Bound::Unbounded));
-        let some: Vec<(Arc<str>, bool)> = rest
-            .chain(self.resting.iter())
-            .take(some)
-            .map(|(path, tenant)| (path.clone(), tenant.stirs()))
-            .collect();
-        self.cursor = some.last().map(|(path, _)| path.clone());
-        for (path, _) in some.into_iter().filter(|(_, stirs)| *stirs) {
+        let mut left = some;
+        for (path, tenant) in self
+            .resting
+            .range_mut::<Arc<str>, _>((from, Bound::Unbounded))
+        {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            see(path, tenant);
+            last = Some(path);
+        }
+        let mut cursor = last.cloned();
+        // From the beginning again.
+        for (path, tenant) in self.resting.iter_mut().take(left) {
+            see(path, tenant);
+            cursor = Some(path.clone());
+        }
+        self.cursor = cursor;
+        self.wake_these(stirring);
+    }
+
+    fn wake_these(&mut self, paths: Vec<Arc<str>>) {
+        for path in paths {
             if let Some(tenant) = self.resting.remove(&path) {
                 self.busy.insert(path, tenant);
             }
@@ -171,11 +246,36 @@ impl State {
     }
 
     /// Looks at the groups; returns what is to be asked, if nothing is under way.
-    pub(super) fn tick(&mut self, may_ask: bool) -> Vec<Question> {
+    pub(super) fn tick(&mut self, may_ask: bool) -> Work {
         let now = clock::now();
+        let questions = self.look(now, may_ask);
+        let known = self.memory.is_some() || !questions.is_empty();
+        let memory = may_ask && known && now >= self.memory_at;
+        if memory {
+            self.memory_at = now + MEMORY_LOOK;
+        }
+        Work { questions, memory }
+    }
+
+    /// Takes in what the store's memory is; if it is another one, everything that is known is to be told.
+    pub(super) fn remember(&mut self, memory: Result<u64, StoreError>) {
+        match memory {
+            Ok(memory) if self.memory == Some(memory) => {}
+            Ok(memory) => {
+                self.memory = Some(memory);
+                self.busy.append(&mut self.resting);
+                for tenant in self.busy.values_mut() {
+                    tenant.remind();
+                }
+            }
+            // Requests that fail with it are counted and said.
+            Err(_) => self.memory_at = clock::now() + MEMORY_LOOK_AGAIN,
+        }
+    }
+
+    fn look(&mut self, now: Micros, may_ask: bool) -> Vec<Question> {
         self.scan(now);
-        self.wake();
-        self.ticks += 1;
+        self.wake(now);
         let mut questions = Vec::new();
         let mut leave = Vec::new();
         for (path, tenant) in &mut self.busy {
@@ -230,6 +330,16 @@ impl State {
             tenant.look(now);
             match answer {
                 Ok(reply) => {
+                    if let Reply::Unknown { wait } = &reply
+                        && !self.said_unsure
+                    {
+                        self.said_unsure = true;
+                        tracing::warn!(
+                            target: "quotient",
+                            wait_s = wait.0 as f64 / 1e6,
+                            "the fleet's store is new, or forgot limits: tenants whose limit nobody tells stay on their floors for so long"
+                        );
+                    }
                     tenant.holder.answer(now, request.sequence, &reply);
                 }
                 Err(error) => {
@@ -275,11 +385,88 @@ impl State {
     }
 
     /// Every tenant, by path.
-    pub(super) fn stats(&self, now: Micros) -> Vec<TenantStats> {
+    pub(super) fn stats(&mut self, now: Micros) -> Vec<TenantStats> {
+        let mut stirring = Vec::new();
+        for (path, tenant) in &mut self.resting {
+            tenant.look(now);
+            if !tenant.rests(now) {
+                stirring.push(path.clone());
+            }
+        }
+        self.wake_these(stirring);
         let all = self.busy.iter().chain(&self.resting);
         let mut stats: Vec<TenantStats> =
             all.map(|(path, tenant)| tenant.stats(path, now)).collect();
         stats.sort_by(|one, other| one.path.cmp(&other.path));
         stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::FleetLimit;
+    use crate::message::ProcessId;
+    use crate::store::MemoryStore;
+    use crate::units::MicroCpus;
+
+    /// Asks all of it at once and takes in the answers; returns how many tenants it was.
+    fn exchange(state: &mut State, store: &MemoryStore, work: &Work) -> usize {
+        let answers = work.questions.iter();
+        let answers = answers.map(|(path, request)| Ok(store.ask(path, request)));
+        let answers = answers.collect();
+        state.take(&work.questions, answers);
+        work.questions.len()
+    }
+
+    #[tokio::test]
+    async fn groups_that_rest_tell_a_store_that_forgot_their_limits() {
+        let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+        let settings = Settings {
+            process: ProcessId(1),
+            capacity: MicroCpus::whole(1),
+            floor: MicroCpus(10_000),
+            strict: false,
+        };
+        let store = MemoryStore::new();
+        store.set_time(Micros::from_secs(1_000));
+        let limit = FleetLimit::new(MicroCpus::whole(1));
+        let mut state = State::new(settings, "tenants/".to_owned(), scheduler.clone());
+        for name in ["one", "two"] {
+            let path = format!("tenants/{name}");
+            store.set_limit(&path, limit).expect("a limit");
+            let group = scheduler.group(&path).expect("a path");
+            state.adopt(&group.create().expect("a group"), clock::now());
+        }
+        let first = state.tick(true);
+        assert!(first.memory, "with the first questions");
+        state.remember(Ok(1));
+        assert_eq!(exchange(&mut state, &store, &first), 2);
+        // A floor is reserved and nothing is wanted: they rest.
+        let mut ticks = 0;
+        while !state.busy.is_empty() {
+            let work = state.tick(true);
+            exchange(&mut state, &store, &work);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            ticks += 1;
+            assert!(ticks < 10_000, "they do not rest");
+        }
+        state.remember(Ok(1));
+        assert_eq!(state.tick(true).questions.len(), 0, "it is the same");
+        store.restart(false);
+        state.remember(Ok(2));
+        let mut told = 0;
+        while told < 2 {
+            let work = state.tick(true);
+            told += exchange(&mut state, &store, &work);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            ticks += 1;
+            assert!(ticks < 10_000, "nobody tells");
+        }
+        for name in ["one", "two"] {
+            let there = store.limit(&format!("tenants/{name}"));
+            assert_eq!(there.and_then(|limit| limit.quota), limit.quota);
+        }
+        scheduler.shutdown().await;
     }
 }

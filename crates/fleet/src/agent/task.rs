@@ -5,18 +5,31 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::lock;
-use super::pass::{Question, State};
+use super::pass::{Question, State, Work};
 use crate::message::{Reply, Request};
 use crate::store::{Store, StoreError};
 
 /// How often the task looks. Unit: milliseconds. Default: 25.
 const TICK: Duration = Duration::from_millis(25);
 
-/// How long an answer may take: a quarter of the assumed lease.
+/// While all groups rest. Unit: milliseconds. Default: 100.
+const IDLE_TICK: Duration = Duration::from_millis(100);
+
+/// How long an answer may take: a quarter of the longest lease that it is about, within these bounds. The shorter is a quarter of the assumed
+/// lease; the longer keeps a silent server from holding up everybody else.
 const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+
+fn patience(questions: &[Question]) -> Duration {
+    let leases = questions
+        .iter()
+        .filter_map(|(_, request)| request.known.map(|limit| limit.lease.0));
+    let longest = Duration::from_micros(leases.max().unwrap_or(0));
+    (longest / 4).clamp(PATIENCE, PATIENCE_MAX)
+}
 
 /// Puts groups on their floors when the task ends, however it does.
 struct Ending(Arc<Mutex<State>>);
@@ -27,30 +40,63 @@ impl Drop for Ending {
     }
 }
 
-type Exchange =
-    Pin<Box<dyn Future<Output = (Vec<Question>, Vec<Result<Reply, StoreError>>)> + Send>>;
+/// What came of one.
+struct Answered {
+    questions: Vec<Question>,
+    answers: Vec<Result<Reply, StoreError>>,
+    memory: Option<Result<u64, StoreError>>,
+}
 
-/// One round trip, given up after a while.
-fn exchange<S: Store + 'static>(store: Arc<S>, questions: Vec<Question>) -> Exchange {
+type Exchange = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+/// One round trip, and now and then one before it for the store's memory; each given up after a while.
+fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
     Box::pin(async move {
+        let questions = work.questions;
+        let patience = patience(&questions);
+        // Before the questions: a limit that is learned with them is not older than the memory.
+        let memory = if work.memory {
+            let memory = timeout(patience, store.memory()).await;
+            let late = |_| {
+                let late = format!("no answer within {patience:?}");
+                Err(StoreError::Unreachable(late))
+            };
+            Some(memory.unwrap_or_else(late))
+        } else {
+            None
+        };
+        if questions.is_empty() {
+            let answers = Vec::new();
+            return Answered {
+                questions,
+                answers,
+                memory,
+            };
+        }
         let asked: Vec<(&str, Request)> = questions
             .iter()
             .map(|(path, request)| (&**path, *request))
             .collect();
-        let answers = timeout(PATIENCE, store.exchange(&asked)).await;
+        let answers = timeout(patience, store.exchange(&asked)).await;
         let answers = answers.unwrap_or_else(|_| {
-            let late = StoreError::Unreachable(format!("no answer within {PATIENCE:?}"));
+            let late = StoreError::Unreachable(format!("no answer within {patience:?}"));
             asked.iter().map(|_| Err(late.clone())).collect()
         });
         drop(asked);
-        (questions, answers)
+        Answered {
+            questions,
+            answers,
+            memory,
+        }
     })
 }
 
 pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc<S>) {
     let _ending = Ending(state.clone());
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let adopted = lock(&state).adopted();
+    // Late ones are not made up for.
+    let ticks = sleep(Duration::ZERO);
+    tokio::pin!(ticks);
     let mut under_way: Option<Exchange> = None;
     loop {
         let answered = async {
@@ -60,16 +106,65 @@ pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc
             }
         };
         tokio::select! {
-            (questions, answers) = answered => {
+            answered = answered => {
                 under_way = None;
-                lock(&state).take(&questions, answers);
+                let mut state = lock(&state);
+                if let Some(memory) = answered.memory {
+                    state.remember(memory);
+                }
+                if !answered.questions.is_empty() {
+                    state.take(&answered.questions, answered.answers);
+                }
             }
-            _ = ticks.tick() => {
-                let questions = lock(&state).tick(under_way.is_none());
-                if !questions.is_empty() {
-                    under_way = Some(exchange(store.clone(), questions));
+            () = adopted.notified() => ticks.as_mut().reset(Instant::now()),
+            () = &mut ticks => {
+                let (work, idle) = {
+                    let mut state = lock(&state);
+                    (state.tick(under_way.is_none()), state.is_idle())
+                };
+                let pause = if idle { IDLE_TICK } else { TICK };
+                ticks.as_mut().reset(Instant::now() + pause);
+                if !work.is_empty() {
+                    under_way = Some(exchange(store.clone(), work));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::FleetLimit;
+    use crate::message::ProcessId;
+    use crate::units::{MicroCpus, Micros};
+
+    fn question(lease: Option<u64>) -> Question {
+        let limit = |millis| {
+            let limit = FleetLimit::new(MicroCpus::whole(1));
+            limit.with_lease(Micros::from_millis(millis))
+        };
+        let request = Request {
+            process: ProcessId(1),
+            sequence: 1,
+            used: Micros::ZERO,
+            left: Micros::ZERO,
+            demand: MicroCpus::whole(1),
+            horizon: Micros::SECOND,
+            known: lease.map(limit),
+        };
+        ("tenants/acme".into(), request)
+    }
+
+    #[test]
+    fn a_slow_store_has_a_quarter_of_a_lease() {
+        let within = |leases: &[Option<u64>]| {
+            let questions: Vec<Question> = leases.iter().copied().map(question).collect();
+            patience(&questions).as_millis()
+        };
+        assert_eq!(within(&[]), 250);
+        assert_eq!(within(&[None, Some(100), Some(1_000)]), 250);
+        assert_eq!(within(&[Some(1_000), Some(4_000), None]), 1_000);
+        assert_eq!(within(&[Some(120_000)]), 2_000);
     }
 }

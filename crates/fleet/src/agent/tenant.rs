@@ -35,7 +35,9 @@ pub(super) struct Tenant {
     local: Option<Limit>,
     /// The limit that we wrote, and the allowance that it stands for.
     written: Option<(Option<Limit>, Allowance)>,
+    /// Its clock when it was last read, and when that was.
     cpu: Micros,
+    cpu_at: Micros,
     /// When it is looked at again.
     look_at: Micros,
 }
@@ -43,13 +45,14 @@ pub(super) struct Tenant {
 impl Tenant {
     pub(super) fn new(group: &Group, settings: Settings, now: Micros) -> Tenant {
         let cpu = micros(group.cpu_time());
-        let throttled = micros(group.stats().bandwidth.throttled);
+        let throttled = micros(group.bandwidth_stats().throttled);
         Tenant {
             holder: Holder::new(settings, now, cpu, throttled),
             local: group.max(),
             group: group.clone(),
             written: None,
             cpu,
+            cpu_at: now,
             look_at: now,
         }
     }
@@ -64,19 +67,32 @@ impl Tenant {
         }
     }
 
-    /// Whether there is nothing to do before its clock moves.
+    /// Whether there is nothing to do before it uses more than half of its floor.
     pub(super) fn rests(&self, now: Micros) -> bool {
-        self.holder.demand() == MicroCpus::ZERO
-            && now >= self.holder.ends()
-            && self.holder.figures().asked > 0
-            && !self.holder.is_waiting()
+        self.holder.figures().asked > 0
             && self.written.is_some()
-            && self.holder.next_ask(now).is_none()
+            && self.holder.eased(now).is_some()
     }
 
-    /// Whether its clock has moved since it was looked at. One read of the clock.
-    pub(super) fn stirs(&self) -> bool {
-        micros(self.group.cpu_time()) != self.cpu
+    /// The store may have forgotten: its limit is told with the next look, which is due.
+    pub(super) fn remind(&mut self) {
+        self.holder.remind();
+        self.look_at = Micros::ZERO;
+    }
+
+    /// Whether it has used more than it rests with since its clock was last read. One read of the clock. Who uses less than that is
+    /// not throttled by its floor either.
+    pub(super) fn stirs(&mut self, now: Micros) -> bool {
+        let cpu = micros(self.group.cpu_time());
+        let used = cpu.saturating_sub(self.cpu);
+        if used == Micros::ZERO {
+            self.cpu_at = now;
+            return false;
+        }
+        let passed = now.saturating_sub(self.cpu_at);
+        let eased = self.holder.eased(now).unwrap_or_default();
+        (self.cpu, self.cpu_at) = (cpu, now);
+        used > eased.over(passed)
     }
 
     /// Whether it is time to look at it: a twentieth of a lease after the last look, and when the lease ends.
@@ -97,9 +113,9 @@ impl Tenant {
     }
 
     pub(super) fn look(&mut self, now: Micros) {
-        let stats = self.group.stats();
-        self.cpu = micros(stats.cpu);
-        let throttled = micros(stats.bandwidth.throttled);
+        self.cpu = micros(self.group.cpu_time());
+        self.cpu_at = now;
+        let throttled = micros(self.group.bandwidth_stats().throttled);
         self.holder.observe(now, self.cpu, throttled);
         let next = now + self.lease_part(LOOKS).max(LOOK_MIN).min(LOOK_MAX);
         let ends = self.holder.ends();

@@ -22,6 +22,13 @@ enum Connection {
     Cluster(ClusterConnection),
 }
 
+/// A number for a text; the same one in each process (FNV-1a).
+pub(super) fn mixed(text: &[u8]) -> u64 {
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// The way to a store.
 pub(super) struct Link {
     target: Target,
@@ -36,6 +43,29 @@ impl Link {
             connection: Mutex::new(None),
             within,
         }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.target, Target::Cluster(_))
+    }
+
+    /// Which lives of a cluster's masters these are, as one number.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn lives(&self) -> Result<u64, StoreError> {
+        let mut lives = Vec::new();
+        for master in self.masters().await? {
+            let mut command = ::redis::cmd("INFO");
+            command.arg("server");
+            let answer = self.call_at(master, command).await?;
+            let text: String = ::redis::from_redis_value(answer)
+                .map_err(|error| StoreError::Garbage(error.to_string()))?;
+            let life = text.lines().find(|line| line.starts_with("run_id:"));
+            lives.push(life.unwrap_or_default().to_owned());
+        }
+        lives.sort();
+        Ok(mixed(lives.concat().as_bytes()))
     }
 
     async fn connect(&self) -> Result<Connection, StoreError> {

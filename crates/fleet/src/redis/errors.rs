@@ -25,7 +25,10 @@ pub(super) fn explain(error: &RedisError) -> StoreError {
     if code == "WRONGTYPE" || why.contains("WRONGTYPE") {
         return StoreError::WrongType(why);
     }
-    if why.contains("unknown command") || code == "FLEETFORMAT" {
+    if code == "FLEETFORMAT" {
+        return StoreError::Format(why);
+    }
+    if why.contains("unknown command") {
         return StoreError::Version(why);
     }
     if why.contains("ACL failure") || why.contains("No permissions") {

@@ -1,9 +1,10 @@
-#!lua name=quotient_fleet_1
+#!lua name=quotient_fleet_2
 -- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
 -- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
 --
 -- KEYS  1 tenant: hash; limit and sums   2 processes: hash, process -> record   3 ends: sorted set, process by the end of its lease
--- All three have one hash tag. Times and CPU times in us, rates in millionths of a CPU.
+--       4 store: hash; since when the server remembers. Not in a cluster
+-- The first three have one hash tag. Times and CPU times in us, rates in millionths of a CPU.
 
 local ENDED_MAX = 64
 local FLOOR_LIFE = 3600000000
@@ -15,6 +16,8 @@ local LARGE_PARTS = 16
 local RENEWALS_MAX = 16
 local FLOORS_DIVISOR = 20
 local BUCKETS = 128
+local MEMORY_SETTLES = 30000000
+local POLICY_LIFE = 10000000
 
 -- While a library is loaded there is no `math` yet.
 local function floor(number)
@@ -43,6 +46,28 @@ local function server_life()
     life = redis.call('INFO', 'server'):match('run_id:(%w+)') or 'unknown'
   end
   return life
+end
+
+-- When the server began, by its clock: in a cluster each node remembers since then.
+local began
+
+local function server_began(clock)
+  if not began then
+    local uptime = redis.call('INFO', 'server'):match('uptime_in_seconds:(%d+)')
+    began = clock - (tonumber(uptime) or 0) * 1000000
+  end
+  return began
+end
+
+-- Whether the server may evict keys without expiry, such as limits: asked every ten seconds.
+local evicts, evicts_at
+
+local function server_evicts(clock)
+  if not evicts_at or clock - evicts_at > POLICY_LIFE or clock < evicts_at then
+    evicts = redis.call('INFO', 'memory'):match('maxmemory_policy:allkeys') ~= nil
+    evicts_at = clock
+  end
+  return evicts
 end
 
 local function text(number)
@@ -275,6 +300,29 @@ local function clock_of(args, from)
   return tonumber(time[1]) * 1000000 + tonumber(time[2]), server_life()
 end
 
+-- Since when the server remembers all that it was told. Begins anew in each life, when the key is lost, and when the clock went back.
+local function since_of(key, clock, run)
+  local found = redis.call('HMGET', key, 'life', 'since')
+  local since = tonumber(found[2] or '')
+  if found[1] ~= run or not since or since > clock then
+    since = clock
+    redis.call('HSET', key, 'life', run, 'since', text(since))
+  end
+  return since
+end
+
+-- For how long a limit that is not here may have been forgotten.
+local function unsure_for(key, clock, run)
+  if server_evicts(clock) then
+    return MEMORY_SETTLES
+  end
+  local since = key and since_of(key, clock, run) or server_began(clock)
+  if since == 0 then
+    return 0
+  end
+  return max(0, since + MEMORY_SETTLES - clock)
+end
+
 -- ARGV: process, sequence, used, left, demand, then the known limit: version (0: none), quota (0: none), burst, processes, lease; horizon
 local function ask(keys, args)
   local process = args[1]
@@ -295,7 +343,8 @@ local function ask(keys, args)
   local clock, run = clock_of(args, 12)
   local fresh = state.version == 0
   if fresh and known.version == 0 then
-    return answer(2, state, 0, 0, 0, false)
+    local wait = unsure_for(keys[4], clock, run)
+    return answer(wait > 0 and 4 or 2, state, 0, wait, 0, false)
   end
   local lease = known.version > 0 and known.lease or state.lease
   local now = follow(keys, state, clock, run, lease)
@@ -303,7 +352,8 @@ local function ask(keys, args)
     adopt(state, known, now)
   end
   if state.version == 0 then
-    return answer(2, state, 0, 0, 0, false)
+    local wait = unsure_for(keys[4], clock, run)
+    return answer(wait > 0 and 4 or 2, state, 0, wait, 0, false)
   end
   if state.quota == 0 then
     write_state(keys[1], state)
@@ -398,6 +448,21 @@ local function get(keys)
   return values
 end
 
-redis.register_function('quotient_fleet_1_ask', ask)
-redis.register_function('quotient_fleet_1_set', set)
-redis.register_function { function_name = 'quotient_fleet_1_get', callback = get, flags = { 'no-writes' } }
+-- KEYS: store. Returns what is another text once limits may have been forgotten.
+local function memory(keys, args)
+  local clock, run = clock_of(args, 1)
+  return run .. ':' .. text(since_of(keys[1], clock, run))
+end
+
+-- KEYS: store. What is not here was never set.
+local function confirm(keys, args)
+  local _, run = clock_of(args, 1)
+  redis.call('HSET', keys[1], 'life', run, 'since', '0')
+  return 'OK'
+end
+
+redis.register_function('quotient_fleet_2_ask', ask)
+redis.register_function('quotient_fleet_2_set', set)
+redis.register_function('quotient_fleet_2_memory', memory)
+redis.register_function('quotient_fleet_2_confirm', confirm)
+redis.register_function { function_name = 'quotient_fleet_2_get', callback = get, flags = { 'no-writes' } }

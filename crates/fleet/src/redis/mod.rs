@@ -9,9 +9,10 @@
 //! | `quotient:1:{tenants/acme}:tenant` | hash | `format` 1; the limit: `version`, `quota` (millionths of a CPU, 0: no limit), `burst`, `processes`, `lease`; `life` of the server, `seen`, `quiet`, `pool`, `fraction`, `held`, `used`, `floors`, `lost` (us); `demands` (MessagePack); `entries`, how many the other two keys hold |
 //! | `quotient:1:{tenants/acme}:processes` | hash | process (16 hexadecimal digits) to its record (MessagePack) |
 //! | `quotient:1:{tenants/acme}:ends` | sorted set | process by the end of its lease, or of its floor |
+//! | `quotient:1:store` | hash | `life` of the server that has remembered since `since` (us by its clock) all that it was told; not in a cluster, where each node has remembered since it began |
 //!
-//! The functions are the library `quotient_fleet_1`; a server that does not have it is given it. A user needs the commands `FCALL`,
-//! `FCALL_RO`, `FUNCTION` (once a server), for `list` also `SCAN` and in a cluster `CLUSTER NODES`, and in functions `HGET`, `HMGET`, `HSET`, `HDEL`, `HLEN`, `ZADD`, `ZREM`, `ZCARD`,
+//! The functions are the library `quotient_fleet_2`; a server that does not have it is given it. A user needs the commands `FCALL`,
+//! `FCALL_RO`, `FUNCTION` (once a server), for `list` also `SCAN`, in a cluster `CLUSTER NODES` and `INFO`, and in functions `HGET`, `HMGET`, `HSET`, `HDEL`, `HLEN`, `ZADD`, `ZREM`, `ZCARD`,
 //! `ZRANGEBYSCORE`, `DEL`, `TIME`, `INFO`, on keys `quotient:1:*`.
 
 mod address;
@@ -27,8 +28,8 @@ use ::redis::{Cmd, Value};
 use self::address::{Roots, Target};
 use self::connection::Link;
 use self::wire::{
-    ask_command, keys, number, numbers, read_limit, read_reply, scan_command, set_command,
-    tenant_of,
+    MEMORY_KEY, ask_command, keys, number, numbers, read_limit, read_reply, scan_command,
+    set_command, tenant_of,
 };
 use crate::limit::FleetLimit;
 use crate::message::{Reply, Request};
@@ -38,8 +39,8 @@ use crate::units::Micros;
 
 /// How long a connection may take to be made, and an answer to come, unless [`RedisStore::within`] says otherwise.
 ///
-/// Unit: milliseconds. Default: 500. The background task gives up sooner, after a quarter of a lease.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// Unit: milliseconds. Default: 2,000. The background task gives up sooner, after a quarter of a lease.
+const TIMEOUT: Duration = Duration::from_millis(2_000);
 
 /// Most of the tenants that [`RedisStore::list`] returns.
 pub const LISTED_MAX: usize = 100_000;
@@ -85,7 +86,7 @@ impl RedisStore {
         })
     }
 
-    /// How long a connection may take to be made, and an answer to come. Default: 500 ms.
+    /// How long a connection may take to be made, and an answer to come. Default: 2 s.
     #[must_use]
     pub fn within(mut self, time: Duration) -> RedisStore {
         self.link.within = time;
@@ -101,7 +102,7 @@ impl RedisStore {
         clock: Micros,
         run: u64,
     ) -> Result<Reply, StoreError> {
-        let mut command = ask_command(tenant, request);
+        let mut command = ask_command(tenant, request, self.link.is_cluster());
         command.arg(clock.0).arg(run);
         read_reply(&self.link.call_one(command).await?, request)
     }
@@ -115,7 +116,7 @@ impl RedisStore {
         clock: Micros,
         run: u64,
     ) -> Result<u64, StoreError> {
-        let mut command = set_command(tenant, limit);
+        let mut command = set_command(tenant, limit, self.link.is_cluster());
         command.arg(clock.0).arg(run);
         number(&self.link.call_one(command).await?)
     }
@@ -129,8 +130,8 @@ impl RedisStore {
         tenant: &str,
     ) -> Result<Option<(FleetLimit, TenantFigures)>, StoreError> {
         let mut command = ::redis::cmd("FCALL_RO");
-        command.arg("quotient_fleet_1_get");
-        keys(&mut command, tenant);
+        command.arg("quotient_fleet_2_get");
+        keys(&mut command, tenant, self.link.is_cluster());
         let answer = self.link.call_one(command).await?;
         let values = numbers(&answer, 13)?;
         if values[0] == 0 {
@@ -147,6 +148,24 @@ impl RedisStore {
             lost: amount(12),
         };
         Ok(Some((limit, figures)))
+    }
+
+    /// What is not in the store was never set: "no limit" is to be believed at once, not after [`MEMORY_SETTLES`](crate::MEMORY_SETTLES). For
+    /// a store that is new; who says so of one that has forgotten gives away what it has forgotten. Not in a cluster.
+    ///
+    /// # Errors
+    /// [`StoreError`], as each call; [`StoreError::Unwilling`] of a cluster.
+    pub async fn confirm(&self) -> Result<(), StoreError> {
+        if self.link.is_cluster() {
+            let why = "the nodes of a cluster have each its own memory";
+            return Err(StoreError::Unwilling(why.to_owned()));
+        }
+        let mut command = ::redis::cmd("FCALL");
+        command
+            .arg("quotient_fleet_2_confirm")
+            .arg(1)
+            .arg(MEMORY_KEY);
+        self.link.call_one(command).await.map(|_| ())
     }
 
     /// The names of all tenants that the store knows, in order; at most [`LISTED_MAX`]. Walks over all keys of the server, or of each
@@ -199,9 +218,10 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn exchange(&self, questions: &[(&str, Request)]) -> Vec<Result<Reply, StoreError>> {
+        let cluster = self.link.is_cluster();
         let commands: Vec<Cmd> = questions
             .iter()
-            .map(|(tenant, request)| ask_command(tenant, request))
+            .map(|(tenant, request)| ask_command(tenant, request, cluster))
             .collect();
         let answers = self.link.call(&commands).await;
         let pairs = answers.into_iter().zip(questions);
@@ -212,6 +232,22 @@ impl Store for RedisStore {
 
     async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
         limit.validate()?;
-        number(&self.link.call_one(set_command(tenant, limit)).await?)
+        let command = set_command(tenant, limit, self.link.is_cluster());
+        number(&self.link.call_one(command).await?)
+    }
+
+    async fn memory(&self) -> Result<u64, StoreError> {
+        if self.link.is_cluster() {
+            return self.link.lives().await;
+        }
+        let mut command = ::redis::cmd("FCALL");
+        command
+            .arg("quotient_fleet_2_memory")
+            .arg(1)
+            .arg(MEMORY_KEY);
+        match self.link.call_one(command).await? {
+            Value::BulkString(text) => Ok(connection::mixed(&text)),
+            other => Err(StoreError::Garbage(format!("expected a memory: {other:?}"))),
+        }
     }
 }

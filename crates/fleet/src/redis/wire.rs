@@ -7,14 +7,21 @@ use crate::message::{Grant, ProcessId, Reply, Request};
 use crate::store::StoreError;
 use crate::units::{MicroCpus, Micros};
 
-pub(super) fn keys(command: &mut Cmd, tenant: &str) {
+/// Since when the store remembers all that it was told.
+pub(super) const MEMORY_KEY: &str = "quotient:1:store";
+
+/// The keys of a tenant; beside the store's memory, but in a cluster, whose nodes have each its own.
+pub(super) fn keys(command: &mut Cmd, tenant: &str, cluster: bool) {
     let name = tenant
         .replace('%', "%25")
         .replace('{', "%7B")
         .replace('}', "%7D");
-    command.arg(3);
+    command.arg(if cluster { 3 } else { 4 });
     for part in ["tenant", "processes", "ends"] {
         command.arg(format!("quotient:1:{{{name}}}:{part}"));
+    }
+    if !cluster {
+        command.arg(MEMORY_KEY);
     }
 }
 
@@ -40,10 +47,10 @@ fn process_name(process: ProcessId) -> String {
     format!("{:016x}", process.0)
 }
 
-pub(super) fn ask_command(tenant: &str, request: &Request) -> Cmd {
+pub(super) fn ask_command(tenant: &str, request: &Request, cluster: bool) -> Cmd {
     let mut command = ::redis::cmd("FCALL");
-    command.arg("quotient_fleet_1_ask");
-    keys(&mut command, tenant);
+    command.arg("quotient_fleet_2_ask");
+    keys(&mut command, tenant, cluster);
     command.arg(process_name(request.process));
     let (version, limit) = match request.known {
         Some(limit) => (limit.version, limit),
@@ -66,10 +73,10 @@ pub(super) fn ask_command(tenant: &str, request: &Request) -> Cmd {
     command
 }
 
-pub(super) fn set_command(tenant: &str, limit: FleetLimit) -> Cmd {
+pub(super) fn set_command(tenant: &str, limit: FleetLimit, cluster: bool) -> Cmd {
     let mut command = ::redis::cmd("FCALL");
-    command.arg("quotient_fleet_1_set");
-    keys(&mut command, tenant);
+    command.arg("quotient_fleet_2_set");
+    keys(&mut command, tenant, cluster);
     let quota = limit.quota.unwrap_or_default();
     command
         .arg(quota.0)
@@ -131,6 +138,11 @@ pub(super) fn read_reply(value: &Value, request: &Request) -> Result<Reply, Stor
     let amount = |index: usize| u64::try_from(values[index]).map_err(|_| garbage());
     if values[0] == 3 {
         return Ok(Reply::Stale);
+    }
+    if values[0] == 4 {
+        return Ok(Reply::Unknown {
+            wait: Micros(amount(2)?),
+        });
     }
     if values[0] == 2 && values[5] == 0 {
         return Ok(Reply::Unlimited { limit: None });

@@ -54,6 +54,7 @@ impl Node {
             process: ProcessId(seed),
             capacity: scenario.cpus,
             floor: scenario.limit.floor(),
+            strict: false,
         };
         Holder::new(settings, now, Micros::ZERO, Micros::ZERO)
     }
