@@ -177,6 +177,59 @@ pub fn messaging(
     add(plan, name, all);
 }
 
+/// A query plan of stages that run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// Pipelines.
+    pub count: u32,
+    /// Lanes of each: a producer and a consumer.
+    pub lanes: u32,
+    /// CPU time of a producer, and of a consumer, for a batch.
+    pub work: Span,
+    /// CPU time of the merge for a batch.
+    pub merge: Span,
+}
+
+/// Batches that a channel of a pipeline has room for.
+const ROOM: u32 = 2;
+
+/// Pipelines as query engines run them: in each lane a producer puts batches into a bounded channel, from which a consumer puts
+/// what it makes of them into another, where a merge takes the batches of all lanes. The meter counts merged batches.
+pub fn pipeline(plan: &mut Plan, name: &str, group: GroupIndex, shape: Pipeline) {
+    let (mut all, meter) = (Vec::new(), plan.meter(name));
+    for _ in 0..shape.count {
+        // Of each channel the room that is left and the batches in it. What a stage takes it works on outside.
+        let (room, merged) = (plan.channel(ROOM), plan.channel(0));
+        for _ in 0..shape.lanes {
+            let (room_here, made) = (plan.channel(ROOM), plan.channel(0));
+            let producer = [
+                Step::Run(shape.work),
+                Step::Wait(room_here),
+                Step::Post(made),
+            ];
+            let consumer = [
+                Step::Wait(made),
+                Step::Post(room_here),
+                Step::Run(shape.work),
+                Step::Wait(room),
+                Step::Post(merged),
+            ];
+            for program in [Program::forever(producer), Program::forever(consumer)] {
+                let program = plan.program(program);
+                all.extend(tasks(group, program, 1));
+            }
+        }
+        let merge = plan.program(Program::forever([
+            Step::Wait(merged),
+            Step::Post(room),
+            Step::Run(shape.merge),
+            Step::Count(meter),
+        ]));
+        all.extend(tasks(group, merge, 1));
+    }
+    add(plan, name, all);
+}
+
 /// A build: what `make -j` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {

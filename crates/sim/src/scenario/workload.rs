@@ -9,7 +9,7 @@ use crate::program::ClockRead;
 use crate::random::Span;
 use crate::replay::{self, Loop};
 use crate::rtapp;
-use crate::synthetic::{self, Build, KeyFlips, OpenLoop};
+use crate::synthetic::{self, Build, KeyFlips, OpenLoop, Pipeline};
 use quotient_core::{Nanos, Slice};
 
 /// Most groups that one workload may spread over.
@@ -31,6 +31,7 @@ impl<'a> Fields<'a> {
             ("kernel", table.kernel.is_some()),
             ("wait", table.wait.is_some()),
             ("pause", table.pause.is_some()),
+            ("merge", table.merge.is_some()),
             ("period", table.period.is_some()),
             ("write", table.write.is_some()),
             ("parts", table.parts.is_some()),
@@ -232,6 +233,18 @@ fn add_more(
             let loops = fields.needed("loops", table.loops)?;
             let work = fields.span("work", table.work)?;
             synthetic::messaging(plan, name, group, teams, fan, loops, work);
+        }
+        Kind::Pipeline => {
+            let shape = Pipeline {
+                count: fields.optional("teams", table.teams).unwrap_or(1),
+                lanes: threads(fields),
+                work: fields.span("work", table.work)?,
+                merge: fields.span("merge", table.merge)?,
+            };
+            if u64::from(shape.count) * u64::from(shape.lanes) > 100_000 {
+                return Err(fields.fault("more than 100000 lanes".into()));
+            }
+            synthetic::pipeline(plan, name, group, shape);
         }
         Kind::Build => {
             let shape = Build {

@@ -168,9 +168,8 @@ mod tests {
 
     fn example(field: &str) -> &'static str {
         match field {
-            "work" | "gap" | "think" | "kernel" | "wait" | "pause" | "period" | "write" => {
-                "\"5ms\""
-            }
+            "work" | "gap" | "think" | "kernel" | "wait" | "pause" | "merge" | "period"
+            | "write" => "\"5ms\"",
             "how" => "\"own-thread\"",
             "file" => "\"x\"",
             "loop" => "\"open\"",

@@ -329,6 +329,7 @@ pub(super) const PARTS: &[Part] = &[
             ("kernel", SPAN, "work inside the kernel"),
             ("wait", SPAN, "waiting for a disk or the like"),
             ("pause", SPAN, "sleep between pieces of work"),
+            ("merge", SPAN, "work of the last stage on a batch"),
             ("period", TIME, "of periodic work"),
             ("write", TIME, "writing one place in the code"),
             (
@@ -337,7 +338,7 @@ pub(super) const PARTS: &[Part] = &[
                 "pieces of a request that run at the same time",
             ),
             ("rounds", NUMBER, "of the conversation"),
-            ("teams", NUMBER, "of senders and receivers"),
+            ("teams", NUMBER, "of senders and receivers; pipelines"),
             ("fan", NUMBER, "senders, and receivers, of a team"),
             (
                 "loops",
@@ -483,6 +484,12 @@ pub(super) const KINDS: &[KindLine] = &[
         &["teams", "fan", "loops", "work"],
         &[],
         "teams in which every sender writes to every receiver",
+    ),
+    (
+        "pipeline",
+        &["work", "merge"],
+        &["threads", "teams"],
+        "lanes of a producer and a consumer each, of batches, and a merge of them",
     ),
     (
         "build",
