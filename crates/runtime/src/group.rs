@@ -273,7 +273,8 @@ impl Group {
     /// [`crate::PreemptStats::missed_beats`] and [`crate::PreemptStats::rescues`] count them. A lock of the program's own is not seen so: where
     /// others need it, `freeze` is the one to use. Polls of groups that are not [`GroupBuilder::preemptible`], and
     /// sections under [`crate::uninterrupted`], go on to their ends. Without preemption it is `freeze`. A later `freeze` lets the
-    /// polls go on to their ends.
+    /// polls go on to their ends, and so does the end of a task: aborted or killed, its poll runs on to its return, and then its future is
+    /// dropped.
     ///
     /// # Errors
     /// As [`Group::freeze`].

@@ -84,6 +84,16 @@ impl OwnedTasks {
         })
     }
 
+    /// Whether the task of that number is listed here and nobody has asked for its end. Drops no reference: callers may hold a run queue. O(tasks).
+    pub(crate) fn has_living(&self, number: u64) -> bool {
+        (0..SHARDS).any(|shard| {
+            let tasks = self.shard(shard);
+            tasks
+                .iter()
+                .any(|(_, task)| task.id().number() == number && task.is_alive())
+        })
+    }
+
     fn shard(&self, shard: usize) -> std::sync::MutexGuard<'_, Slab<TaskRef>> {
         self.shards[shard]
             .lock()

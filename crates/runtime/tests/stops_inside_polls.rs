@@ -211,24 +211,33 @@ fn polls_of_a_group_that_is_not_preemptible_are_taken_off_their_virtual_cpus() {
 }
 
 #[test]
-fn a_poll_that_stood_frozen_is_killed_and_never_ends() {
+fn the_end_of_a_poll_that_stands_frozen_waits_for_a_thaw() {
     run(|scheduler| async move {
         let group = scheduler.group("group").unwrap().create().unwrap();
-        for freeze_first in [true, false] {
+        let kill = |group: &Group, _: &JoinHandle<()>| group.kill().unwrap();
+        let stop = |group: &Group, _: &JoinHandle<()>| group.kill_immediately().unwrap();
+        let abort = |_: &Group, handle: &JoinHandle<()>| handle.abort();
+        let endings: [fn(&Group, &JoinHandle<()>); 3] = [kill, stop, abort];
+        for (freeze_first, end) in [true, false]
+            .map(|first| endings.map(|end| (first, end)))
+            .concat()
+        {
             let (hog, handle) = hog(&group, false).await;
             if freeze_first {
                 group.freeze_immediately().unwrap();
                 uses_at_most(&hog, Duration::ZERO).await;
-                group.kill_immediately().unwrap();
+                end(&group, &handle);
             } else {
-                group.kill_immediately().unwrap();
+                end(&group, &handle);
                 group.freeze_immediately().unwrap();
-                uses_at_most(&hog, Duration::ZERO).await;
             }
-            group.thaw().unwrap();
-            // The short turns of the killed are enough to see this.
+            // It runs on, if only by the short turns of the killed, and its future is dropped at its return.
+            goes_on(&hog).await;
+            assert!(!hog.dropped.load(SeqCst), "dropped under a poll");
             hog.stop.store(true, SeqCst);
             assert!(handle.await.unwrap_err().is_cancelled());
+            assert!(hog.dropped.load(SeqCst) && group.is_frozen());
+            group.thaw().unwrap();
         }
     });
 }

@@ -12,7 +12,8 @@
 //! # The dead
 //! Neither a freeze nor a limit keeps back a task that was aborted: what it holds (a request, a connection of a database) would stay
 //! for as long, and whoever waits for its end with it. Whoever aborts sets the task's mark (L1) and calls [`GroupShared::let_go`]:
-//! - *frozen:* it takes the token out of the list, under the list's lock, under which `hold` looks for the mark.
+//! - *frozen:* it takes the token out of the list, under the list's lock, under which `hold` looks for the mark. Of a task whose poll was
+//!   stopped inside (`preempt`), the proxy's token lies there instead: `hold` looks for the mark of the task that it stands for.
 //! - *limited:* it lists the group in `Shared::dying` (L2), and the tick thread asks every virtual CPU (L3) to queue the group's dead
 //!   anew: in the place of the lowest group above that has no limit (`vcpu::switch`, [`GroupShared::seat_of_the_dead`]), where they are
 //!   dispatched at once, by [`DEAD_ALLOWANCE`] ahead of what the limits earn: the rest waits in its own group, so that destructors are no way
@@ -42,6 +43,7 @@ use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
+use crate::preempt::Carrier;
 use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
@@ -218,16 +220,25 @@ impl GroupShared {
     }
 
     /// Keeps the token of a task that was picked while the group is held; gives it back if it no longer is.
-    pub(crate) fn hold(&self, task: Task) -> Result<(), Task> {
+    pub(crate) fn hold(&self, mut task: Task) -> Result<(), Task> {
         let mut parked = self.lock_parked();
         // A killed task goes on to its end: kill marks its tasks before it takes this lock to empty the list.
         // A moved task is not the group's to keep: its mover marks it before it takes this lock.
         let moved = task.context().marks.is_moved(Ordering::Acquire);
-        if !self.is_held() || moved || task.is_aborted() {
+        let bearer = task.owned_mut().bearer();
+        let ends = bearer.is_some_and(|bearer| self.lets_end(bearer));
+        if !self.is_held() || moved || task.is_aborted() || ends {
             return Err(task);
         }
         parked.insert(task.id().number(), task);
         Ok(())
+    }
+
+    /// Whether a freeze of the group does not hold the poll that the thread bears: that has ended, or its task was aborted or is in another
+    /// group by now. O(tasks); asked only of polls that are to stop where they are.
+    pub(crate) fn lets_end(&self, bearer: &Carrier) -> bool {
+        let is_dead = |number| !self.owned.has_living(number);
+        bearer.is_finished() || bearer.task_borne().is_some_and(is_dead)
     }
 
     pub(super) fn lock_parked(&self) -> MutexGuard<'_, BTreeMap<u64, Task>> {
@@ -364,8 +375,12 @@ impl GroupShared {
     pub(crate) fn let_go(self: &Arc<Self>, shared: &Shared, id: Id) {
         let _shield = shared.shield();
         if self.is_held() {
-            let parked = self.lock_parked().remove(&id.number());
-            if let Some(task) = parked {
+            let released = {
+                let mut parked = self.lock_parked();
+                let own = parked.remove(&id.number());
+                own.or_else(|| take_proxy(&mut parked, id))
+            };
+            if let Some(task) = released {
                 shared.submit_remote(task, Enqueue::Wake);
             }
         }
@@ -453,6 +468,18 @@ impl GroupShared {
     pub(super) fn path(&self) -> String {
         self.core.path().to_owned()
     }
+}
+
+/// The token that stands for a poll of the task `id`, out of those that a group keeps. O(them).
+fn take_proxy(parked: &mut BTreeMap<u64, Task>, id: Id) -> Option<Task> {
+    let borne = Some(id.number());
+    let mut tokens = parked.iter_mut();
+    let is_for = |token: &mut Task| {
+        let bearer = token.owned_mut().bearer();
+        bearer.is_some_and(|bearer| bearer.task_borne() == borne)
+    };
+    let place = tokens.find_map(|(place, token)| is_for(token).then_some(*place))?;
+    parked.remove(&place)
 }
 
 /// `time` x `up` / `down`, saturating; a limit has neither a quota nor a period of zero.

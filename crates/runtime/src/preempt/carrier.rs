@@ -141,13 +141,18 @@ impl Carrier {
 
     /// The task whose poll it bears, if that has not ended.
     pub(super) fn task(&self) -> Option<u64> {
+        self.task_borne().filter(|_| !self.is_finished())
+    }
+
+    /// The task whose poll it bears, or has borne.
+    pub(crate) fn task_borne(&self) -> Option<u64> {
         let task = self.task.load(Ordering::Relaxed);
-        (task != 0 && !self.is_finished()).then_some(task)
+        (task != 0).then_some(task)
     }
 
     /// Whether it bears, or has borne, a task's poll.
     pub(crate) fn bears_a_task(&self) -> bool {
-        self.task.load(Ordering::Relaxed) != 0
+        self.task_borne().is_some()
     }
 
     /// It was stopped by a freeze.

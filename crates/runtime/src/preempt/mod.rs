@@ -77,7 +77,8 @@
 //! So nobody should be stopped so while it holds a lock that the thaw, or anybody else's group, needs: whatever of the runtime's own locks user
 //! code can take in a poll is taken under a shield (`Shared::shield`). If a virtual CPU, the host or the tick thread has not got on
 //! for 250 ms all the same (a lock of the allocator's, of tokio's), the frozen have short turns with the others until they do. A group that is removed is frozen inside no more, since nobody could
-//! thaw it.
+//! thaw it. An end outranks a freeze: the proxy of a task that was aborted or killed, or whose poll has ended, is not held (`GroupShared::lets_end`),
+//! and one that is held already goes back to a virtual CPU.
 //! After [`kill_immediately`](crate::Group::kill_immediately) a proxy of a poll that began before is put *away*, as a blocked one's,
 //! with its bearer stopped; aging goes on, and the end of the poll takes the proxy along (E1). Neither outlives the scheduler: once it
 //! closes, every proxy is chosen as usual, and at its end everybody is set free.

@@ -410,12 +410,16 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
     }
 }
 
-/// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is, and at the
-/// scheduler's end in any case.
+/// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is; if it has
+/// ended, its task was aborted or killed, or the scheduler ends, in any case.
 pub(super) fn goes_on_though_held(task: &mut Task) -> bool {
     let owned = task.owned_mut();
-    let (is_proxy, stays) = (owned.bearer().is_some(), owned.group.is_held_inside());
-    is_proxy && (!stays || task.context().shared.phase() != OPEN)
+    let Some(bearer) = owned.bearer() else {
+        return false;
+    };
+    !owned.group.is_held_inside()
+        || owned.group.lets_end(bearer)
+        || task.context().shared.phase() != OPEN
 }
 
 /// A proxy's group is frozen: its bearer stops.
