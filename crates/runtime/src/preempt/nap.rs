@@ -61,8 +61,18 @@ impl Nap {
     }
 }
 
-/// Seen to fail without N1's fence, and with a park that is not in a loop. One nap each. (Two naps in a row, each ended by somebody else, the model checker calls a deadlock in some order that is not understood;
-/// the turn ends such a nap in 4 ms at most.)
+/// Seen to fail without N1's fence, and with a park that is not in a loop.
+///
+/// *Two naps in a row, ended by two sides*, loom 0.7.2 calls a deadlock that cannot be: a carrier loads `true` after it was unparked by the
+/// very thread whose swap had replaced that `true`. The order: A's swap ends the first nap, and A is slow; the second nap stores `true` (T);
+/// B's swap replaces T by `false` (F), and B is slow; A unparks, the carrier loads T, which it may, and parks; B unparks, and the carrier loads
+/// T again. F comes after T in the order of modifications, since the swap has read T, and F happens before the load, by the unpark: T may
+/// not be read. The checker forgets the former: as the carrier loads T for the first time, knowing A's swap, it puts T behind that
+/// (`apply_load_coherence`), but not F behind T anew, and holds the two for unordered from there on. So what is modelled is one nap ended by
+/// two sides, and two ended by one. For the rest: *only one swap ends a nap*, and whoever makes it unparks after it. A swap that was meant
+/// for an earlier nap ends the next one for nothing, which its carrier bears: it looks at everything and naps again. An unpark that
+/// comes late ends a park and no nap. And of whoever finds the nap off,
+/// either the fence came before that of the nap in question, which then sees what was brought, or somebody else had ended that nap.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;
@@ -148,5 +158,35 @@ mod models {
             assert!(look(), "woken for nothing");
         };
         model(2, body, false);
+    }
+
+    /// Two naps in a row, each ended for another thing by the same side, which is slow: what belongs to the first may meet the second.
+    #[test]
+    fn loom_two_naps_in_a_row() {
+        loom::model(|| {
+            let nap = Arc::new(Nap::default());
+            let words = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+            let (seated, mine) = (Arc::new(AtomicBool::new(false)), words.clone());
+            let sits = seated.clone();
+            let napper = napper(&nap, move |nap| {
+                nap.owned_by_this_thread();
+                sits.store(true, Ordering::Release);
+                for word in mine {
+                    // The end of the nap before may have come late, and ended this one.
+                    while !word.load(Ordering::Relaxed) {
+                        nap.sleep(FOREVER, || word.load(Ordering::Relaxed));
+                    }
+                }
+            });
+            while !seated.load(Ordering::Acquire) {
+                loom::thread::yield_now();
+            }
+            for word in words {
+                word.store(true, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                nap.end();
+            }
+            napper.join().unwrap();
+        });
     }
 }
