@@ -51,6 +51,8 @@ struct Look {
     region: Option<Region>,
     cpu: Nanos,
     at: Nanos,
+    /// What the region has used since the first look at it.
+    spent: Nanos,
     /// Looks in a row without any progress.
     stalled: u32,
 }
@@ -297,9 +299,16 @@ impl Preempting {
         } else {
             0
         };
+        let same = region.is_some() && before.region == region;
+        let spent = if same {
+            before.spent.saturating_add(used)
+        } else {
+            Nanos::ZERO
+        };
         state.looks[vcpu] = Look {
             region,
             cpu,
+            spent,
             at: now,
             stalled,
         };
@@ -310,9 +319,7 @@ impl Preempting {
             let waits = shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0;
             let turn = Nanos(u64::try_from(self.settings.turn.as_nanos()).unwrap_or(u64::MAX));
             let due = elapsed >= ALONE.max(turn) || waits && elapsed >= turn;
-            // A short poll that the machine stalled must not be lowered: it must have used half of the time since the last look.
-            let computes = used.as_nanos() * 2 >= now.saturating_sub(before.at).as_nanos();
-            let same = before.region == Some(region);
+            let computes = has_computed(used, now.saturating_sub(before.at), spent, turn);
             if due && computes {
                 self.detach(shared, state, vcpu, &carrier, region, self.settings.demote);
             } else if due && same && elapsed >= STUCK && carrier.handle.is_asleep() == Some(true) {
@@ -458,10 +465,33 @@ impl Preempting {
     }
 }
 
+/// Whether a poll is long by what it has used: a short one that the machine stalled must not be lowered. It has used half of the time since the
+/// last look; or a turn in all, on a machine that is too busy to give it half of anything.
+fn has_computed(used: Nanos, passed: Nanos, spent: Nanos, turn: Nanos) -> bool {
+    used.as_nanos() * 2 >= passed.as_nanos() || spent >= turn
+}
+
 /// CPU time so far of all bearers that are to stand still.
 fn forbidden_time(bearers: &[Arc<Carrier>]) -> Nanos {
     let forbidden = bearers.iter().filter(|bearer| !bearer.is_allowed());
     forbidden.fold(Nanos::ZERO, |sum, bearer| {
         sum.saturating_add(bearer.cpu_time().unwrap_or_default())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_busy_machine_a_long_poll_is_left_alone() {
+        let micros = Nanos::from_micros;
+        let turn = micros(1_000);
+        // It has 300 us of each 4 ms between two looks.
+        let long = |looks: u64| has_computed(micros(300), micros(4_000), micros(300 * looks), turn);
+        assert!(!long(1), "a short one that the machine stalls");
+        assert!(!long(3) && long(4), "a turn in all");
+        assert!(has_computed(micros(500), micros(1_000), Nanos::ZERO, turn));
+        assert!(!has_computed(micros(499), micros(1_000), Nanos::ZERO, turn));
+    }
 }
