@@ -90,6 +90,7 @@ mod carrier;
 mod foreign;
 mod heartbeat;
 mod jobs;
+mod lookout;
 mod nap;
 mod pool;
 mod settings;
@@ -150,6 +151,8 @@ pub(crate) struct Seat {
     freed: AtomicU32,
     /// Where the chosen one was let go on; [`NOWHERE`] if that was the kernel's choice.
     placed: AtomicU32,
+    /// The watch has found that the chosen one sleeps in the kernel (`lookout`).
+    blocked: AtomicBool,
     pub(crate) nap: Nap,
 }
 
@@ -164,12 +167,18 @@ impl Default for Seat {
             has_chosen: AtomicBool::new(false),
             freed: AtomicU32::new(NOWHERE),
             placed: AtomicU32::new(NOWHERE),
+            blocked: AtomicBool::new(false),
             nap: Nap::default(),
         }
     }
 }
 
 impl Seat {
+    /// Whether the watch has said so of the one whose turn it is, since it was asked last.
+    pub(crate) fn take_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) && self.blocked.swap(false, Ordering::Relaxed)
+    }
+
     /// The bearer that was chosen here is not any more: its processor is free.
     fn freed_by(&self, bearer: &Carrier) {
         let number = bearer.processor().map_or(NOWHERE, Processor::number);

@@ -11,6 +11,7 @@ use quotient_pause::{Demoted, Demotion, Region};
 
 use super::carrier::Carrier;
 use super::heartbeat::{GRAVE, Patience};
+use super::lookout::{Spread, Turn};
 use super::pool::Job;
 use super::{Preempting, lock};
 use crate::shared::Shared;
@@ -55,6 +56,8 @@ struct Look {
     spent: Nanos,
     /// Looks in a row without any progress.
     stalled: u32,
+    /// The bearer that has the turn.
+    turn: Turn,
 }
 
 /// A short turn of some that stand.
@@ -86,6 +89,7 @@ pub(super) struct WatchState {
     starved: Nanos,
     /// How long to wait with the questions of the heartbeat.
     patience: [Patience; 2],
+    spread: Spread,
 }
 
 impl WatchState {
@@ -101,6 +105,7 @@ impl WatchState {
             looked: Nanos::ZERO,
             starved: Nanos::ZERO,
             patience: Default::default(),
+            spread: Spread::default(),
         }
     }
 
@@ -223,6 +228,7 @@ impl Preempting {
             busy |= shared.vcpus[vcpu].polling_since.load(Ordering::Relaxed) != 0;
             stalled = stalled.max(self.look_at(shared, &mut state, vcpu, now));
         }
+        self.spread(&mut state.spread);
         let mut index = 0;
         while index < state.bearers.len() {
             if state.bearers[index].is_finished() && state.dead.len() < state.dead.capacity() {
@@ -311,6 +317,7 @@ impl Preempting {
             spent,
             at: now,
             stalled,
+            turn: self.look_at_turn(vcpu, before.turn),
         };
         if let Some(region) = region
             && since != 0

@@ -205,7 +205,9 @@ impl Vcpu {
                 || shared.loads[self.index].has_unthrottles()
                 || shared.phase() == CLOSED
         };
-        preempting.seats[self.index].nap.sleep(turn, has_work);
+        let seat = &preempting.seats[self.index];
+        seat.nap.sleep(turn, has_work);
+        let said = seat.take_blocked();
         let now = shared.now();
         let wall = now.saturating_sub(started);
         // Before the charge: what the bearer posts later is charged with the outcome.
@@ -221,7 +223,7 @@ impl Vcpu {
         }
         let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
         let idle = charge.as_nanos() < wall.as_nanos() / BLOCKED_PART;
-        if slept && idle && bearer.handle.is_asleep() == Some(true) {
+        if (slept && idle || said) && bearer.handle.is_asleep() == Some(true) {
             preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Away(proxy), now);
