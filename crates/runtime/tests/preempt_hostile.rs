@@ -1,6 +1,9 @@
 //! Long polls that hold and do what one would not like to be stopped in, alone and all at once, in groups with and without limits: nothing
-//! deadlocks, and nothing is lost. `QUOTIENT_HOSTILE_SECONDS` makes it longer; with `--nocapture` each run says how long a task beside them
-//! did not get on at worst, timers of tokio included, and what the machine's host took meanwhile.
+//! deadlocks, and nothing is lost. `QUOTIENT_HOSTILE_SECONDS` makes it longer, each kind on 1, 2 and 4 virtual CPUs then;
+//! `QUOTIENT_HOSTILE_ALL_SECONDS` is for all at once alone, and `QUOTIENT_HOSTILE_KINDS=names,malloc` chooses kinds. With `--nocapture` each run
+//! says how long a task beside them did not get on at worst, timers of tokio included, and what the machine's host took meanwhile; the
+//! kinds' median comes last. The long run: `QUOTIENT_HOSTILE_SECONDS=60 QUOTIENT_HOSTILE_ALL_SECONDS=600 cargo test --release -p quotient
+//! --test preempt_hostile -- --nocapture --test-threads=1`.
 
 #![cfg(all(
     target_os = "linux",
@@ -19,9 +22,14 @@ use quotient::{Group, Preempt, Scheduler};
 /// A hang, and no measurement.
 const HANG: Duration = Duration::from_secs(120);
 
-fn seconds() -> f64 {
-    let given = std::env::var("QUOTIENT_HOSTILE_SECONDS").ok();
-    given.and_then(|text| text.parse().ok()).unwrap_or(1.0)
+fn seconds(variable: &str) -> Option<f64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Whether the kind is to be run alone.
+fn is_wanted(kind: &str) -> bool {
+    std::env::var("QUOTIENT_HOSTILE_KINDS")
+        .map_or(true, |kinds| kinds.split(',').any(|wanted| wanted == kind))
 }
 
 /// What the hostile tasks share.
@@ -297,13 +305,13 @@ async fn hostile(kind: usize, world: Arc<World>, group: Group) -> u64 {
     round
 }
 
-/// The kinds, each once in a group without and once in one with a limit, for so long.
-fn together(what: &str, kinds: &[usize], vcpus: usize, seconds: f64) {
+/// The kinds, each once in a group without and once in one with a limit, for so long. How long nothing moved at worst.
+fn together(what: &str, kinds: &[usize], vcpus: usize, seconds: f64) -> Duration {
     static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
     count_hostile_panics();
     let runtime = common::runtime(2);
-    runtime.block_on(async {
+    let worst = runtime.block_on(async {
         let scheduler = Scheduler::builder()
             .vcpus(vcpus)
             .preempt(Preempt::default())
@@ -381,13 +389,16 @@ fn together(what: &str, kinds: &[usize], vcpus: usize, seconds: f64) {
         );
         let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
         assert!(ended.is_ok(), "no end: {stats:?}");
+        worst
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    worst
 }
 
 fn all_at_once(vcpus: usize) {
     let all: Vec<_> = (0..KINDS.len()).collect();
-    together("all at once", &all, vcpus, seconds());
+    let given = seconds("QUOTIENT_HOSTILE_ALL_SECONDS").or(seconds("QUOTIENT_HOSTILE_SECONDS"));
+    together("all at once", &all, vcpus, given.unwrap_or(1.0));
 }
 
 #[test]
@@ -408,17 +419,25 @@ fn hostile_polls_of_all_kinds_at_once_on_four_virtual_cpus() {
 /// In turn on 1, 2 and 4 virtual CPUs; with `QUOTIENT_HOSTILE_SECONDS` each kind on each.
 #[test]
 fn hostile_polls_of_one_kind() {
-    let long = std::env::var_os("QUOTIENT_HOSTILE_SECONDS").is_some();
-    for (kind, name) in KINDS.iter().enumerate() {
+    let long = seconds("QUOTIENT_HOSTILE_SECONDS");
+    let mut worst = Vec::new();
+    for (kind, name) in KINDS.iter().enumerate().filter(|(_, name)| is_wanted(name)) {
         let every = [1, 2, 4];
         let some = [every[kind % 3]];
-        let (vcpus, seconds) = if long {
-            (&every[..], seconds())
-        } else {
-            (&some[..], 0.1)
+        let (vcpus, seconds) = match long {
+            Some(seconds) => (&every[..], seconds),
+            None => (&some[..], 0.1),
         };
-        for vcpus in vcpus {
-            together(name, &[kind], *vcpus, seconds);
-        }
+        worst.extend(
+            vcpus
+                .iter()
+                .map(|vcpus| together(name, &[kind], *vcpus, seconds)),
+        );
     }
+    worst.sort_unstable();
+    println!(
+        "the median of {} worsts: {:.1?}",
+        worst.len(),
+        worst.get(worst.len() / 2)
+    );
 }

@@ -107,6 +107,41 @@ fn a_scheduler_is_built_without_the_threads_that_it_needs() {
     );
 }
 
+/// By the bound on a user's processes, which does not hold for root: so the thread that builds is not root's any more.
+#[test]
+fn a_scheduler_is_built_beyond_the_processes_of_its_user() {
+    alone(
+        "a_scheduler_is_built_beyond_the_processes_of_its_user",
+        || {
+            let runtime = common::runtime(1);
+            let _inside = runtime.enter();
+            let before = getrlimit(Resource::Nproc);
+            let none = Rlimit {
+                current: Some(0),
+                ..before
+            };
+            setrlimit(Resource::Nproc, none).unwrap();
+            if rustix::process::getuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(65_534);
+                if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
+                    println!("not shown: this container's root may not become another user");
+                    return;
+                }
+            }
+            let builder = Scheduler::builder().vcpus(2);
+            let refused = builder.preempt(Preempt::default()).build().map(drop);
+            assert!(
+                matches!(refused, Err(BuildError::PreemptThread(_))),
+                "{refused:?}"
+            );
+            // What was begun is undone: with room again it is built.
+            setrlimit(Resource::Nproc, before).unwrap();
+            let builder = Scheduler::builder().vcpus(2);
+            drop(builder.preempt(Preempt::default()).build().unwrap());
+        },
+    );
+}
+
 #[test]
 fn a_spare_that_was_refused_once_is_missing_for_ever() {
     alone("a_spare_that_was_refused_once_is_missing_for_ever", || {
