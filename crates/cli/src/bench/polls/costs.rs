@@ -1,4 +1,4 @@
-//! What stopping a thread, handing a virtual CPU over and waking somebody beside long polls cost.
+//! What stopping a thread, handing a virtual CPU over, waking somebody beside long polls, and the polls' threads cost.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::mode::Mode;
 use super::wakes;
 use crate::bench::arena;
 use crate::bench::goal::Goal;
+use crate::bench::memory::resident_bytes;
 use crate::demo::confine;
 use crate::failure::Failure;
 
@@ -27,6 +28,12 @@ const TURN_MIN: u64 = 1_000_000;
 const NEXT_BORNE: &str = "one borne poll's last step to the next one's first, one CPU";
 const WAKE_UP: &str = "wake-up to poll beside 2 endless polls, quotient-preempt";
 const BURDEN: &str = "what 1,800 wake-ups a second take from 2 hogs, quotient-preempt";
+
+const MEMORY: &str = "memory of one poll that another thread bears";
+
+/// Long polls at once whose memory is looked at, and how long their threads are waited for.
+const MEMORY_POLLS: [usize; 3] = [64, 128, 250];
+const MEMORY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// One row.
 #[derive(Debug, Serialize)]
@@ -101,7 +108,52 @@ pub fn measure(workers: usize, seconds: f64) -> Result<Vec<Cost>, Failure> {
         let what = format!("what 1,800 wake-ups a second take from 2 hogs, {mode}");
         costs.push(Cost::of(&what, losses, "CPUs beyond the victim's work"));
     }
+    costs.push(match memory() {
+        Ok(samples) => Cost::of(MEMORY, samples, "KiB resident"),
+        Err(failure) => Cost::missing(MEMORY, failure.to_string()),
+    });
     Ok(costs)
+}
+
+/// What a long poll takes that others do not: its thread, as far as that is resident. One sample for each of some numbers of polls.
+fn memory() -> Result<Vec<f64>, Failure> {
+    let runtime = arena::runtime(1)?;
+    let scheduler = Scheduler::builder()
+        .handle(runtime.handle().clone())
+        .vcpus(1)
+        .preempt(Preempt::default())
+        .build()
+        .map_err(Failure::during("cannot build a scheduler"))?;
+    let group = scheduler.group("hogs").and_then(|group| group.create());
+    let group = group.map_err(Failure::during("cannot create a group"))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = resident_bytes()?;
+    let patience = Instant::now() + MEMORY_PATIENCE;
+    let mut samples = Vec::new();
+    for polls in MEMORY_POLLS {
+        let borne = || scheduler.preempt_stats().map_or(0, |stats| stats.borne);
+        let missing = polls.saturating_sub(borne());
+        for _ in 0..missing {
+            let stop = stop.clone();
+            drop(group.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    spin_loop();
+                }
+            }));
+        }
+        // The last one to come may have its virtual CPU alone.
+        while borne() + 1 < polls && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let more = resident_bytes()?.saturating_sub(before);
+        if borne() + 1 >= polls {
+            samples.push(more as f64 / 1_024.0 / borne().max(1) as f64);
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    runtime.block_on(scheduler.shutdown());
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    Ok(samples)
 }
 
 /// The bars.

@@ -70,11 +70,11 @@ pub struct PollsArguments {
     /// Only these weights of `shares`, such as 1:3 [default: 1:1, 1:3 and 1:2:7]
     #[arg(long, value_delimiter = ',')]
     weights: Vec<String>,
-    /// Seconds a row (1..=600)
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=600))]
-    seconds: u64,
+    /// Seconds a row (0.2..=600) [default: 1 for `echo`, whose rounds are repeated until enough of them count, 3 for `costs`, else 10]
+    #[arg(long)]
+    seconds: Option<Seconds>,
     /// The most rounds of `echo` with the same hogs (1..=100)
-    #[arg(long, default_value_t = 10, value_parser = value_parser!(u64).range(1..=100))]
+    #[arg(long, default_value_t = 40, value_parser = value_parser!(u64).range(1..=100))]
     rounds: u64,
     /// Rounds that must count; when they do, the next hogs come (1..=100)
     #[arg(long, default_value_t = row::VALID_MIN as u64, value_parser = value_parser!(u64).range(1..=100))]
@@ -82,8 +82,15 @@ pub struct PollsArguments {
 }
 
 impl PollsArguments {
-    fn seconds(&self) -> f64 {
-        if self.quick { 1.0 } else { self.seconds as f64 }
+    /// How long a row of these takes.
+    fn seconds(&self, rows: Rows) -> f64 {
+        let usual = match rows {
+            Rows::Echo => 1.0,
+            Rows::Costs | Rows::Instructions => 3.0,
+            Rows::Shares | Rows::Limits => 10.0,
+        };
+        let given = self.seconds.map_or(usual, |seconds| seconds.0);
+        if self.quick { 1.0 } else { given }
     }
 
     fn wants(&self, mode: Mode) -> bool {
@@ -140,6 +147,23 @@ impl FromStr for PollLength {
     }
 }
 
+/// Length of a row. Unit: seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seconds(f64);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+        if (0.2..=600.0).contains(&seconds) {
+            Ok(Self(seconds))
+        } else {
+            Err(format!("{text} is not in 0.2..=600"))
+        }
+    }
+}
+
 /// The hogs of a row, and the workers beside them.
 #[derive(Debug, Clone, Copy)]
 struct Hogged {
@@ -184,7 +208,7 @@ pub fn run(arguments: &PollsArguments) -> Result<(), Failure> {
             Rows::Shares => each_hogs(arguments, &mut results, shares_block)?,
             Rows::Limits => each_hogs(arguments, &mut results, limits_block)?,
             Rows::Costs => {
-                results.costs = costs::measure(results.workers, arguments.seconds())?;
+                results.costs = costs::measure(results.workers, arguments.seconds(Rows::Costs))?;
                 results.goals.extend(costs::goals(&results.costs));
                 if !arguments.json {
                     print::costs(&results.costs);
@@ -256,13 +280,13 @@ fn echo_block(
             if !arguments.wants(mode) {
                 continue;
             }
-            let row = echo::measure(hogged, round, mode, arguments.seconds())?;
+            let row = echo::measure(hogged, round, mode, arguments.seconds(Rows::Echo))?;
             if !arguments.json {
                 print::row(&row);
             }
             results.rows.push(row);
         }
-        let alone = echo::measure(hogged, round, Mode::Alone, arguments.seconds())?;
+        let alone = echo::measure(hogged, round, Mode::Alone, arguments.seconds(Rows::Echo))?;
         let of_round = &results.rows[first..];
         let steal_ratio = of_round
             .iter()
@@ -281,12 +305,13 @@ fn echo_block(
             print::round(&round);
         }
         results.rounds.push(round);
-        let valid = results.rounds[first_round..]
-            .iter()
-            .filter(|round| round.valid);
-        if valid.count() as u64 >= arguments.valid {
+        if valid(&results.rounds[first_round..]) >= arguments.valid {
             break;
         }
+    }
+    if !arguments.json {
+        let rounds = &results.rounds[first_round..];
+        print::rounds(valid(rounds), rounds.len(), arguments.valid, most);
     }
     let ratios = row::ratios(&results.rows[first_row..], &results.rounds[first_round..]);
     if !arguments.json {
@@ -296,11 +321,17 @@ fn echo_block(
     Ok(())
 }
 
+/// How many of them count.
+fn valid(rounds: &[Round]) -> u64 {
+    rounds.iter().filter(|round| round.valid).count() as u64
+}
+
 fn shares_block(
     arguments: &PollsArguments,
     hogged: Hogged,
     results: &mut Results,
 ) -> Result<(), Failure> {
+    let seconds = arguments.seconds(Rows::Shares);
     for vcpus in &arguments.vcpus {
         for weights in shares::WEIGHTS {
             let words: Vec<String> = weights.iter().map(u32::to_string).collect();
@@ -312,7 +343,7 @@ fn shares_block(
                     continue;
                 }
                 let vcpus = usize::try_from(*vcpus).unwrap_or(1);
-                let row = shares::shares(hogged, mode, vcpus, weights, arguments.seconds())?;
+                let row = shares::shares(hogged, mode, vcpus, weights, seconds)?;
                 if !arguments.json {
                     print::row(&row);
                 }
@@ -328,12 +359,13 @@ fn limits_block(
     hogged: Hogged,
     results: &mut Results,
 ) -> Result<(), Failure> {
+    let seconds = arguments.seconds(Rows::Limits);
     for limit in shares::LIMITS_MS {
         for mode in [Mode::Quotient, Mode::QuotientPreempt] {
             if !arguments.wants(mode) {
                 continue;
             }
-            let row = shares::limit(hogged, mode, limit, arguments.seconds())?;
+            let row = shares::limit(hogged, mode, limit, seconds)?;
             if !arguments.json {
                 print::row(&row);
             }

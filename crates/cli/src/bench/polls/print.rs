@@ -89,6 +89,13 @@ pub fn round(round: &Round) {
     );
 }
 
+/// How many rounds of one block count, and why no more were played.
+pub fn rounds(valid: u64, played: usize, wanted: u64, most: u64) {
+    println!(
+        "{valid} of {played} rounds count ({wanted} are asked for, {most} are played at most); the others are in no ratio"
+    );
+}
+
 /// The ratios of one block.
 pub fn ratios(ratios: &[Ratio]) {
     for ratio in ratios {
