@@ -28,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quotient-fleet", &["quotient"]),
     ("quotient-config", &["quotient"]),
     ("quotient-attach", &["quotient", "quotient-trace"]),
+    ("quotient-allocators", &["quotient"]),
     ("quotient-datafusion", &["quotient"]),
     ("quotient-wasmtime", &["quotient"]),
     ("quotient-http", &["quotient"]),
@@ -65,7 +66,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Packages that are workspaces of their own and declare their dependencies themselves: what they need is locked for nobody else.
-const APART: &[&str] = &["quotient-datafusion", "quotient-wasmtime"];
+const APART: &[&str] = &[
+    "quotient-allocators",
+    "quotient-datafusion",
+    "quotient-wasmtime",
+];
 
 /// Tables of a manifest, or of one of its targets, that hold dependencies. Tests must follow the arrows too.
 const DEPENDENCY_TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
