@@ -2,6 +2,7 @@
 //! `curl http://127.0.0.1:9090/metrics`.
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use quotient::Scheduler;
@@ -23,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let content = [(CONTENT_TYPE, quotient_prometheus::CONTENT_TYPE)];
-    let metrics = get(move || async move { (content, exporter.render()) });
+    let metrics = get(move || async move { (content, Bytes::from_owner(exporter.page())) });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:9090").await?;
     println!("http://{}/metrics", listener.local_addr()?);
     axum::serve(listener, Router::new().route("/metrics", metrics)).await?;

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use quotient::{Group, Histogram, Nanos, Scheduler};
 
-use crate::text::{Page, integer, seconds};
-
 /// What a family's samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -110,7 +108,7 @@ pub(crate) struct Wanted {
 }
 
 /// Upper bounds of the buckets that are written: every second power of two of those that are kept: its exponent, in ns, and seconds.
-const BOUNDS: [(u32, &str); 11] = [
+pub(crate) const BOUNDS: [(u32, &str); 11] = [
     (12, "0.000004096"),
     (14, "0.000016384"),
     (16, "0.000065536"),
@@ -123,6 +121,13 @@ const BOUNDS: [(u32, &str); 11] = [
     (30, "1.073741824"),
     (32, "4.294967296"),
 ];
+
+/// Whether somebody has set the figure: it stays as it is, and needs no room to grow.
+pub(crate) fn is_setting(family: usize) -> bool {
+    [Id::Quota, Id::Period, Id::Shares, Id::Vcpus]
+        .iter()
+        .any(|id| *id as usize == family)
+}
 
 /// The samples of one group.
 pub(crate) fn add_group(sink: &mut impl Sink, group: &Group, wanted: Wanted) {
@@ -206,43 +211,5 @@ pub(crate) fn add_scheduler(sink: &mut impl Sink, scheduler: &Scheduler) {
         sink.integer(Id::Pauses as usize, &[], preempt.pauses);
         sink.integer(Id::Rescues as usize, &[], preempt.rescues);
         sink.integer(Id::Borne as usize, &[], preempt.borne as u64);
-    }
-}
-
-/// The lines of a histogram; nothing for one without values.
-pub(crate) fn add_histogram(page: &mut Page, family: usize, histogram: &Histogram) {
-    let mut bounds = BOUNDS.iter().peekable();
-    let mut count = 0_u64;
-    let total = histogram.count();
-    if total == 0 {
-        return;
-    }
-    for (upper, more) in histogram.buckets() {
-        count = count.wrapping_add(more);
-        let bound = bounds.next_if(|(power, _)| upper == Duration::from_nanos(1 << power));
-        if let Some((_, le)) = bound {
-            integer(page.bucket(family, le), count);
-            page.end(family);
-        }
-    }
-    integer(page.bucket(family, "+Inf"), total);
-    page.end(family);
-    seconds(page.begin(family, "_sum", &[]), histogram.sum());
-    page.end(family);
-    integer(page.begin(family, "_count", &[]), total);
-    page.end(family);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bounds_say_what_they_are() {
-        for (power, text) in BOUNDS {
-            let mut written = Vec::new();
-            seconds(&mut written, Duration::from_nanos(1 << power));
-            assert_eq!(written, text.as_bytes());
-        }
     }
 }

@@ -1,50 +1,199 @@
-//! The text format: samples of each family together, in one pass over the groups.
+//! The text format. A page is laid out once: each value has a place, wide enough for years, with blanks before it (the format allows any
+//! number of them). The next scrape writes values that have changed into their places and touches nothing else, since between two
+//! scrapes figures change, and groups, names and labels seldom do.
+//!
+//! A page is laid out anew when a group or a figure comes or goes ([`Refresh`] meets another family or label than it expects, or its places
+//! do not end with the figures) or a value has outgrown its place.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use quotient::Histogram;
+use quotient::{Group, Histogram, Scheduler};
 
-use crate::families::{FAMILIES, Kind, Sink, add_histogram};
+use crate::families::{BOUNDS, FAMILIES, Sink, is_setting};
 
-/// Room for a line. Unit: bytes. Default 96: a longer one makes its buffer grow.
-const LINE_BYTES: usize = 96;
+/// Room for a counter. Unit: digits. Default 12: a million a second for eleven days; more makes a page be laid out anew.
+const INTEGER_WIDTH: usize = 12;
+/// Room for a time in seconds: its point and nine decimals, and eight digits before them, three years.
+const SECONDS_WIDTH: usize = DECIMALS + 1 + 8;
+/// Decimals of a time, which is exact to the nanosecond.
+const DECIMALS: usize = 9;
+/// Lines of a histogram: its buckets, that without bound, sum and count.
+const HISTOGRAM_LINES: usize = BOUNDS.len() + 3;
 
-/// One buffer a family, so that a group's figures are read once and each family's samples are still written together. Of bytes, which
-/// are all UTF-8: what is copied is, and digits are.
+/// The figures of one scrape, as [`crate::CONTENT_TYPE`] says: UTF-8.
+///
+/// Shares its memory with the exporter. While one is kept, the next scrape makes a copy, 4 KB a group; once it is dropped, the next one
+/// writes in place.
+#[derive(Clone, Debug, Default)]
+pub struct Text(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Where a value is.
+#[derive(Debug)]
+struct Place {
+    at: usize,
+    /// What stands there.
+    value: Value,
+    /// The value of its own last label: it tells samples of a family apart.
+    label: &'static str,
+    family: u8,
+    width: u8,
+}
+
+/// A page, and where its values are.
 #[derive(Default)]
 pub(crate) struct Page {
-    families: Vec<Vec<u8>>,
-    /// `{id="/path"`, without its closing brace, or nothing.
-    labels: Vec<u8>,
+    text: Text,
+    /// In the order in which figures are visited.
+    places: Vec<Place>,
+    /// The groups that it is of, and the number that their list had. They are kept until the next scrape, gone ones too.
+    groups: Vec<Group>,
+    version: Option<u64>,
 }
 
 impl Page {
-    /// Empty, with the room that it had before.
-    pub(crate) fn clear(&mut self, groups: usize, histograms: bool) {
-        self.labels.clear();
-        let room = |kind: Kind| match kind {
-            Kind::Histogram if histograms => 14 * LINE_BYTES,
-            Kind::Histogram => 0,
-            _ => LINE_BYTES,
-        };
-        self.families.resize_with(FAMILIES.len(), Vec::new);
-        for (buffer, family) in self.families.iter_mut().zip(FAMILIES) {
-            buffer.clear();
-            buffer.reserve(groups.saturating_mul(room(family.kind)));
+    /// The groups, listed anew only if one has come or gone; whether the page is of the same ones.
+    pub(crate) fn list(&mut self, scheduler: &Scheduler) -> (Vec<Group>, bool) {
+        // Before the list: a group that comes in between makes the next page be laid out anew.
+        let version = Some(scheduler.groups_version());
+        let same = self.version == version;
+        if !same {
+            self.groups = scheduler.groups();
+            self.version = version;
+        }
+        (std::mem::take(&mut self.groups), same)
+    }
+
+    /// Keeps them for the next scrape.
+    pub(crate) fn keep(&mut self, groups: Vec<Group>) {
+        self.groups = groups;
+    }
+
+    /// What a new layout says, of the same groups.
+    pub(crate) fn lay_out(&mut self, layout: Layout) {
+        (self.text, self.places) = layout.finished();
+    }
+
+    /// Writes what has changed.
+    pub(crate) fn refresh(&mut self) -> Refresh<'_> {
+        Refresh {
+            text: Arc::make_mut(&mut self.text.0).as_mut_slice(),
+            places: &mut self.places,
+            next_place: 0,
+            is_stale: false,
         }
     }
 
-    /// The start of a line, up to its value. `suffix` is what a histogram's names end with.
-    pub(crate) fn begin(
+    pub(crate) fn text(&self) -> Text {
+        self.text.clone()
+    }
+}
+
+/// A scrape of a page that is there, of the same groups.
+pub(crate) struct Refresh<'a> {
+    text: &'a mut [u8],
+    places: &'a mut [Place],
+    next_place: usize,
+    /// A figure has come, gone or outgrown its place: what follows is not looked at.
+    is_stale: bool,
+}
+
+impl Refresh<'_> {
+    /// Whether the page says what was visited.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.next_place == self.places.len() && !self.is_stale
+    }
+
+    fn put(&mut self, family: usize, label: &str, value: Value) {
+        if self.is_stale {
+            return;
+        }
+        let place = self.places.get_mut(self.next_place);
+        let Some(place) = place.filter(|place| is_for(place, family, label)) else {
+            self.is_stale = true;
+            return;
+        };
+        self.next_place += 1;
+        if place.value != value {
+            place.value = value;
+            let room = &mut self.text[place.at..place.at + usize::from(place.width)];
+            self.is_stale = !value.write(room);
+        }
+    }
+}
+
+fn is_for(place: &Place, family: usize, label: &str) -> bool {
+    // Nearly always none, or the very same.
+    let is_same = |one: &str, other: &str| {
+        one.len() == other.len() && (one.is_empty() || std::ptr::eq(one, other) || one == other)
+    };
+    usize::from(place.family) == family && is_same(place.label, label)
+}
+
+impl Sink for Refresh<'_> {
+    fn group(&mut self, _path: &str) {}
+
+    fn scheduler(&mut self) {}
+
+    fn integer(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: u64) {
+        self.put(family, last(labels), Value::Integer(value));
+    }
+
+    fn seconds(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: Duration) {
+        self.put(family, last(labels), Value::time(value));
+    }
+
+    fn histogram(&mut self, family: usize, histogram: &Histogram) {
+        let count = histogram.count();
+        if count == 0 || self.is_stale {
+            return;
+        }
+        let end = self.next_place.saturating_add(HISTOGRAM_LINES);
+        if let Some([.., sum, total]) = self.places.get(self.next_place..end)
+            && is_for(total, family, COUNT)
+            && (sum.value, total.value) == (Value::time(histogram.sum()), Value::Integer(count))
+        {
+            // No value has come.
+            self.next_place = end;
+            return;
+        }
+        lines(histogram, |_, label, value| self.put(family, label, value));
+    }
+}
+
+/// A page in the making: one buffer a family, since a family's samples stand together and figures come group by group.
+#[derive(Default)]
+pub(crate) struct Layout {
+    families: Vec<Vec<u8>>,
+    /// `{id="/path"`, without its closing brace, or nothing.
+    labels: Vec<u8>,
+    places: Vec<Place>,
+}
+
+impl Layout {
+    /// A line. `suffix` is what a histogram's names end with.
+    fn line(
         &mut self,
-        family: usize,
-        suffix: &str,
+        (family, suffix): (usize, &str),
         labels: &[(&str, &str)],
-    ) -> &mut Vec<u8> {
+        own: &'static str,
+        value: Value,
+    ) {
+        self.families.resize_with(FAMILIES.len(), Vec::new);
         let buffer = &mut self.families[family];
-        buffer.extend_from_slice(FAMILIES[family].name.as_bytes());
-        buffer.extend_from_slice(suffix.as_bytes());
-        buffer.extend_from_slice(&self.labels);
+        for part in [
+            FAMILIES[family].name.as_bytes(),
+            suffix.as_bytes(),
+            &self.labels,
+        ] {
+            buffer.extend_from_slice(part);
+        }
         let mut open = !self.labels.is_empty();
         for (name, value) in labels {
             buffer.extend_from_slice(if open { b"," } else { b"{" });
@@ -54,49 +203,53 @@ impl Page {
             open = true;
         }
         buffer.extend_from_slice(if open { b"} " } else { b" " });
-        buffer
-    }
-
-    /// The start of a bucket's line.
-    pub(crate) fn bucket(&mut self, family: usize, le: &str) -> &mut Vec<u8> {
-        self.begin(family, "_bucket", &[("le", le)])
-    }
-
-    /// The end of a line.
-    pub(crate) fn end(&mut self, family: usize) {
-        self.families[family].push(b'\n');
+        let at = buffer.len();
+        let mut width = match value {
+            _ if is_setting(family) => 1,
+            Value::Integer(_) => INTEGER_WIDTH,
+            Value::Nanos(_) => SECONDS_WIDTH,
+        };
+        // Twenty digits and a point: it ends.
+        loop {
+            buffer.resize(at + width, b' ');
+            if value.write(&mut buffer[at..]) {
+                break;
+            }
+            width += 1;
+        }
+        buffer.push(b'\n');
+        self.places.push(Place {
+            at,
+            value,
+            label: own,
+            // There are some thirty.
+            family: family as u8,
+            width: width as u8,
+        });
     }
 
     /// The families that have samples, each with its help and type.
-    pub(crate) fn write(&self, page: &mut Vec<u8>) {
-        let lengths = self
-            .families
-            .iter()
-            .map(|buffer| buffer.len() + 3 * LINE_BYTES);
-        page.reserve(lengths.sum());
-        for (family, samples) in FAMILIES.iter().zip(&self.families) {
-            if samples.is_empty() {
-                continue;
+    fn finished(mut self) -> (Text, Vec<Place>) {
+        let mut page =
+            Vec::with_capacity(self.families.iter().map(|lines| lines.len() + 256).sum());
+        let mut begins = Vec::with_capacity(FAMILIES.len());
+        for (family, lines) in FAMILIES.iter().zip(&self.families) {
+            if !lines.is_empty() {
+                let (name, help, kind) = (family.name, family.help, family.kind.name());
+                let head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+                page.extend_from_slice(head.as_bytes());
             }
-            let head = [
-                "# HELP ",
-                family.name,
-                " ",
-                family.help,
-                "\n# TYPE ",
-                family.name,
-                " ",
-                family.kind.name(),
-                "\n",
-            ];
-            head.iter()
-                .for_each(|part| page.extend_from_slice(part.as_bytes()));
-            page.extend_from_slice(samples);
+            begins.push(page.len());
+            page.extend_from_slice(lines);
         }
+        for place in &mut self.places {
+            place.at += begins[usize::from(place.family)];
+        }
+        (Text(Arc::new(page)), self.places)
     }
 }
 
-impl Sink for Page {
+impl Sink for Layout {
     fn group(&mut self, path: &str) {
         self.labels.clear();
         self.labels.extend_from_slice(b"{id=\"/");
@@ -109,19 +262,69 @@ impl Sink for Page {
     }
 
     fn integer(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: u64) {
-        integer(self.begin(family, "", labels), value);
-        self.end(family);
+        self.line((family, ""), labels, last(labels), Value::Integer(value));
     }
 
-    /// Exact to the nanosecond.
     fn seconds(&mut self, family: usize, labels: &[(&'static str, &'static str)], value: Duration) {
-        seconds(self.begin(family, "", labels), value);
-        self.end(family);
+        self.line((family, ""), labels, last(labels), Value::time(value));
     }
 
     fn histogram(&mut self, family: usize, histogram: &Histogram) {
-        add_histogram(self, family, histogram);
+        if histogram.count() == 0 {
+            return;
+        }
+        lines(histogram, |suffix, label, value| {
+            let bound = [("le", label)];
+            let labels = if suffix == BUCKET { &bound[..] } else { &[] };
+            self.line((family, suffix), labels, label, value);
+        });
     }
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Integer(u64),
+    /// Written as seconds.
+    Nanos(u64),
+}
+
+impl Value {
+    /// 584 years at most.
+    fn time(time: Duration) -> Self {
+        Self::Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Writes it to the right of its place; `false` if it does not fit.
+    fn write(self, place: &mut [u8]) -> bool {
+        match self {
+            Self::Integer(value) => write_integer(place, value),
+            Self::Nanos(value) => write_seconds(place, value),
+        }
+    }
+}
+
+const BUCKET: &str = "_bucket";
+const COUNT: &str = "_count";
+
+/// The lines of a histogram with values: suffix, own label or (of those without one) the suffix again, value.
+fn lines(histogram: &Histogram, mut line: impl FnMut(&'static str, &'static str, Value)) {
+    let mut bounds = BOUNDS.iter().peekable();
+    let mut count = 0_u64;
+    for (upper, more) in histogram.buckets() {
+        count = count.wrapping_add(more);
+        let bound = bounds.next_if(|(power, _)| upper == Duration::from_nanos(1 << power));
+        if let Some((_, le)) = bound {
+            line(BUCKET, le, Value::Integer(count));
+        }
+    }
+    line(BUCKET, "+Inf", Value::Integer(histogram.count()));
+    line("_sum", "_sum", Value::time(histogram.sum()));
+    line(COUNT, COUNT, Value::Integer(histogram.count()));
+}
+
+fn last(labels: &[(&'static str, &'static str)]) -> &'static str {
+    labels.last().map_or("", |(_, value)| value)
 }
 
 /// A label's value: names of groups come from users, and may hold quotes and backslashes.
@@ -136,61 +339,82 @@ fn escaped(value: &str, into: &mut Vec<u8>) {
     }
 }
 
-/// Decimal digits. By hand, because formatting by traits is half of a scrape.
-pub(crate) fn integer(into: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [b'0'; 20];
-    let mut start = digits.len();
+/// Decimal digits, with blanks before them. By hand, because formatting by traits takes ten times as long.
+fn write_integer(place: &mut [u8], mut value: u64) -> bool {
+    let mut start = place.len();
     loop {
-        start -= 1;
+        let Some(next) = start.checked_sub(1) else {
+            return false;
+        };
+        start = next;
         // A digit: below ten.
-        digits[start] = b'0' + (value % 10) as u8;
+        place[start] = b'0' + (value % 10) as u8;
         value /= 10;
         if value == 0 {
-            break;
+            place[..start].fill(b' ');
+            return true;
         }
     }
-    into.extend_from_slice(&digits[start..]);
 }
 
-/// Seconds with nine decimals, or none if they are zeros.
-pub(crate) fn seconds(into: &mut Vec<u8>, value: Duration) {
-    integer(into, value.as_secs());
-    let mut nanos = value.subsec_nanos();
-    if nanos == 0 {
-        return;
+/// Nanoseconds as seconds, with all their decimals.
+fn write_seconds(place: &mut [u8], nanos: u64) -> bool {
+    let Some(point) = place.len().checked_sub(1 + DECIMALS) else {
+        return false;
+    };
+    let (whole, decimals) = place.split_at_mut(point);
+    decimals[0] = b'.';
+    let mut rest = nanos % 1_000_000_000;
+    for digit in decimals[1..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
     }
-    let mut digits = [b'0'; 9];
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (nanos % 10) as u8;
-        nanos /= 10;
-    }
-    into.push(b'.');
-    into.extend_from_slice(&digits);
+    write_integer(whole, nanos / 1_000_000_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn written(width: usize, value: Value) -> Option<String> {
+        let mut place = vec![b'x'; width];
+        value
+            .write(&mut place)
+            .then(|| String::from_utf8(place).expect("digits"))
+    }
+
     #[test]
     fn numbers_are_written_exactly() {
-        let written = |value: u64| {
-            let mut text = Vec::new();
-            integer(&mut text, value);
-            String::from_utf8(text).expect("digits")
-        };
         for value in [0, 7, 10, 1_000, u64::MAX] {
-            assert_eq!(written(value), value.to_string());
+            let text = written(20, Value::Integer(value)).expect("room");
+            assert_eq!(text.trim_start(), value.to_string());
         }
-        for (value, expected) in [
-            (Duration::ZERO, "0"),
-            (Duration::from_secs(3), "3"),
-            (Duration::from_nanos(1), "0.000000001"),
-            (Duration::from_millis(1_050), "1.050000000"),
+        for (nanos, expected) in [
+            (0, "0.000000000"),
+            (3_000_000_000, "3.000000000"),
+            (1, "0.000000001"),
+            (1_050_000_000, "1.050000000"),
+            (u64::MAX, "18446744073.709551615"),
         ] {
-            let mut text = Vec::new();
-            seconds(&mut text, value);
-            assert_eq!(text, expected.as_bytes());
+            let text = written(22, Value::Nanos(nanos)).expect("room");
+            assert_eq!(text.trim_start(), expected);
         }
+    }
+
+    #[test]
+    fn the_bounds_say_what_they_are() {
+        for (power, text) in BOUNDS {
+            let bound = written(22, Value::Nanos(1 << power)).expect("room");
+            assert_eq!(bound.trim_start(), text);
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_cut_off() {
+        assert_eq!(written(2, Value::Integer(100)), None);
+        assert_eq!(written(0, Value::Integer(0)), None);
+        assert_eq!(written(10, Value::Nanos(0)), None);
+        assert_eq!(written(11, Value::Nanos(10_000_000_000)), None);
+        assert_eq!(written(2, Value::Integer(99)).as_deref(), Some("99"));
     }
 }

@@ -90,6 +90,14 @@ async fn busy_page() -> String {
     // What was polled last may still be charged.
     let page = exporter.render();
     scheduler.shutdown().await;
+    squeezed(page)
+}
+
+/// With one blank before each value: the format allows any number.
+fn squeezed(mut page: String) -> String {
+    while page.contains("  ") {
+        page = page.replace("  ", " ");
+    }
     page
 }
 
@@ -170,7 +178,7 @@ async fn figures_are_those_of_the_groups() {
     let exporter = Exporter::new(&scheduler).histograms(false);
     // What the worker did to end the task may be charged between the looks.
     let before = group.cpu_time().as_secs_f64();
-    let page = exporter.render();
+    let page = squeezed(exporter.render());
     let after = group.cpu_time().as_secs_f64();
     let value = |series: &str| {
         let line = page
@@ -187,6 +195,65 @@ async fn figures_are_those_of_the_groups() {
     assert_eq!(value("quotient_polls_total{id=\"/t/x\"}"), 1.0);
     assert!(value("quotient_longest_poll_seconds{id=\"/t/x\"}") >= 0.002);
     assert!(!page.contains("container_spec_cpu_quota") && !page.contains("_bucket"));
+    scheduler.shutdown().await;
+}
+
+/// A page is written into where the last one had its values: after each kind of change it says what one says that is made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_keeps_what_has_changed() {
+    let scheduler = Scheduler::builder().vcpus(2).build().expect("a scheduler");
+    let exporter = Exporter::new(&scheduler)
+        .record_poll_durations()
+        .expect("nothing hinders");
+    let text = |exporter: &Exporter| squeezed(exporter.render());
+    let check = |what: &str| {
+        // The end of a task may be charged between the two.
+        let hang = std::time::Instant::now() + Duration::from_secs(120);
+        while text(&exporter) != text(&Exporter::new(&scheduler)) {
+            assert!(std::time::Instant::now() < hang, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    check("nothing is there");
+    let make = |name: &str| {
+        let builder = scheduler.group(name).expect("a path");
+        builder.create().expect("a group")
+    };
+    let (first, second) = (make("first"), make("second"));
+    check("groups come");
+    for _ in 0..3 {
+        for group in [&first, &second] {
+            group
+                .spawn(tokio::task::yield_now())
+                .await
+                .expect("no panic");
+        }
+        check("they run");
+    }
+    let held = exporter.page();
+    let copy = held.as_ref().to_vec();
+    second.spawn(async {}).await.expect("no panic");
+    check("one runs while a page is kept");
+    assert_eq!(held.as_ref(), copy, "a page that is kept changes");
+    first.set_max(Cpus(0.5)).expect("a limit");
+    check("a limit comes");
+    first.set_weight(10_000).expect("a weight");
+    check("a weight outgrows its place");
+    first.remove(quotient::Leftover::Kill).expect("no tasks");
+    check("a group goes");
+    make("zeroth");
+    make("first");
+    check("one comes before the others, and one has the old name");
+    let full = scheduler
+        .group("full")
+        .and_then(|builder| builder.tasks_max(0).create());
+    let full = full.expect("a group");
+    for _ in 0..2 {
+        full.spawn(async {}).await.expect_err("no task is allowed");
+        check("a loss");
+    }
+    full.kill().expect("not the root");
+    check("another kind of loss, perhaps");
     scheduler.shutdown().await;
 }
 
