@@ -160,14 +160,7 @@ fn a_trace_is_one_that_other_commands_read() {
     let (events, text) = (folder.file("events.jsonl"), folder.file("events.txt"));
     let began = Instant::now();
     loop {
-        let traced = quotient(&[
-            "trace",
-            process.socket(),
-            "--for",
-            "200ms",
-            "--out",
-            &events,
-        ]);
+        let traced = quotient(&["trace", process.socket(), "200ms", "--out", &events]);
         assert!(traced.status.success(), "{}", stderr(&traced));
         // On a machine that is busy otherwise, nothing may run for so long.
         if !stderr(&traced).contains(": 0 events") {
@@ -177,7 +170,7 @@ fn a_trace_is_one_that_other_commands_read() {
     }
     let converted = quotient(&["convert", &events, &text]);
     assert!(converted.status.success(), "{}", stderr(&converted));
-    let refused = quotient(&["trace", process.socket(), "--for", "61s", "--out", &events]);
+    let refused = quotient(&["trace", process.socket(), "61s", "--out", &events]);
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
 
@@ -251,7 +244,7 @@ fn a_trace_that_broke_off_does_not_look_whole() {
         let socket = folder.file(&format!("socket-{number}"));
         impostor(&socket, Some(answer));
         let out = folder.file("events.jsonl");
-        let traced = quotient(&["trace", &socket, "--for", "60s", "--out", &out]);
+        let traced = quotient(&["trace", &socket, "60s", "--out", &out]);
         let said = stderr(&traced);
         assert_eq!(traced.status.code(), Some(expected), "{said}");
         assert!(
@@ -267,7 +260,7 @@ fn an_interruption_keeps_what_was_recorded() {
     let folder = Folder::new("top-interrupted");
     let process = Process::new(&folder.file("socket"));
     let out = folder.file("events.jsonl");
-    let mut call = command(&["trace", process.socket(), "--for", "60s", "--out", &out]);
+    let mut call = command(&["trace", process.socket(), "60s", "--out", &out]);
     let child = call.stderr(std::process::Stdio::piped()).spawn();
     let child = child.expect("the binary runs");
     let began = Instant::now();

@@ -27,7 +27,7 @@ pub struct TraceArguments {
     #[command(flatten)]
     link: Link,
     /// How long (1ms..=60s), such as 500ms; Ctrl-C ends it earlier and keeps what was recorded
-    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = millis)]
+    #[arg(value_name = "TIME", default_value = "5s", value_parser = millis)]
     millis: u64,
     /// Where the events go, as JSON lines; `-` is standard output
     #[arg(long, value_name = "FILE", default_value = "trace.jsonl")]
