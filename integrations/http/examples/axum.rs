@@ -36,7 +36,7 @@ async fn burn(Path(ms): Path<u64>) -> String {
 }
 
 async fn groups(State(scheduler): State<Scheduler>) -> String {
-    let line = |group: &quotient::Group| format!("{:20} {:?}\n", group.path(), group.cpu_time());
+    let line = |group: &quotient::Group| format!("/{:20} {:?}\n", group.path(), group.cpu_time());
     scheduler.groups().iter().map(line).collect()
 }
 
