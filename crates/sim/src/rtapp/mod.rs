@@ -3,7 +3,7 @@
 //! Read as rt-app reads it, with comments and repeated keys. Extended: `taskgroup` may be an object with `path`,
 //! `weight`, `quota`, `period` and `burst` (times in microseconds, as everywhere in the format).
 //!
-//! Every key is modelled, without meaning here (logging, calibration, `resources`), or refused by its name: [`keys`] is the list.
+//! Every key is modelled, without meaning here (logging, calibration, `resources`), or refused by its name: `keys` has the list.
 //! `run` and `runtime` are the same, since CPUs have one speed; `dl-runtime` of a task of `SCHED_OTHER` is its slice, as in rt-app. A task
 //! with timers has a second meter, `name.task.slack`: what is left of the period when the timer is reached.
 
