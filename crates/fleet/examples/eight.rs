@@ -1,7 +1,7 @@
 //! Eight processes, one tenant, one CPU between them: `cargo run --release -p quotient-fleet --example eight -- 60`.
 //!
 //! Starts a private server (`redis-server` or `valkey-server` on the PATH) and eight processes of itself, each with more work for the
-//! tenant than it may do, kills two processes and the server on the way (`--faults`), and says how much CPU time the tenant got
+//! tenant than it may do, kills two processes and the server on the way (`--faults`; `--away=MILLISECONDS`, 2000, until there is another), and says how much CPU time the tenant got
 //! of what its quota earned, and how many calls that took. Nothing is left running.
 
 use std::io::{BufRead, BufReader, Write};
@@ -26,6 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .find_map(|argument| argument.strip_prefix("--cpus="))
         .map_or(Ok(0.8), str::parse)?;
+    let away: u64 = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix("--away="))
+        .map_or(Ok(2_000), str::parse)?;
+    let faults = faults.then_some(Duration::from_millis(away));
     conduct(seconds, faults, quota)
 }
 
@@ -128,7 +133,12 @@ fn total(nodes: &mut [Node]) -> [u64; 3] {
     sum
 }
 
-fn conduct(seconds: u64, faults: bool, quota: f64) -> Result<(), Box<dyn std::error::Error>> {
+/// Kills two processes and the server, which is away for so long.
+fn conduct(
+    seconds: u64,
+    faults: Option<Duration>,
+    quota: f64,
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut server = PrivateServer::start(&[])?;
     let address = server.address();
     let limit = FleetLimit::new(MicroCpus::from_cpus(quota)).with_processes(10);
@@ -149,7 +159,7 @@ fn conduct(seconds: u64, faults: bool, quota: f64) -> Result<(), Box<dyn std::er
     for tenth in 1..=seconds * 10 {
         let next = begun + Duration::from_millis(tenth * 100);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        if faults && tenth == seconds * 10 / 4 {
+        if faults.is_some() && tenth == seconds * 10 / 4 {
             total(&mut nodes);
             for node in nodes.iter_mut().take(2) {
                 node.child.kill()?;
@@ -159,10 +169,12 @@ fn conduct(seconds: u64, faults: bool, quota: f64) -> Result<(), Box<dyn std::er
                 begun.elapsed().as_secs_f64()
             );
         }
-        if faults && tenth == seconds * 10 / 2 {
+        if let Some(away) = faults
+            && tenth == seconds * 10 / 2
+        {
             server.kill();
             println!("{:.1} s: killed the server", begun.elapsed().as_secs_f64());
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::sleep(away);
             server.restart()?;
             println!("{:.1} s: another one, empty", begun.elapsed().as_secs_f64());
         }
