@@ -284,6 +284,51 @@ fn what_a_long_poll_ends_with_reaches_its_task() {
     });
 }
 
+/// Tasks that wake each other and sleep take each other's place in the run queue, though their wake-ups come by the inbox, from
+/// polls that now and then lose their virtual CPU on the way. Each answer reaches who waits for it, and clocks stay whole.
+#[test]
+fn conversations_go_on_where_polls_lose_their_virtual_cpu() {
+    const WORDS: u64 = 2_000;
+    for vcpus in [1, 2] {
+        run(vcpus, |scheduler| async move {
+            let speaker = |group: &quotient::Group,
+                           mut heard: tokio::sync::mpsc::Receiver<u64>,
+                           said: tokio::sync::mpsc::Sender<u64>| {
+                group.spawn(async move {
+                    let mut sum = 0;
+                    while let Some(word) = heard.recv().await {
+                        sum += word;
+                        if word % 499 == 0 {
+                            compute_for(Duration::from_millis(2));
+                        }
+                        if word == WORDS || said.send(word + 1).await.is_err() || word + 1 == WORDS
+                        {
+                            break;
+                        }
+                    }
+                    sum
+                })
+            };
+            let mut pairs = Vec::new();
+            for name in ["one", "other"] {
+                let group = scheduler.group(name).unwrap().create().unwrap();
+                for _ in 0..3 {
+                    let (first, heard_first) = tokio::sync::mpsc::channel(1);
+                    let (second, heard_second) = tokio::sync::mpsc::channel(1);
+                    first.send(1).await.unwrap();
+                    pairs.push(speaker(&group, heard_first, second));
+                    pairs.push(speaker(&group, heard_second, first));
+                }
+            }
+            let mut sum = 0;
+            for task in pairs {
+                sum += tokio::time::timeout(HANG, task).await.unwrap().unwrap();
+            }
+            assert_eq!(sum, 6 * WORDS * (WORDS + 1) / 2, "{vcpus}");
+        });
+    }
+}
+
 #[test]
 fn what_a_long_poll_wakes_and_spawns_does_not_wait_for_its_end() {
     run(2, |scheduler| async move {

@@ -1,4 +1,20 @@
 //! Between two polls: who goes back, who comes in, who is next. Everything here runs under the own run queue's lock.
+//!
+//! # The short way of a conversation
+//! The previous task sleeps or has ended, and exactly one task has come since the choice before: often its peer's answer. If the
+//! two are alike (`RunQueue::hand_over` says when) the newcomer takes the sleeper's node over, and nothing is queued.
+//!
+//! *It does not matter who woke the one that came, nor by which way*: through the slot, or through the inbox, as all wake-ups of a preempting
+//! scheduler do, whose polls may lose their virtual CPU and so keep no task for it. What is asked is whether putting it in, taking the
+//! sleeper out and choosing would choose it, and that follows from the two alone: nobody else of the group waits, and the
+//! group's turn goes on.
+//!
+//! *No wake-up is lost*: only the switch looks, at what it has taken out of slot and inbox already, for the long way or the short one.
+//! Until then the token is where it always was, where a waker's fence and a sleeper's look (`park`, `nap`) find it, and a thief, the watch or
+//! the next carrier take it from; afterwards it is in the hand of whoever turns the virtual CPU, with or without a stay in
+//! the run queue under the same lock. What comes between the taking and the poll stays in the inbox, for the next switch, as on the
+//! long way. The previous task is parked as on the long way too, and is queued if it was woken meanwhile. A detachment cannot come in
+//! between: it takes polls, and this is between two.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,11 +104,12 @@ impl Vcpu {
         // Arrivals first: a group whose running task is about to sleep does not become empty in between, which would take it out
         // of every level above and put it back.
         let home = self.index as u16;
-        if self.arrivals.is_empty()
-            && !*returning
+        if !*returning
+            && self.has_lone_arrival(&previous, &mut next)
             && let Some(task) = hand_over(shared, queue, &mut previous, &mut next, now)
         {
             task.context().home.store(home, Ordering::Relaxed);
+            self.short_tasks += usize::from(self.preempting);
             return Some(task);
         }
         self.arrivals.extend(next);
@@ -149,6 +166,31 @@ impl Vcpu {
             note_choice(shared, queue, picked.as_mut(), now);
         }
         picked
+    }
+
+    /// Whether nothing came but what [`hand_over`] may take, in `next`. In a preempting scheduler that came by the inbox.
+    #[inline]
+    fn has_lone_arrival(&mut self, previous: &Previous, next: &mut Option<Arrival>) -> bool {
+        if next.is_some() || !self.preempting {
+            return self.arrivals.is_empty();
+        }
+        let leaves = matches!(previous, Previous::Pending(_) | Previous::Done);
+        let [lone] = &mut *self.arrivals else {
+            return false;
+        };
+        // What comes from another queue, or sits in another group's place, has its own way of being put in; a proxy is not
+        // polled but slept for, and asks for a longer slice than whoever leaves.
+        let owned = lone.task.owned_mut();
+        if !leaves
+            || lone.kind == Enqueue::Migrate
+            || owned.bearer().is_some()
+            || changes_seat(owned)
+        {
+            return false;
+        }
+        *next = self.arrivals.pop();
+        give_back(&mut self.arrivals, 1);
+        true
     }
 
     /// Puts what arrived into the queue, where others can see it.
