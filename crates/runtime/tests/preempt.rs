@@ -468,6 +468,29 @@ fn a_poll_that_asks_for_figures_is_stopped_under_the_lock_that_resumes_it() {
     });
 }
 
+/// What a short turn costs puts off the next. Once the whole CPU time of a poll that stopped during one was taken for its cost.
+#[test]
+fn stopped_polls_have_no_short_turns_after_a_while() {
+    run(1, |scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let hogs: Vec<_> = (0..4)
+            .map(|_| {
+                let stop = stop.clone();
+                group.spawn(async move { compute(|| stop.load(Ordering::Relaxed)) })
+            })
+            .collect();
+        // In two seconds; it was in hours.
+        while scheduler.preempt_stats().unwrap().aged < 80 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for hog in hogs {
+            assert!(hog.await.unwrap() > 0);
+        }
+    });
+}
+
 #[test]
 fn settings_out_of_their_range_are_refused() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -52,6 +52,8 @@ pub(crate) struct Carrier {
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
     task: AtomicU64,
     began: AtomicU64,
+    /// Its thread's CPU time when the short turn in progress began, plus 1; 0 if it has none. The watch's alone. Unit: nanoseconds.
+    short_turn: AtomicU64,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
     shown: AtomicU32,
     /// Whether it may run, whether it has finished, where its proxy is.
@@ -82,6 +84,7 @@ impl Carrier {
             frozen: AtomicBool::new(false),
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
+            short_turn: AtomicU64::new(0),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
         }
@@ -137,6 +140,11 @@ impl Carrier {
         let away = self.turns.is_away();
         let now = away.then(|| self.cpu_time()).flatten();
         now.is_some_and(|now| self.turns.lock().charges.gets_on(now))
+    }
+
+    /// The watch: whether it was found to be blocked although it may run; perhaps for a lock of one that stands.
+    pub(super) fn waits_in_the_kernel(&self) -> bool {
+        self.is_allowed() && self.turns.is_away()
     }
 
     /// The task whose poll it bears, if that has not ended.
@@ -258,7 +266,24 @@ impl Carrier {
 
     /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
     pub(super) fn burst(&self, log: &PauseLog, reason: ResumeReason) {
+        let from = self.cpu_time().map_or(0, |time| time.as_nanos() + 1);
+        self.short_turn.store(from, Ordering::Relaxed);
         self.turns.burst(|by| log.resumed(self.shown(), by, reason));
+    }
+
+    /// The watch: what its short turn has cost so far; nothing if it has none, or has been chosen meanwhile.
+    pub(super) fn short_turn_used(&self) -> Nanos {
+        let from = self.short_turn.load(Ordering::Relaxed);
+        if from == 0 || self.is_allowed() {
+            return Nanos::ZERO;
+        }
+        let now = self.cpu_time().unwrap_or_default();
+        now.saturating_sub(Nanos(from - 1))
+    }
+
+    /// The watch: short turns are over.
+    pub(super) fn end_short_turn(&self) {
+        self.short_turn.store(0, Ordering::Relaxed);
     }
 
     /// CPU time since the last charge. At the end the rest, less what others pay for.

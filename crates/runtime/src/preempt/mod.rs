@@ -64,11 +64,12 @@
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
-//! bearer, round robin, runs for 200 us, charged to it; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
+//! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
+//! a lock of theirs that no carrier wants; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
 //! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms; the same if the host or the tick
 //! thread does not get on (`heartbeat`, where the bound stands). Such a turn lasts until half of
 //! that was used, 10 ms at most: on a busy machine a thread of low priority waits for its processor. What either costs in CPU time
-//! stays below 1 % and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
+//! stays below 1 % (5 % in the latter case) and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
 //!
 //! # Freezes and kills
 //! A freeze holds a group's tasks between polls; its proxies go on being chosen, so that a poll that holds a lock comes to its end.

@@ -65,9 +65,8 @@ struct Look {
 struct Burst {
     /// Of all, not of one.
     all: bool,
-    /// When it began, and what all that stand had used then.
+    /// When it began.
     began: Nanos,
-    before: Nanos,
 }
 
 /// What the watch remembers.
@@ -408,7 +407,6 @@ impl Preempting {
     fn let_some_run(&self, state: &mut WatchState, stalled: u32, now: Nanos) {
         let rescue = self.wants_rescue(state, stalled, now);
         let one = now >= state.age_from;
-        let before = forbidden_time(&state.bearers);
         if let Some((reason, grave)) = rescue {
             let mut waiting = state.bearers.iter();
             if !waiting.any(|bearer| bearer.may_have_short_turns(grave)) {
@@ -441,7 +439,6 @@ impl Preempting {
         state.burst = Some(Burst {
             all: rescue.is_some(),
             began: now,
-            before,
         });
         std::thread::sleep(BURST);
         // Whoever has not got its processor meanwhile has until a later look.
@@ -453,20 +450,30 @@ impl Preempting {
         let Some(burst) = state.burst else {
             return true;
         };
-        let used = forbidden_time(&state.bearers).saturating_sub(burst.before);
+        let turns = state.bearers.iter().map(|bearer| bearer.short_turn_used());
+        let used = turns.fold(Nanos::ZERO, Nanos::saturating_add);
         let enough = Nanos(u64::try_from(BURST.as_nanos() / 2).unwrap_or(0));
         if used < enough && now.saturating_sub(burst.began) < BURST_MAX {
             return false;
         }
         state.burst = None;
         for bearer in &state.bearers {
+            bearer.end_short_turn();
             bearer.enforce(&self.log);
         }
-        // It may have been longer than was meant: what it has cost says when the next may be.
+        // It may have been longer than was meant: what it has cost says when the next may be. Each of the two has a budget of its own: where
+        // a rescue put off aging by a hundred times of what all had used together, locks that only polls wait for were held for seconds.
         let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));
-        state.age_from = pause(AGING_INTERVAL, AGING_PART);
         if burst.all {
             state.rescue_from = pause(RESCUE_INTERVAL, RESCUE_PART);
+        } else if state
+            .bearers
+            .iter()
+            .any(|bearer| bearer.waits_in_the_kernel())
+        {
+            state.age_from = pause(RESCUE_INTERVAL, RESCUE_PART);
+        } else {
+            state.age_from = pause(AGING_INTERVAL, AGING_PART);
         }
         true
     }
@@ -476,14 +483,6 @@ impl Preempting {
 /// last look; or a turn in all, on a machine that is too busy to give it half of anything.
 fn has_computed(used: Nanos, passed: Nanos, spent: Nanos, turn: Nanos) -> bool {
     used.as_nanos() * 2 >= passed.as_nanos() || spent >= turn
-}
-
-/// CPU time so far of all bearers that are to stand still.
-fn forbidden_time(bearers: &[Arc<Carrier>]) -> Nanos {
-    let forbidden = bearers.iter().filter(|bearer| !bearer.is_allowed());
-    forbidden.fold(Nanos::ZERO, |sum, bearer| {
-        sum.saturating_add(bearer.cpu_time().unwrap_or_default())
-    })
 }
 
 #[cfg(test)]
