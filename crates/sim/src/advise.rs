@@ -475,6 +475,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_is_work_and_not_bursts() {
+        // A hog beside short requests: under half of a CPU nearly all requests are served, and half of the work is done.
+        let plan = |_: u32, seed: u64| {
+            let mut plan = Plan::new(Machine::flat(2));
+            plan.seed = seed;
+            plan.duration = Nanos::from_secs(5);
+            let group = plan.group("app");
+            let shape = OpenLoop {
+                threads: 2,
+                work: Span::Fixed(Nanos::from_micros(200)),
+                gap: Span::Fixed(Nanos::from_millis(20)),
+                parts: 1,
+                begin: Nanos::ZERO,
+            };
+            synthetic::open_loop(&mut plan, "app", group, shape);
+            synthetic::spinners(&mut plan, "batch", group, 1);
+            plan
+        };
+        let sweep = Sweep {
+            cpus_permille: vec![500],
+            periods: vec![Nanos::from_millis(100)],
+            bursts_percent: vec![0],
+            seeds: 2,
+            refine: false,
+            ..Sweep::around(250)
+        };
+        let done = |work: Work| {
+            let subject = Subject {
+                plan: &plan,
+                ..subject(work)
+            };
+            let target = target(50, Nanos::from_millis(5));
+            let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+            advice.predictions[0].done_ratio.mid
+        };
+        assert!((done(Work::Time) - 0.5).abs() < 0.03);
+        assert!(done(Work::Laps) > 0.9);
+    }
+
+    #[test]
     fn equivalent_inputs_get_the_same_advice_within_a_tenth() {
         // The same service, its arrivals drawn anew each time.
         let shares: Vec<f64> = (0..3_u64)
