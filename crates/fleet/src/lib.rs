@@ -72,6 +72,7 @@
 //! | the store is restored from an older state | the same: another run |
 //! | a part of the tenant's keys is gone (evicted, deleted) | the same: the first key counts what the others hold |
 //! | a field of a key is not what was written | an error that names it, never "no limit"; floors, until somebody deletes the key |
+//! | the store is too slow for all requests of a round trip | fewer in the next, by turns, until they are answered in time; leases of the others may run out meanwhile |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
 //! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |
 //! | the store's clock jumps ahead | the one thing that mints: a refill up to the cap, B + Q * L, once a jump |

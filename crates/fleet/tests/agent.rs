@@ -3,10 +3,14 @@
 #[path = "common/server.rs"]
 mod server;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quotient::Scheduler;
-use quotient_fleet::{Allowance, Fleet, FleetError, FleetLimit, MicroCpus, Micros, StoreError};
+use quotient_fleet::{
+    Allowance, Fleet, FleetError, FleetLimit, MemoryStore, MicroCpus, Micros, Reply, Request,
+    Store, StoreError,
+};
 
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -287,5 +291,68 @@ async fn a_prefix_without_its_slash_is_the_same_and_one_that_is_no_path_is_refus
             "{refused:?}"
         );
     }
+    scheduler.shutdown().await;
+}
+
+/// A store that takes its time for each request, one after the other, whether anybody still waits for the answer or not.
+struct SlowStore {
+    store: MemoryStore,
+    each: Duration,
+    begun: Instant,
+    busy_until: Mutex<Instant>,
+}
+
+impl Store for SlowStore {
+    async fn exchange(&self, questions: &[(&str, Request)]) -> Vec<Result<Reply, StoreError>> {
+        let done = {
+            let mut busy_until = self.busy_until.lock().expect("nobody panicked");
+            let count = u32::try_from(questions.len()).expect("few");
+            *busy_until = (*busy_until).max(Instant::now()) + self.each * count;
+            *busy_until
+        };
+        tokio::time::sleep_until(done.into()).await;
+        let passed = self.begun.elapsed().as_micros();
+        let now = Micros(u64::try_from(passed).expect("short"));
+        self.store.set_time(Micros::from_secs(1_000) + now);
+        self.store.exchange(questions).await
+    }
+
+    async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
+        Store::set(&self.store, tenant, limit).await
+    }
+
+    async fn memory(&self) -> Result<u64, StoreError> {
+        self.store.memory().await
+    }
+}
+
+/// 200 tenants that all ask at once are 600 ms of a store that is given up after 250 ms: where the batch stays as it is, each round trip
+/// fails, and none of them is ever answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_too_slow_for_all_at_once_answers_them_in_parts() {
+    const TENANTS: usize = 200;
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    let store = Arc::new(SlowStore {
+        store: MemoryStore::new(),
+        each: Duration::from_millis(3),
+        begun: Instant::now(),
+        busy_until: Mutex::new(Instant::now()),
+    });
+    for number in 0..TENANTS {
+        let path = format!("tenants/t{number:03}");
+        store.store.set_limit(&path, limit()).expect("a limit");
+        let group = scheduler.group(&path).expect("a path");
+        group.create().expect("a group");
+    }
+    let fleet = Fleet::builder("")
+        .start_on(&scheduler, store)
+        .expect("a fleet");
+    until("an answer for each of them", || {
+        let stats = fleet.stats();
+        stats.len() == TENANTS && stats.iter().all(|tenant| tenant.limit.is_some())
+    })
+    .await;
+    assert!(fleet.figures().late > 0, "it was quick enough for all");
+    drop(fleet);
     scheduler.shutdown().await;
 }

@@ -3,7 +3,7 @@
 //! # What it does
 //! Every 25 ms it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
 //! their limits (`tenant`), and collects what is to be asked: one round trip for all of them, of which one is under way at a time, beside the
-//! ticks (`task`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
+//! ticks (`task`), of fewer requests after one that was late (`batch`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
 //!
 //! # Local limits
 //! A limit that the group has when it is found, or that somebody writes later, is kept: the smaller of it and the lease is in force.
@@ -13,6 +13,7 @@
 //! A lease of rate r is a limit of `r * PERIOD` in each [`PERIOD`], all at once at its start. What was used beyond a lease that way, by polls
 //! under way, or because this task came late is owed and paid out of the next one.
 
+mod batch;
 mod pass;
 mod task;
 mod tenant;
@@ -195,6 +196,8 @@ pub struct FleetFigures {
     pub requests: u64,
     /// Round trips or requests that failed.
     pub errors: u64,
+    /// Round trips that were given up because no answer came in time: each halves how many requests the next one carries.
+    pub late: u64,
     /// The last failure.
     pub last_error: Option<StoreError>,
     /// Whether the last round trip failed.

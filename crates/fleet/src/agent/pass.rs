@@ -14,10 +14,12 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quotient::{Group, Scheduler};
 use tokio::sync::Notify;
 
+use super::batch::Batch;
 use super::tenant::Tenant;
 use super::{FleetFigures, TenantStats};
 use crate::clock;
@@ -34,9 +36,6 @@ const RESTING_PER_TICK: usize = 128;
 ///
 /// Unit: microseconds. Default: 60 s.
 const ROUND: Micros = Micros::from_secs(60);
-
-/// Most of the requests in one round trip; who comes after them is asked for with the next. Default 512: some milliseconds of a server.
-const ASKED_MAX: usize = 512;
 
 /// How often the store's memory is looked at.
 ///
@@ -61,7 +60,7 @@ pub(super) struct State {
     /// The group above all of ours.
     parent: Option<Group>,
     /// Its clock when the resting ones were last looked at.
-    above: Option<std::time::Duration>,
+    above: Option<Duration>,
     /// How many of the resting ones are still to be looked through since it moved, and after which.
     unseen: usize,
     cursor: Option<Arc<str>>,
@@ -71,6 +70,7 @@ pub(super) struct State {
     memory_at: Micros,
     /// Whether it was said that tenants without a limit wait.
     said_unsure: bool,
+    batch: Batch,
     adopted: Arc<Notify>,
     pub(super) figures: FleetFigures,
 }
@@ -108,6 +108,7 @@ impl State {
             memory: None,
             memory_at: Micros::ZERO,
             said_unsure: false,
+            batch: Batch::default(),
             adopted: Arc::default(),
             figures: FleetFigures::default(),
         }
@@ -276,23 +277,18 @@ impl State {
     fn look(&mut self, now: Micros, may_ask: bool) -> Vec<Question> {
         self.scan(now);
         self.wake(now);
-        let mut questions = Vec::new();
+        let mut somebody_asks = self.batch.has_left_over();
         let mut leave = Vec::new();
         for (path, tenant) in &mut self.busy {
             if !tenant.is_due(now) {
                 continue;
             }
             tenant.look(now);
-            if may_ask && tenant.asks_by(now, Micros::ZERO) && questions.len() < ASKED_MAX {
-                questions.push((path.clone(), tenant.holder.request(now)));
-            }
+            somebody_asks |= tenant.asks_by(now, Micros::ZERO);
             let lives = tenant.apply(now);
             if !lives || tenant.rests(now) {
                 leave.push((path.clone(), lives));
             }
-        }
-        if !questions.is_empty() {
-            self.take_along(now, &mut questions);
         }
         for (path, lives) in leave {
             let tenant = self.busy.remove(&path);
@@ -300,20 +296,45 @@ impl State {
                 self.resting.insert(path, tenant);
             }
         }
+        if may_ask && somebody_asks {
+            self.ask(now)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The next round trip. Who is soon to ask goes along: a round trip costs as much as twenty requests.
+    fn ask(&mut self, now: Micros) -> Vec<Question> {
+        let (mut must, mut along) = (Vec::new(), Vec::new());
+        for (path, tenant) in &self.busy {
+            if tenant.asks_by(now, Micros::ZERO) {
+                must.push(path.clone());
+            } else if tenant.asks_by(now, tenant.lease_part(ALONG_PARTS)) {
+                along.push(path.clone());
+            }
+        }
+        let mut questions = Vec::new();
+        for path in self.batch.choose(must, along) {
+            let Some(tenant) = self.busy.get_mut(&path) else {
+                continue;
+            };
+            tenant.look_once(now);
+            questions.push((path, tenant.holder.request(now)));
+            // What is given up with the request is given up before it is sent. Whether the group still exists, the next look finds out.
+            tenant.apply(now);
+        }
         questions
     }
 
-    /// Who is soon to ask goes along: a round trip costs as much as twenty requests.
-    fn take_along(&mut self, now: Micros, questions: &mut Vec<Question>) {
-        for (path, tenant) in &mut self.busy {
-            if questions.len() >= ASKED_MAX {
-                return;
-            }
-            if tenant.asks_by(now, tenant.lease_part(ALONG_PARTS)) {
-                tenant.look(now);
-                questions.push((path.clone(), tenant.holder.request(now)));
-            }
-        }
+    /// A round trip of so many requests was given up: the next one is shorter.
+    pub(super) fn late(&mut self, asked: usize) {
+        self.figures.late += 1;
+        self.batch.late(asked);
+    }
+
+    /// A round trip of so many requests was answered: the next one may be longer.
+    pub(super) fn in_time(&mut self, asked: usize, took: Duration, patience: Duration) {
+        self.batch.answered(asked, took, patience);
     }
 
     /// Takes in the answers to one round trip.

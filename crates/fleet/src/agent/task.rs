@@ -40,10 +40,19 @@ impl Drop for Ending {
     }
 }
 
+/// Whether nobody answered for so long that it may have been too much to answer: we gave up, or the client did, with a patience of its own.
+fn is_late(answers: &[Result<Reply, StoreError>], took: Duration, patience: Duration) -> bool {
+    let silent = |answer| matches!(answer, &Err(StoreError::Unreachable(_)));
+    took >= patience / 4 && answers.iter().all(silent)
+}
+
 /// What came of one.
 struct Answered {
     questions: Vec<Question>,
     answers: Vec<Result<Reply, StoreError>>,
+    /// How long the answers took, and were waited for.
+    took: Duration,
+    patience: Duration,
     memory: Option<Result<u64, StoreError>>,
 }
 
@@ -70,6 +79,8 @@ fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
             return Answered {
                 questions,
                 answers,
+                took: Duration::ZERO,
+                patience,
                 memory,
             };
         }
@@ -77,6 +88,7 @@ fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
             .iter()
             .map(|(path, request)| (&**path, *request))
             .collect();
+        let begun = Instant::now();
         let answers = timeout(patience, store.exchange(&asked)).await;
         let answers = answers.unwrap_or_else(|_| {
             let late = StoreError::Unreachable(format!("no answer within {patience:?}"));
@@ -86,6 +98,8 @@ fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
         Answered {
             questions,
             answers,
+            took: begun.elapsed(),
+            patience,
             memory,
         }
     })
@@ -112,7 +126,13 @@ pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc
                 if let Some(memory) = answered.memory {
                     state.remember(memory);
                 }
-                if !answered.questions.is_empty() {
+                let asked = answered.questions.len();
+                if asked > 0 {
+                    if is_late(&answered.answers, answered.took, answered.patience) {
+                        state.late(asked);
+                    } else if answered.answers.iter().any(Result::is_ok) {
+                        state.in_time(asked, answered.took, answered.patience);
+                    }
                     state.take(&answered.questions, answered.answers);
                 }
             }
@@ -154,6 +174,20 @@ mod tests {
             known: lease.map(limit),
         };
         ("tenants/acme".into(), request)
+    }
+
+    #[test]
+    fn late_is_what_nobody_answered_for_long() {
+        let patience = Duration::from_millis(250);
+        let silent = || Err(StoreError::Unreachable("no answer".to_owned()));
+        let denied = || Err(StoreError::Denied("no password".to_owned()));
+        assert!(is_late(&[silent(), silent()], patience, patience));
+        let own = Duration::from_millis(100);
+        assert!(is_late(&[silent()], own, patience), "the client gave up");
+        let refused = Duration::from_millis(1);
+        assert!(!is_late(&[silent()], refused, patience), "nobody is there");
+        assert!(!is_late(&[silent(), Ok(Reply::Stale)], own, patience));
+        assert!(!is_late(&[denied()], own, patience));
     }
 
     #[test]

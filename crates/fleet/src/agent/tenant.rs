@@ -38,7 +38,8 @@ pub(super) struct Tenant {
     /// Its clock when it was last read, and when that was.
     cpu: Micros,
     cpu_at: Micros,
-    /// When it is looked at again.
+    /// When it was last looked at, and when it is again.
+    looked_at: Option<Micros>,
     look_at: Micros,
 }
 
@@ -53,6 +54,7 @@ impl Tenant {
             written: None,
             cpu,
             cpu_at: now,
+            looked_at: None,
             look_at: now,
         }
     }
@@ -112,7 +114,15 @@ impl Tenant {
         next.is_some_and(|at| at <= now + slack)
     }
 
+    /// Looks, unless that was done at this moment already: a second look would see that nothing has run since.
+    pub(super) fn look_once(&mut self, now: Micros) {
+        if self.looked_at != Some(now) {
+            self.look(now);
+        }
+    }
+
     pub(super) fn look(&mut self, now: Micros) {
+        self.looked_at = Some(now);
         self.cpu = micros(self.group.cpu_time());
         self.cpu_at = now;
         let throttled = micros(self.group.bandwidth_stats().throttled);
