@@ -152,8 +152,12 @@ async fn shares(scheduler: &Scheduler, poll: Duration, weights: &[u32]) -> Share
 fn weights_hold_inside_polls() {
     for poll in [Duration::from_millis(20), HANG * 2] {
         run(2, |scheduler| async move {
-            let mut bad = Vec::new();
+            let (mut bad, begun) = (Vec::new(), Instant::now());
             for _try in 0..8 {
+                // A try ends when its hogs have: on a machine that is busy elsewhere that takes seconds, and is no hang.
+                if begun.elapsed() > HANG / 3 {
+                    break;
+                }
                 let shares = shares(&scheduler, poll, &[100, 300]).await;
                 let served = shares.used.iter().sum::<f64>() >= WINDOW.as_secs_f64();
                 if served && (2.5..3.6).contains(&(shares.used[1] / shares.used[0])) {
