@@ -8,6 +8,13 @@
 //! After a find, a no-op waker goes on top, so that the same task's next yield is seen as a new one (tokio would not clone a waker
 //! that is the last of the list, and without a clone nobody asks), and its next wait is not mistaken for a yield.
 //!
+//! A task that was woken during its poll is asked about as well, though it is polled again anyway: often by tokio, for a yield on a
+//! worker that it has left since. Its waker was the last of the list after that poll, so that its next yield here was seen by nobody;
+//! it left the run queue until the worker came to its list, which was after a poll of minutes if that is what came next.
+//!
+//! What this does not see: a future inside the task that yields with a waker of its own (`FuturesUnordered` makes such). That one
+//! waits for the worker.
+//!
 //! tokio may change this; `tests/tokio_defer_canary.rs` names the version it was checked with and fails when it does.
 
 use std::future::Future;

@@ -4,6 +4,7 @@
 #[path = "common/repeat.rs"]
 mod repeat;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -63,6 +64,41 @@ fn children_of_a_poll_that_blocks_in_place() {
 #[test]
 fn children_of_a_poll_in_tokios_block_in_place() {
     children_run_during_the_poll(|time| tokio::task::block_in_place(|| std::thread::sleep(time)));
+}
+
+/// Leaves its waker with tokio's deferred list, as any yield, and is woken by somebody else in the same poll: by tokio, for instance,
+/// for a yield on another worker before.
+async fn yield_and_be_woken() {
+    let mut yielding = std::pin::pin!(tokio::task::yield_now());
+    std::future::poll_fn(|context| {
+        let polled = yielding.as_mut().poll(context);
+        if polled.is_pending() {
+            context.waker().wake_by_ref();
+        }
+        polled
+    })
+    .await;
+}
+
+/// Hazard: of the second of two yields tokio keeps no new waker, since that of the first is the last of its list; a yield that nobody
+/// notices waits for the worker, and the worker is in the poll of the task that waited next.
+#[test]
+fn a_task_that_was_woken_while_it_yielded_and_yields_again() {
+    on_one_two_and_four_workers(|scheduler, workers| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let yielder = group.spawn(async {
+            yield_and_be_woken().await;
+            let ran = Arc::new(AtomicUsize::new(0));
+            let seen = ran.clone();
+            let hog = quotient::spawn(async move {
+                poll_until(|| seen.load(Ordering::Relaxed) == 1, compute)
+            });
+            tokio::task::yield_now().await;
+            ran.store(1, Ordering::Relaxed);
+            hog.await.unwrap()
+        });
+        assert!(yielder.await.unwrap(), "lost its turn, {workers} workers");
+    });
 }
 
 #[test]

@@ -82,9 +82,13 @@
 //!
 //! # The deferral probe
 //! A future may hand its waker to something that wakes it "later, on this thread" (tokio's deferred wake-ups). `Task::poll`
-//! tells its caller when that is possible: pending, not woken, and the waker was cloned on this thread during the poll.
+//! tells its caller when that is possible: pending, and the waker was cloned on this thread during the poll.
 //! The caller then probes with the same waker; meanwhile clones of it are no-op wakers and are noted
 //! (`probe_cloned`). Waking it in the probe is a real wake-up: the task runs once more.
+//!
+//! A task that was woken meanwhile runs once more whatever the answer, but the caller is told all the same. A list that keeps no waker
+//! twice in a row would otherwise still end with the task's, and would clone nothing at the task's next yield: nobody
+//! would be asked about that one.
 
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
@@ -274,9 +278,9 @@ impl<C: Context> Task<C> {
 
     /// Polls the future once, or drops it if the task was aborted.
     ///
-    /// `deferred` is asked only if the poll was pending, the task was not woken meanwhile, and its waker was cloned on
-    /// this thread during the poll; "true" keeps the token. Meanwhile clones of that waker are no-op wakers, see
-    /// [`probe_cloned`]. A panic in `deferred` cancels the task.
+    /// `deferred` is asked only if the poll was pending, and the task's waker was cloned on this thread during the poll; "true"
+    /// keeps the token, and so does a wake-up meanwhile, whatever the answer. Clones of that waker are no-op wakers until
+    /// then, see [`probe_cloned`]. A panic in `deferred` cancels the task.
     #[inline]
     pub fn poll(self, deferred: impl FnOnce(&Waker) -> bool) -> Polled<C> {
         let view = self.view();
@@ -300,14 +304,16 @@ impl<C: Context> Task<C> {
             drop(scope);
             return self.cancel_as_done();
         }
-        if now.wakes() != start.wakes() {
-            return Polled::Again(self);
-        }
+        let woken = now.wakes() != start.wakes();
         if scope.cloned() {
             scope.start_probe();
-            if deferred(&waker) {
+            // Asked of the woken as well: whoever keeps wakers once only would otherwise keep none of the next poll.
+            let deferred = deferred(&waker);
+            if deferred || woken {
                 return Polled::Again(self);
             }
+        } else if woken {
+            return Polled::Again(self);
         }
         Polled::Pending(Parking {
             task: self,
