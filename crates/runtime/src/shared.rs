@@ -298,11 +298,14 @@ impl Shared {
     }
 
     /// Makes virtual CPUs look at their groups that a refill or a raised limit has paid for. The groups were posted before.
-    pub(crate) fn kick(&self, vcpus: &VcpuSet) {
+    /// Whether one slept.
+    pub(crate) fn kick(&self, vcpus: &VcpuSet) -> bool {
+        let mut woken = false;
         for vcpu in vcpus.iter() {
             self.vcpus[vcpu].resched.store(true, Ordering::Relaxed);
-            self.wake_vcpu(vcpu);
+            woken |= self.wake_vcpu(vcpu);
         }
+        woken
     }
 
     /// Asks a virtual CPU to take tasks of `group` that have a place elsewhere, lent or as the dead, out of its queue. At most one entry a group.
@@ -365,18 +368,18 @@ impl Shared {
         }
     }
 
-    /// Runs due refills, at most one batch of the core's; whether more are due. Takes no run-queue lock.
-    pub(crate) fn refill(&self, now: Nanos) -> bool {
+    /// Runs due refills, at most one batch of the core's. Takes no run-queue lock.
+    pub(crate) fn refill(&self, now: Nanos) -> Refilled {
         if self.tree.next_refill().is_none_or(|due| due > now) {
-            return false;
+            return Refilled::default();
         }
         let mut kicked = VcpuSet::default();
         let more = self.tree.refill(now, &mut |cpu| kicked.insert(cpu.index()));
         if RuntimeGates::events() {
             self.log.look_at_limits(self, now);
         }
-        self.kick(&kicked);
-        more
+        let woken = self.kick(&kicked);
+        Refilled { more, woken }
     }
 
     /// Wakes an idle virtual CPU, if there is one, to take part of what waits at `vcpu`.
@@ -444,6 +447,15 @@ impl Shared {
     pub(crate) fn now(&self) -> Nanos {
         self.clock.now()
     }
+}
+
+/// What came of [`Shared::refill`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refilled {
+    /// More are due.
+    pub(crate) more: bool,
+    /// A virtual CPU that slept was woken.
+    pub(crate) woken: bool,
 }
 
 /// The shape of the tree, locked. The lock goes first, then what keeps its holder from being stopped.

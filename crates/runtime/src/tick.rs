@@ -233,7 +233,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     }
     let mut batches = 0;
     // Bounded, because the virtual CPUs must be looked at, too: what is left is due at once and comes in the next round.
-    while shared.refill(now) && batches < REFILL_BATCHES {
+    while shared.refill(now).more && batches < REFILL_BATCHES {
         batches += 1;
     }
     let waiting = watch.look(shared, now);
@@ -275,6 +275,59 @@ mod tests {
         };
         runtime.block_on(group.spawn(spin)).unwrap();
         assert_eq!(patience(&group.shared), IDLE_PERIODS_TO_REFILL);
+        runtime.block_on(scheduler.shutdown());
+    }
+
+    /// Hazard: a virtual CPU that refills on its way to a long poll wakes another, which tokio puts where only this worker looks.
+    #[test]
+    fn who_is_woken_by_a_refill_waits_behind_the_next_poll() {
+        use std::sync::atomic::AtomicUsize;
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let scheduler = runtime.block_on(async { Scheduler::builder().vcpus(2).build().unwrap() });
+        let create = |name, weight| scheduler.group(name).unwrap().weight(weight).create();
+        let (limited, free) = (
+            create("limited", 1).unwrap(),
+            create("free", 10_000).unwrap(),
+        );
+        limited.set_max("1ms/20ms").unwrap();
+        let shared = limited.shared.clone();
+        // It would refill before anybody else, and send for a stand-in.
+        shared.tick.stop();
+        let polls = Arc::new(AtomicUsize::new(0));
+        let spin = |time: Duration, done: &dyn Fn() -> bool| {
+            let end = std::time::Instant::now() + time;
+            while std::time::Instant::now() < end && !done() {
+                std::hint::spin_loop();
+            }
+        };
+        for _ in 0..2 {
+            let polls = polls.clone();
+            drop(limited.spawn(async move {
+                loop {
+                    spin(Duration::from_millis(2), &|| false);
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            }));
+        }
+        let waits = |vcpu: usize| {
+            shared.vcpus[vcpu].park.is_sleeping() && shared.queue(vcpu).nr_throttled() > 0
+        };
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while !(waits(0) && waits(1)) {
+            assert!(std::time::Instant::now() < end, "they do not wait on both");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // What they owe is less than what is due by then.
+        std::thread::sleep(Duration::from_millis(300));
+        let before = polls.load(Ordering::Relaxed);
+        let hog = free.spawn(async move {
+            let went_on = || polls.load(Ordering::Relaxed) > before;
+            spin(Duration::from_secs(10), &went_on);
+            went_on()
+        });
+        assert!(runtime.block_on(hog).unwrap(), "woken, and not polled");
         runtime.block_on(scheduler.shutdown());
     }
 

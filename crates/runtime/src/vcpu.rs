@@ -10,7 +10,8 @@
 //!    its other tasks go first; then the virtual CPU picks again, among the newly woken too.
 //! 2. *Yields that tokio defers stay in the run queue*: see `defer`.
 //! 3. *A virtual CPU that wakes another one wakes itself and returns*: tokio puts the woken one into the worker's LIFO slot, which no
-//!    other worker can steal from; our own wake-up goes to the stealable queue and notifies another worker.
+//!    other worker can steal from; our own wake-up goes to the stealable queue and notifies another worker. (Refills at the beginning of
+//!    a turn did not: who was woken by one waited behind the poll that came next, beside a worker that slept.)
 //! 4. The tokio cooperation budget of each task's poll is its own: a budget guard around the inner poll restores the turn's.
 //! 5. Wall time is charged by time-stamp counter; a poll longer than [`SUSPICIOUS_POLL`] is compared with the thread's CPU clock,
 //!    and what the host stole is not billed. Shorter thefts are bounded by that constant a poll.
@@ -110,6 +111,8 @@ pub(crate) struct Vcpu {
     passed: Option<(usize, u64)>,
     /// It has let a gate through in its last turn, and has not let the host's queue go first since.
     owes_way: bool,
+    /// Its last turn has only refilled and woken somebody.
+    gave_way: bool,
     /// When it last went to sleep, until it wakes.
     slept_at: Option<Nanos>,
     queue_turns: u32,
@@ -152,6 +155,7 @@ impl Vcpu {
             left_at: Nanos::ZERO,
             passed: None,
             owes_way: false,
+            gave_way: false,
             slept_at: None,
             queue_turns: 0,
             short_polls: SHORT_POLLS,
@@ -289,8 +293,8 @@ impl Vcpu {
         let mut now = started;
         self.notice_gap(now);
         self.refresh_reference(now);
-        if RuntimeGates::bandwidth() {
-            shared.refill(now);
+        if RuntimeGates::bandwidth() && self.refill(shared, now) {
+            return Leave::YieldAfterKick;
         }
         // Asked for while there was a limit, which may be lifted by now.
         self.release(shared, me, now);
@@ -382,6 +386,23 @@ impl Vcpu {
                 || now.saturating_sub(started) > TURN_BUDGET
                 || shared.phase() == CLOSED;
         }
+    }
+
+    /// Runs refills that are due; whether the turn is over by that, since somebody was woken who would wait behind the next
+    /// poll here (rule 3). Not twice in a row, so that refills that are always due stop nobody: then the bell is rung.
+    #[inline]
+    fn refill(&mut self, shared: &Shared, now: Nanos) -> bool {
+        let woken = shared.refill(now).woken && !self.is_stand_in();
+        if !woken {
+            self.gave_way = false;
+            return false;
+        }
+        if std::mem::replace(&mut self.gave_way, true) {
+            shared.host.ring();
+            return false;
+        }
+        self.left_at = now;
+        true
     }
 
     /// A long gap since the last turn means that the host has busy tasks of its own: then queue with them for a while, because a
