@@ -31,8 +31,10 @@ pub struct Costs {
     pub migrate_near: Nanos,
     /// Running on another node than last.
     pub migrate_far: Nanos,
-    /// Computing the averages of one group at a tick, without getting the group's shared line.
+    /// Holding a group's shared line for the addition of an average, without getting it.
     pub load_average: Nanos,
+    /// Computing the averages of one group at a tick, whether or not they are added to the shared line.
+    pub average_local: Nanos,
     /// Bandwidth bookkeeping at each switch while some group has a limit (branch and accounting on the path).
     pub bandwidth_switch: Nanos,
     /// Reading one thread's clock without a lock, when its line is here.

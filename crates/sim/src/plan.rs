@@ -107,7 +107,8 @@ pub enum LoadAverage {
     Off,
     /// At every tick.
     EveryTick,
-    /// Each CPU at one tick in as many as there are nodes (rounded up to a power of two); nodes take turns.
+    /// Each CPU at one tick in as many as there are nodes (rounded up to a power of two), nodes taking turns; and at
+    /// once if the average has changed by more than 1/8, as Linux 3.11 did below the patch that made nodes take turns.
     Staggered,
     /// At most once a millisecond, and only if the average has changed by more than 1/64.
     RateLimited,

@@ -3,8 +3,8 @@
 use quotient_core::{Nanos, Policy, Weight};
 use quotient_sim::synthetic::{self, Build, KeyFlips, OpenLoop};
 use quotient_sim::{
-    Action, Change, ClockRead, Machine, Outcome, Plan, Program, Simulation, Span, Step, TaskPlan,
-    Ticks, WorkloadPlan,
+    Action, Change, ClockRead, LoadAverage, Machine, Outcome, Plan, Program, Simulation, Span,
+    Step, TaskPlan, Ticks, WorkloadPlan,
 };
 use quotient_trace::{Discard, Event, Kind};
 
@@ -426,4 +426,46 @@ fn a_woken_task_stays_with_its_cache_where_a_node_has_several() {
     };
     assert_eq!(first_target(1), '2');
     assert!(['0', '1'].contains(&first_target(2)));
+}
+
+/// How often the only group's average was added to its sum: one hog in it on one CPU, and beside it, if `beside`, tasks
+/// of no group that come and go.
+fn additions(mode: LoadAverage, beside: bool) -> u64 {
+    let mut plan = plan("1", 5);
+    plan.machine.ticks = Ticks::Busy;
+    plan.machine.hz = 1000;
+    plan.settings.load_average = mode;
+    let group = plan.group("steady");
+    synthetic::spinners(&mut plan, "hog", group, 1);
+    if beside {
+        synthetic::closed_loop(&mut plan, "guests", None, 2, fixed(3_000), fixed(40_000));
+    }
+    run(&plan).mechanisms.average_updates
+}
+
+#[test]
+fn a_steady_group_is_not_published_for_what_others_do() {
+    let alone = additions(LoadAverage::RateLimited, false);
+    assert!(alone > 0);
+    let beside = additions(LoadAverage::RateLimited, true);
+    assert!(beside < 4 * alone, "{beside} beside guests, {alone} alone");
+}
+
+#[test]
+fn a_large_change_does_not_wait_for_the_turn_of_its_node() {
+    // A group that comes and goes changes by more than an eighth between two turns, which are eight
+    // milliseconds apart.
+    let updates = |work, think| {
+        let mut plan = plan("8x1", 5);
+        plan.machine.ticks = Ticks::Busy;
+        plan.machine.hz = 1000;
+        plan.settings.load_average = LoadAverage::Staggered;
+        let group = plan.group("g");
+        synthetic::closed_loop(&mut plan, "g", group, 8, fixed(work), fixed(think));
+        let outcome = run(&plan);
+        outcome.mechanisms.average_updates as f64 / outcome.mechanisms.ticks as f64
+    };
+    let (steady, changing) = (updates(1_000_000, 1), updates(10_000, 200_000));
+    assert!((0.12..0.17).contains(&steady), "{steady}");
+    assert!(changing > 0.5, "{changing}");
 }

@@ -37,6 +37,13 @@ impl<T, G: Gates> RunQueue<T, G> {
             .is_some_and(|level| self.is_kept_back(level))
     }
 
+    /// What competes in the group's own queue on this CPU: its tasks and the child groups that have something to run here,
+    /// the current one included. O(1).
+    pub fn nr_entities(&self, group: &Arc<Group>) -> usize {
+        let level = self.known(group);
+        level.map_or(0, |level| self.timelines[level as usize].nr as usize)
+    }
+
     /// Whether the group itself is throttled on this CPU, whatever the groups above it are. O(1).
     pub fn is_throttled_itself(&self, group: &Arc<Group>) -> bool {
         self.known(group)

@@ -77,6 +77,14 @@ impl Queue {
         }
     }
 
+    /// What competes in a group's own queue here. Other policies know no groups: all that runs here.
+    pub(crate) fn nr_entities(&self, group: &Arc<Group>) -> usize {
+        match &self.other {
+            None => self.core.nr_entities(group),
+            Some(other) => other.running(),
+        }
+    }
+
     #[inline]
     pub(crate) fn nr_queued(&self) -> usize {
         match &self.other {

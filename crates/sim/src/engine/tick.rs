@@ -14,7 +14,7 @@ use quotient_trace::Sink;
 pub(super) struct AverageState {
     updated_at: u64,
     published_at: u64,
-    /// Runnable tasks of the CPU in units of 2^-20, decaying by half in 32 ms.
+    /// What competes in the group's queue here, in units of 2^-20, decaying by half in 32 ms.
     average: u64,
     published: u64,
 }
@@ -51,6 +51,17 @@ impl AverageState {
         if periods > 0 {
             self.updated_at = now;
         }
+    }
+
+    /// A tick that finds `runnable`. Longer ago than `tick` the CPU was idle, or it would have ticked.
+    fn look(&mut self, now: u64, tick: u64, runnable: u64) {
+        self.update(now.saturating_sub(tick), 0);
+        self.update(now, runnable);
+    }
+
+    /// Whether the average differs from what was published by more than a `part`-th of that.
+    fn has_changed_by(&self, part: u64) -> bool {
+        self.average.abs_diff(self.published) > self.published / part
     }
 }
 
@@ -166,14 +177,28 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
+    /// Brings the averages of all groups here up to date. O(groups).
+    fn look_at_groups(&mut self, cpu: u32) {
+        let (cpus, queue) = (self.cpus.len(), &self.cpus[cpu as usize].queue);
+        for (level, group) in self.groups.iter().enumerate().skip(1) {
+            let runnable = queue.nr_entities(group) as u64;
+            let state = &mut self.averages[level * cpus + cpu as usize];
+            state.look(self.now, self.tick_length, runnable);
+        }
+    }
+
     /// What it costs to compute the averages of the groups of the current task, from its own to below the root.
     fn average_costs(&mut self, cpu: u32, task: u32) -> u64 {
         if self.settings.load_average == LoadAverage::Off {
             return 0;
         }
+        if self.settings.load_average != LoadAverage::EveryTick {
+            self.look_at_groups(cpu);
+        }
         let mut cost = 0;
         let mut level = self.tasks[task as usize].group;
         while level != 0 {
+            cost += self.costs.average_local.0;
             if self.average_is_due(cpu, level) {
                 let at = self.now + cost;
                 let line = &mut self.group_lines[level as usize];
@@ -197,13 +222,11 @@ impl<S: Sink> Simulation<S> {
                 let mask = u64::from(self.machine.nodes.next_power_of_two() - 1);
                 let tick = self.now / self.tick_length;
                 let turn = tick & mask == u64::from(self.machine.node_of(cpu)) & mask;
-                turn || since > (mask + 1) * self.tick_length
+                turn || since > (mask + 1) * self.tick_length || state.has_changed_by(8)
             }
             LoadAverage::RateLimited => {
-                let runnable = self.cpus[cpu as usize].queue.nr_running() as u64;
-                state.update(self.now, runnable);
-                let changed = state.average.abs_diff(state.published) > state.published / 64;
-                changed && since >= 1_000_000
+                // The kernel's figures of today.
+                since >= 1_000_000 && state.has_changed_by(64)
             }
         };
         if due {

@@ -212,6 +212,7 @@ fn costs(table: &CostTable) -> Costs {
         migrate_near: of(table.migrate_near),
         migrate_far: of(table.migrate_far),
         load_average: of(table.load_average),
+        average_local: of(table.average_local),
         bandwidth_switch: of(table.bandwidth_switch),
         clock_read: of(table.clock_read),
         clock_read_running: of(table.clock_read_running),

@@ -163,6 +163,7 @@ pub(super) struct CostTable {
     pub(super) migrate_near: Option<Time>,
     pub(super) migrate_far: Option<Time>,
     pub(super) load_average: Option<Time>,
+    pub(super) average_local: Option<Time>,
     pub(super) bandwidth_switch: Option<Time>,
     pub(super) clock_read: Option<Time>,
     pub(super) clock_read_running: Option<Time>,

@@ -247,7 +247,16 @@ pub(super) const PARTS: &[Part] = &[
                 "cold caches on another CPU of the node",
             ),
             ("migrate_far", TIME, "cold caches on another node"),
-            ("load_average", TIME, "the averages of one group at a tick"),
+            (
+                "load_average",
+                TIME,
+                "holding a group's shared line to add an average",
+            ),
+            (
+                "average_local",
+                TIME,
+                "computing a group's averages at a tick, added or not",
+            ),
             (
                 "bandwidth_switch",
                 TIME,
