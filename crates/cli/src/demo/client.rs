@@ -51,21 +51,31 @@ struct Exchange {
 /// # Errors
 /// When the server cannot be reached, answers wrongly, or closes a connection.
 pub fn run(arguments: &ClientArguments) -> Result<(), Failure> {
+    enter(arguments.server_cpus, arguments.address, phases(arguments))
+}
+
+/// What a client process of the demo does first: off the server's CPUs, an end with its parent; then `work`, on a runtime of this thread.
+///
+/// # Errors
+/// When a step fails, `work` does, or `address` is not this machine.
+pub(super) fn enter(
+    server_cpus: u32,
+    address: SocketAddr,
+    work: impl Future<Output = io::Result<()>>,
+) -> Result<(), Failure> {
     // First of all: threads inherit it.
-    confine::off_last(arguments.server_cpus)
-        .map_err(Failure::during("client: cannot choose its CPUs"))?;
+    confine::off_last(server_cpus).map_err(Failure::during("client: cannot choose its CPUs"))?;
     child::exit_with_parent()?;
-    if !arguments.address.ip().is_loopback() {
+    if !address.ip().is_loopback() {
         return Err(Failure::Usage(format!(
-            "--address {}: must be a loopback address",
-            arguments.address
+            "--address {address}: must be a loopback address"
         )));
     }
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::during("client: cannot build its runtime"))?
-        .block_on(phases(arguments))
+        .block_on(work)
         .map_err(Failure::during("client"))
 }
 

@@ -20,17 +20,7 @@ use crate::failure::Failure;
 /// # Errors
 /// When the port cannot be bound, the runtimes cannot be built, or nobody reads the samples any more.
 pub fn run(arguments: &ServerArguments) -> Result<(), Failure> {
-    quotient_keys::patch();
-    // Before there are more threads: they inherit it.
-    confine::to_last(arguments.workers)
-        .map_err(Failure::during("server: cannot choose its CPUs"))?;
-    child::exit_with_parent()?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(Failure::during("server: cannot listen on 127.0.0.1"))?;
-    let port = listener
-        .local_addr()
-        .map_err(Failure::during("server: cannot read its own port"))?
-        .port();
+    let (listener, port) = listen(arguments.workers)?;
     let counters = Arc::new(Counters::default());
     let setup = Setup {
         mode: arguments.mode,
@@ -46,7 +36,26 @@ pub fn run(arguments: &ServerArguments) -> Result<(), Failure> {
     }
 }
 
-fn send(line: &ServerLine) -> Result<(), Failure> {
+/// What a server process of the demo does first: static keys, its CPUs, an end with its parent, and a port of its own on this machine.
+///
+/// # Errors
+/// When a step fails.
+pub(super) fn listen(workers: u32) -> Result<(TcpListener, u16), Failure> {
+    quotient_keys::patch();
+    // Before there are more threads: they inherit it.
+    confine::to_last(workers).map_err(Failure::during("server: cannot choose its CPUs"))?;
+    child::exit_with_parent()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(Failure::during("server: cannot listen on 127.0.0.1"))?;
+    let port = listener
+        .local_addr()
+        .map_err(Failure::during("server: cannot read its own port"))?
+        .port();
+    Ok((listener, port))
+}
+
+/// Says it to the parent.
+pub(super) fn send(line: &ServerLine) -> Result<(), Failure> {
     protocol::send(line).map_err(Failure::during("server: nobody reads its samples"))
 }
 

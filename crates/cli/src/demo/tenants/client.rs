@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 
 use super::{CONNECTIONS, HEADER, TENANTS, WARM_UP};
 use crate::cli::TenantsClientArguments;
+use crate::demo::client::enter;
 use crate::demo::clock::SharedMicros;
 use crate::demo::latencies::Latencies;
 use crate::demo::protocol::{self, ClientLine, TenantDone, TenantsDone};
-use crate::demo::{child, confine};
 use crate::failure::Failure;
 
 /// What one tenant has seen.
@@ -28,22 +28,7 @@ type Seen = Arc<Mutex<Latencies>>;
 /// # Errors
 /// When the server cannot be reached, answers wrongly, or closes a connection.
 pub fn run(arguments: &TenantsClientArguments) -> Result<(), Failure> {
-    // First of all: threads inherit it.
-    confine::off_last(arguments.server_cpus)
-        .map_err(Failure::during("client: cannot choose its CPUs"))?;
-    child::exit_with_parent()?;
-    if !arguments.address.ip().is_loopback() {
-        return Err(Failure::Usage(format!(
-            "--address {}: must be a loopback address",
-            arguments.address
-        )));
-    }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Failure::during("client: cannot build its runtime"))?
-        .block_on(all(arguments))
-        .map_err(Failure::during("client"))
+    enter(arguments.server_cpus, arguments.address, all(arguments))
 }
 
 async fn all(arguments: &TenantsClientArguments) -> io::Result<()> {

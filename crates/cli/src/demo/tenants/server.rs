@@ -1,7 +1,7 @@
 //! The scene's server: one route on one tokio runtime, with a group a tenant or without groups.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -21,8 +21,9 @@ use crate::cli::TenantsServerArguments;
 use crate::demo::clock::{SharedMicros, thread_cpu};
 use crate::demo::host::{registered, runtime, scheduler, send_at_once};
 use crate::demo::mode::Mode;
-use crate::demo::protocol::{self, ServerLine, TenantSample};
-use crate::demo::{child, confine, work as documents};
+use crate::demo::protocol::{ServerLine, TenantSample};
+use crate::demo::server::{listen, send};
+use crate::demo::work as documents;
 use crate::failure::Failure;
 
 /// CPU time that each tenant's requests have used. Relaxed counters, read by the sampler only. Unit: nanoseconds.
@@ -33,23 +34,10 @@ type Used = Arc<Vec<AtomicU64>>;
 /// # Errors
 /// When the port cannot be bound, the runtime cannot be built, or nobody reads the samples any more.
 pub fn run(arguments: &TenantsServerArguments) -> Result<(), Failure> {
-    quotient_keys::patch();
-    // Before there are more threads: they inherit it.
-    confine::to_last(arguments.workers)
-        .map_err(Failure::during("server: cannot choose its CPUs"))?;
-    child::exit_with_parent()?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(Failure::during("server: cannot listen on 127.0.0.1"))?;
-    let port = listener
-        .local_addr()
-        .map_err(Failure::during("server: cannot read its own port"))?
-        .port();
+    let (listener, port) = listen(arguments.workers)?;
     let used: Used = Arc::new((0..TENANTS).map(|_| AtomicU64::new(0)).collect());
     let host = serve(arguments, listener, &used);
     let _host = host.map_err(Failure::during("server: cannot start"))?;
-    let send = |line: &ServerLine| {
-        protocol::send(line).map_err(Failure::during("server: nobody reads its samples"))
-    };
     send(&ServerLine::Listening { port })?;
     loop {
         let cpu_ns = used.iter().map(|used| used.load(Ordering::Relaxed));
