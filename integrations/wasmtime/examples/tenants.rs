@@ -11,7 +11,7 @@ use guest::measure::{Host, Rig, seconds};
 use guest::{Guest, percents};
 
 /// Four tenants with two guests each, weights 100 to 400: their shares of the CPU time, or of the calls where there are no clocks.
-fn share(guest: &Guest, rig: &Rig) {
+fn share(guest: &Guest, rig: &Rig) -> wasmtime::Result<()> {
     let tenant = |part: u32| rig.tenant(&format!("guests/{part}"), 100 * part, part == 1);
     let hosts: Vec<Host> = (1..=4).map(tenant).collect();
     let done: Vec<Arc<AtomicU64>> = hosts.iter().map(|_| Arc::default()).collect();
@@ -25,6 +25,7 @@ fn share(guest: &Guest, rig: &Rig) {
         "  CPU {}",
         percents(&hosts.iter().map(Host::clock).collect::<Vec<_>>())
     );
+    Ok(())
 }
 
 fn main() -> wasmtime::Result<()> {
