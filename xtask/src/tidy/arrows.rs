@@ -30,6 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quotient-attach", &["quotient", "quotient-trace"]),
     ("quotient-allocators", &["quotient"]),
     ("quotient-datafusion", &["quotient"]),
+    (
+        "quotient-datafusion-example",
+        &["quotient", "quotient-datafusion"],
+    ),
     ("quotient-wasmtime", &["quotient"]),
     ("quotient-http", &["quotient"]),
     (
@@ -69,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const APART: &[&str] = &[
     "quotient-allocators",
     "quotient-datafusion",
+    "quotient-datafusion-example",
     "quotient-wasmtime",
 ];
 
