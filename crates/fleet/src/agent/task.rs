@@ -63,37 +63,25 @@ fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
     Box::pin(async move {
         let questions = work.questions;
         let patience = patience(&questions);
+        let late = || StoreError::Unreachable(format!("no answer within {patience:?}"));
         // Before the questions: a limit that is learned with them is not older than the memory.
         let memory = if work.memory {
             let memory = timeout(patience, store.memory()).await;
-            let late = |_| {
-                let late = format!("no answer within {patience:?}");
-                Err(StoreError::Unreachable(late))
-            };
-            Some(memory.unwrap_or_else(late))
+            Some(memory.unwrap_or_else(|_| Err(late())))
         } else {
             None
         };
-        if questions.is_empty() {
-            let answers = Vec::new();
-            return Answered {
-                questions,
-                answers,
-                took: Duration::ZERO,
-                patience,
-                memory,
-            };
-        }
         let asked: Vec<(&str, Request)> = questions
             .iter()
             .map(|(path, request)| (&**path, *request))
             .collect();
         let begun = Instant::now();
-        let answers = timeout(patience, store.exchange(&asked)).await;
-        let answers = answers.unwrap_or_else(|_| {
-            let late = StoreError::Unreachable(format!("no answer within {patience:?}"));
-            asked.iter().map(|_| Err(late.clone())).collect()
-        });
+        let answers = if asked.is_empty() {
+            Vec::new()
+        } else {
+            let answers = timeout(patience, store.exchange(&asked)).await;
+            answers.unwrap_or_else(|_| asked.iter().map(|_| Err(late())).collect())
+        };
         drop(asked);
         Answered {
             questions,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::{Preempt, Scheduler};
+use quotient::{Group, Preempt, Scheduler};
 use quotient_pause::{Demotion, Handle, PauseState, Pauser, Region, Settings};
 use serde::Serialize;
+use tokio::runtime::Runtime;
 
 use super::mode::Mode;
 use super::wakes;
@@ -115,8 +116,8 @@ pub fn measure(workers: usize, seconds: f64) -> Result<Vec<Cost>, Failure> {
     Ok(costs)
 }
 
-/// What a long poll takes that others do not: its thread, as far as that is resident. One sample for each of some numbers of polls.
-fn memory() -> Result<Vec<f64>, Failure> {
+/// A preempting scheduler of one virtual CPU on a runtime of one worker, and the group of its hogs.
+fn one_virtual_cpu() -> Result<(Runtime, Scheduler, Group), Failure> {
     let runtime = arena::runtime(1)?;
     let scheduler = Scheduler::builder()
         .handle(runtime.handle().clone())
@@ -126,6 +127,12 @@ fn memory() -> Result<Vec<f64>, Failure> {
         .map_err(Failure::during("cannot build a scheduler"))?;
     let group = scheduler.group("hogs").and_then(|group| group.create());
     let group = group.map_err(Failure::during("cannot create a group"))?;
+    Ok((runtime, scheduler, group))
+}
+
+/// What a long poll takes that others do not: its thread, as far as that is resident. One sample for each of some numbers of polls.
+fn memory() -> Result<Vec<f64>, Failure> {
+    let (runtime, scheduler, group) = one_virtual_cpu()?;
     let stop = Arc::new(AtomicBool::new(false));
     let before = resident_bytes()?;
     let patience = Instant::now() + MEMORY_PATIENCE;
@@ -269,15 +276,7 @@ struct Relay {
 /// calling thread is bound to that processor for good.
 fn hand_overs(seconds: f64) -> Result<Vec<u64>, Failure> {
     confine::to_last(1).map_err(Failure::during("cannot choose a processor"))?;
-    let runtime = arena::runtime(1)?;
-    let scheduler = Scheduler::builder()
-        .handle(runtime.handle().clone())
-        .vcpus(1)
-        .preempt(Preempt::default())
-        .build()
-        .map_err(Failure::during("cannot build a scheduler"))?;
-    let group = scheduler.group("hogs").and_then(|group| group.create());
-    let group = group.map_err(Failure::during("cannot create a group"))?;
+    let (runtime, scheduler, group) = one_virtual_cpu()?;
     let (relay, zero) = (Arc::new(Relay::default()), Instant::now());
     let stop = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = [1, 2]
