@@ -13,7 +13,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use common::{eventually, guarded, runtime};
-use quotient::{Group, Losses, Scheduler};
+use quotient::{Group, Leftover, Losses, Scheduler};
+use tokio::task::JoinHandle;
 
 /// How many are lost in each row, so that all but the first are silent.
 const EACH: u64 = 3;
@@ -22,12 +23,12 @@ type Done = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One way to lose [`EACH`] of something.
 struct Row {
-    name: &'static str,
-    lose: fn(Scheduler, Group) -> Done,
+    name: String,
+    lose: Box<dyn FnOnce(Scheduler, Group) -> Done>,
     /// What is counted.
-    expected: fn(&mut Losses),
+    expected: Losses,
     /// What is said, of each kind once.
-    said: &'static [&'static str],
+    said: Vec<&'static str>,
 }
 
 const REFUSED: &str = "a task was refused";
@@ -45,16 +46,69 @@ async fn fill(scheduler: &Scheduler, group: &Group) {
 }
 
 fn row(
-    name: &'static str,
-    lose: fn(Scheduler, Group) -> Done,
-    expected: fn(&mut Losses),
-    said: &'static [&'static str],
+    name: impl Into<String>,
+    lose: impl AsyncFnOnce(Scheduler, Group) + 'static,
+    count: impl FnOnce(&mut Losses),
+    said: &[&'static str],
 ) -> Row {
+    let mut expected = Losses::default();
+    count(&mut expected);
     Row {
-        name,
-        lose,
+        name: name.into(),
+        lose: Box::new(|scheduler, group| Box::pin(async { lose(scheduler, group).await })),
         expected,
-        said,
+        said: said.to_vec(),
+    }
+}
+
+/// What ends the work of a group.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Kill,
+    Remove,
+    ShutDown,
+}
+
+impl End {
+    const ALL: [Self; 3] = [Self::Kill, Self::Remove, Self::ShutDown];
+
+    /// Kills or removes at once, or begins to shut down; what is returned ends with that.
+    fn begin(self, scheduler: &Scheduler, group: &Group) -> JoinHandle<()> {
+        let mut shuts_down = None;
+        match self {
+            Self::Kill => group.kill().unwrap(),
+            Self::Remove => group.remove(Leftover::Kill).unwrap(),
+            Self::ShutDown => shuts_down = Some(scheduler.clone()),
+        }
+        tokio::spawn(async move {
+            if let Some(scheduler) = shuts_down {
+                scheduler.shutdown().await;
+            }
+        })
+    }
+
+    fn count_tasks(self, losses: &mut Losses) {
+        match self {
+            Self::Kill | Self::Remove => losses.killed_tasks = EACH,
+            Self::ShutDown => losses.dropped_tasks = EACH,
+        }
+    }
+
+    /// What is said of its tasks.
+    const fn says(self) -> &'static str {
+        match self {
+            Self::Kill | Self::Remove => KILLED,
+            Self::ShutDown => DROPPED,
+        }
+    }
+
+    /// Whose tasks, requests or bodies it ends, for names of rows.
+    const fn whose(self) -> &'static str {
+        match self {
+            Self::Kill => "of a killed group",
+            Self::Remove => "of a group that is removed",
+            Self::ShutDown => "at the end of their scheduler",
+        }
     }
 }
 
@@ -72,11 +126,10 @@ fn what_is_lost_is_counted_once_and_said_once() {
             let path = format!("row{number}");
             let group = scheduler.group(&path).unwrap().create().unwrap();
             (row.lose)(scheduler.clone(), group.clone()).await;
-            let mut expected = Losses::default();
-            (row.expected)(&mut expected);
+            let expected = row.expected;
             let counted = || group.stats().losses == expected && scheduler.losses() == expected;
             // What a destructor loses comes when the destructor runs.
-            eventually(row.name, counted).await;
+            eventually(&row.name, counted).await;
             scheduler.shutdown().await;
             assert_eq!(group.stats().losses, expected, "{}", row.name);
             assert_eq!(scheduler.losses(), expected, "{}", row.name);
@@ -84,8 +137,8 @@ fn what_is_lost_is_counted_once_and_said_once() {
             {
                 let lines = said::of(&path);
                 assert_eq!(lines.len(), row.said.len(), "{}: {lines:?}", row.name);
-                for kind in row.said {
-                    let said = lines.iter().any(|line| line.contains(kind));
+                for kind in &row.said {
+                    let said = lines.iter().any(|line| line.contains(*kind));
                     assert!(said, "{}: {kind:?} is not in {lines:?}", row.name);
                 }
             }

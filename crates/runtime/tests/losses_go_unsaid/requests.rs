@@ -11,18 +11,17 @@ use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use quotient::hyper::GroupExecutor;
 use quotient::tower::GroupLayer;
-use quotient::{Group, Leftover, Losses, Scheduler};
+use quotient::{Group, Leftover, Scheduler};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::common::eventually;
-use crate::{BODY, CONNECTION, DROPPED, EACH, KILLED, REQUEST, Row, UNPLACED, fill, row};
+use crate::{BODY, CONNECTION, EACH, End, REQUEST, Row, UNPLACED, fill, row};
 
 pub fn rows() -> Vec<Row> {
     let mut rows = refused();
     rows.extend(unplaced());
     rows.extend(cut_off());
-    rows.extend(cut_off_bodies());
     rows.extend(connections());
     rows
 }
@@ -92,7 +91,7 @@ async fn unplaced_requests(scheduler: Scheduler, group: Group, tenants: &[&[u8]]
 }
 
 /// [`EACH`] bodies that `end` cuts off.
-async fn cut_bodies(group: Group, charge: bool, end: impl AsyncFnOnce(&Group)) {
+async fn cut_bodies(group: Group, charge: bool, end: impl FnOnce(&Group)) {
     let chosen = group.clone();
     let layer = GroupLayer::by(move |_: &Request<()>| chosen.clone());
     let layer = if charge { layer.charge() } else { layer };
@@ -110,275 +109,161 @@ async fn cut_bodies(group: Group, charge: bool, end: impl AsyncFnOnce(&Group)) {
         group.stats().tasks == usize::try_from(EACH).unwrap()
     })
     .await;
-    end(&group).await;
+    end(&group);
     for mut body in bodies {
         let end = std::future::poll_fn(|context| body.as_mut().poll_frame(context));
         assert!(end.await.unwrap().is_err());
     }
 }
 
-fn refused() -> Vec<Row> {
-    vec![
-        row(
-            "requests of a full group",
-            |scheduler, group| {
-                Box::pin(async move {
-                    fill(&scheduler, &group).await;
-                    refused_requests(group, false, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "charged requests of a full group",
-            |scheduler, group| {
-                Box::pin(async move {
-                    fill(&scheduler, &group).await;
-                    refused_requests(group, true, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "requests that wait for too long",
-            |scheduler, group| {
-                Box::pin(async move {
-                    let bounded = scheduler.group(group.path()).unwrap();
-                    let wait = Duration::from_millis(5);
-                    bounded.queue_wait_max(wait).create().unwrap();
-                    group.freeze().unwrap();
-                    refused_requests(group, false, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "charged requests that wait for too long",
-            |scheduler, group| {
-                Box::pin(async move {
-                    let bounded = scheduler.group(group.path()).unwrap();
-                    let wait = Duration::from_millis(5);
-                    bounded.queue_wait_max(wait).create().unwrap();
-                    group.freeze().unwrap();
-                    refused_requests(group, true, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "requests of a removed group",
-            |_, group| {
-                Box::pin(async move {
-                    group.remove(Leftover::Kill).unwrap();
-                    refused_requests(group, false, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "charged requests of a removed group",
-            |_, group| {
-                Box::pin(async move {
-                    group.remove(Leftover::Kill).unwrap();
-                    refused_requests(group, true, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-        row(
-            "requests after the end of their scheduler",
-            |scheduler, group| {
-                Box::pin(async move {
-                    scheduler.shutdown().await;
-                    refused_requests(group, false, |_| {}).await;
-                })
-            },
-            |losses| losses.refused_requests = EACH,
-            &[REQUEST],
-        ),
-    ]
-}
-
-fn unplaced() -> Vec<Row> {
-    vec![
-        row(
-            "requests of tenants beyond the bound, in the default group",
-            |scheduler, group| {
-                let tenants: [&[u8]; 5] = [b"one", b"two", b"one", b"three", b"two"];
-                Box::pin(async move { unplaced_requests(scheduler, group, &tenants).await })
-            },
-            |losses| losses.unplaced_requests = EACH,
-            &[UNPLACED],
-        ),
-        row(
-            "requests of tenants with names that are none, in the default group",
-            |scheduler, group| {
-                let tenants: [&[u8]; 3] = [b"a/b", b"", b"\xff"];
-                Box::pin(async move { unplaced_requests(scheduler, group, &tenants).await })
-            },
-            |losses| losses.unplaced_requests = EACH,
-            &[UNPLACED],
-        ),
-    ]
-}
-
-/// Ends the group's requests, at once or soon.
+/// Why a group answers no request.
 #[derive(Clone, Copy)]
-enum End {
-    Kill,
-    Remove,
+enum Refusal {
+    Full,
+    TooLong,
+    Removed,
     ShutDown,
 }
 
-impl End {
-    fn begin(self, scheduler: &Scheduler, group: &Group) {
+impl Refusal {
+    const ALL: [Self; 4] = [Self::Full, Self::TooLong, Self::Removed, Self::ShutDown];
+
+    const fn name(self) -> &'static str {
         match self {
-            Self::Kill => group.kill().unwrap(),
-            Self::Remove => group.remove(Leftover::Kill).unwrap(),
-            Self::ShutDown => {
-                let scheduler = scheduler.clone();
-                drop(tokio::spawn(async move { scheduler.shutdown().await }));
+            Self::Full => "of a full group",
+            Self::TooLong => "that wait for too long",
+            Self::Removed => "of a removed group",
+            Self::ShutDown => "after the end of their scheduler",
+        }
+    }
+
+    async fn arrange(self, scheduler: &Scheduler, group: &Group) {
+        match self {
+            Self::Full => fill(scheduler, group).await,
+            Self::TooLong => {
+                let bounded = scheduler.group(group.path()).unwrap();
+                let wait = Duration::from_millis(5);
+                bounded.queue_wait_max(wait).create().unwrap();
+                group.freeze().unwrap();
             }
+            Self::Removed => group.remove(Leftover::Kill).unwrap(),
+            Self::ShutDown => scheduler.shutdown().await,
         }
     }
 }
 
-/// Requests that `end` finds unanswered, whose handlers end with them; charged ones, too.
-async fn ended_requests(scheduler: Scheduler, group: Group, charge: bool, end: End) {
-    refused_requests(group, charge, |group| end.begin(&scheduler, group)).await;
+/// What a request is called that is a task of its own, or is charged.
+const fn called(charge: bool) -> &'static str {
+    if charge {
+        "charged requests"
+    } else {
+        "requests"
+    }
+}
+
+fn refused() -> Vec<Row> {
+    let both = Refusal::ALL.map(|why| [false, true].map(|charge| refused_by(why, charge)));
+    both.into_iter().flatten().collect()
+}
+
+fn refused_by(why: Refusal, charge: bool) -> Row {
+    row(
+        format!("{} {}", called(charge), why.name()),
+        async move |scheduler, group| {
+            why.arrange(&scheduler, &group).await;
+            refused_requests(group, charge, |_| {}).await;
+        },
+        |losses| losses.refused_requests = EACH,
+        &[REQUEST],
+    )
+}
+
+fn unplaced() -> Vec<Row> {
+    let beyond: &[&[u8]] = &[b"one", b"two", b"one", b"three", b"two"];
+    let no_names: &[&[u8]] = &[b"a/b", b"", b"\xff"];
+    [
+        ("beyond the bound", beyond),
+        ("with names that are none", no_names),
+    ]
+    .map(|(who, tenants)| {
+        row(
+            format!("requests of tenants {who}, in the default group"),
+            async move |scheduler, group| unplaced_requests(scheduler, group, tenants).await,
+            |losses| losses.unplaced_requests = EACH,
+            &[UNPLACED],
+        )
+    })
+    .into()
+}
+
+/// Requests that were accepted, with the tasks that handle them, and bodies, with the tasks that compute them.
+fn cut_off() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for end in End::ALL {
+        for charge in [false, true] {
+            rows.push(unanswered(end, charge));
+            rows.push(unfinished(end, charge));
+        }
+    }
+    rows
+}
+
+/// Requests that `end` finds unanswered, whose handlers end with them.
+fn unanswered(end: End, charge: bool) -> Row {
+    row(
+        format!("{} {}", called(charge), end.whose()),
+        async move |scheduler, group| {
+            let begin = |group: &Group| drop(end.begin(&scheduler, group));
+            refused_requests(group, charge, begin).await;
+        },
+        |losses| {
+            losses.refused_requests = EACH;
+            end.count_tasks(losses);
+        },
+        &[end.says(), REQUEST],
+    )
 }
 
 /// Bodies that `end` finds unfinished.
-async fn ended_bodies(scheduler: Scheduler, group: Group, charge: bool, end: End) {
-    cut_bodies(group, charge, async |group| end.begin(&scheduler, group)).await;
-}
-
-fn killed_requests(losses: &mut Losses) {
-    losses.refused_requests = EACH;
-    losses.killed_tasks = EACH;
-}
-
-fn dropped_requests(losses: &mut Losses) {
-    losses.refused_requests = EACH;
-    losses.dropped_tasks = EACH;
-}
-
-fn killed_bodies(losses: &mut Losses) {
-    losses.cut_bodies = EACH;
-    losses.killed_tasks = EACH;
-}
-
-fn dropped_bodies(losses: &mut Losses) {
-    losses.cut_bodies = EACH;
-    losses.dropped_tasks = EACH;
-}
-
-/// Requests that were accepted, with the tasks that handle them.
-fn cut_off() -> Vec<Row> {
-    vec![
-        row(
-            "requests of a killed group",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, false, End::Kill)),
-            killed_requests,
-            &[KILLED, REQUEST],
-        ),
-        row(
-            "charged requests of a killed group",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, true, End::Kill)),
-            killed_requests,
-            &[KILLED, REQUEST],
-        ),
-        row(
-            "requests of a group that is removed",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, false, End::Remove)),
-            killed_requests,
-            &[KILLED, REQUEST],
-        ),
-        row(
-            "charged requests of a group that is removed",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, true, End::Remove)),
-            killed_requests,
-            &[KILLED, REQUEST],
-        ),
-        row(
-            "requests at the end of their scheduler",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, false, End::ShutDown)),
-            dropped_requests,
-            &[DROPPED, REQUEST],
-        ),
-        row(
-            "charged requests at the end of their scheduler",
-            |scheduler, group| Box::pin(ended_requests(scheduler, group, true, End::ShutDown)),
-            dropped_requests,
-            &[DROPPED, REQUEST],
-        ),
-    ]
-}
-
-/// Bodies, with the tasks that compute them.
-fn cut_off_bodies() -> Vec<Row> {
-    vec![
-        row(
-            "bodies of a killed group",
-            |scheduler, group| Box::pin(ended_bodies(scheduler, group, false, End::Kill)),
-            killed_bodies,
-            &[KILLED, BODY],
-        ),
-        row(
-            "bodies of charged requests of a killed group",
-            |scheduler, group| Box::pin(ended_bodies(scheduler, group, true, End::Kill)),
-            killed_bodies,
-            &[KILLED, BODY],
-        ),
-        row(
-            "bodies of a group that is removed",
-            |scheduler, group| Box::pin(ended_bodies(scheduler, group, false, End::Remove)),
-            killed_bodies,
-            &[KILLED, BODY],
-        ),
-        row(
-            "bodies at the end of their scheduler",
-            |scheduler, group| Box::pin(ended_bodies(scheduler, group, true, End::ShutDown)),
-            dropped_bodies,
-            &[DROPPED, BODY],
-        ),
-    ]
+fn unfinished(end: End, charge: bool) -> Row {
+    row(
+        format!("bodies of {} {}", called(charge), end.whose()),
+        async move |scheduler, group| {
+            let begin = |group: &Group| drop(end.begin(&scheduler, group));
+            cut_bodies(group, charge, begin).await;
+        },
+        |losses| {
+            losses.cut_bodies = EACH;
+            end.count_tasks(losses);
+        },
+        &[end.says(), BODY],
+    )
 }
 
 fn connections() -> Vec<Row> {
     vec![
         row(
             "connections of a removed group",
-            |_, group| {
-                Box::pin(async move {
-                    group.remove(Leftover::Kill).unwrap();
-                    let executor = GroupExecutor::new(group);
-                    for _ in 0..EACH {
-                        hyper::rt::Executor::execute(&executor.clone(), pending::<()>());
-                    }
-                    assert_eq!(executor.refused(), EACH, "clones count together");
-                })
+            async |_, group| {
+                group.remove(Leftover::Kill).unwrap();
+                let executor = GroupExecutor::new(group);
+                for _ in 0..EACH {
+                    hyper::rt::Executor::execute(&executor.clone(), pending::<()>());
+                }
+                assert_eq!(executor.refused(), EACH, "clones count together");
             },
             |losses| losses.refused_connections = EACH,
             &[CONNECTION],
         ),
         row(
             "connections",
-            |scheduler, group| {
-                Box::pin(async move {
-                    fill(&scheduler, &group).await;
-                    let executor = GroupExecutor::new(group);
-                    for _ in 0..EACH {
-                        hyper::rt::Executor::execute(&executor, pending::<()>());
-                    }
-                    assert_eq!(executor.refused(), EACH);
-                })
+            async |scheduler, group| {
+                fill(&scheduler, &group).await;
+                let executor = GroupExecutor::new(group);
+                for _ in 0..EACH {
+                    hyper::rt::Executor::execute(&executor, pending::<()>());
+                }
+                assert_eq!(executor.refused(), EACH);
             },
             |losses| losses.refused_connections = EACH,
             &[CONNECTION],
