@@ -13,7 +13,7 @@
 //!    other worker can steal from; our own wake-up goes to the stealable queue and notifies another worker. (Refills at the beginning of
 //!    a turn did not: who was woken by one waited behind the poll that came next, beside a worker that slept.)
 //! 4. The tokio cooperation budget of each task's poll is its own: a budget guard around the inner poll restores the turn's.
-//! 5. Wall time is charged by time-stamp counter; a poll longer than [`SUSPICIOUS_POLL`] is compared with the thread's CPU clock,
+//! 5. Wall time is charged by time-stamp counter; a poll longer than [`bill::SUSPICIOUS_POLL`] is compared with the thread's CPU clock,
 //!    and what the host stole is not billed. Shorter thefts are bounded by that constant a poll.
 //! 6. A panic of user code is caught by the task module; a panic of the scheduler itself leaves queues in an unknown state and
 //!    aborts the process.
@@ -35,6 +35,7 @@
 //! A virtual CPU can be kept from its tasks: by a long poll, by one that blocks, or by a host that does not poll it. So it leaves
 //! word of its turns (`VcpuShared::turns`, `polling_since`, `thread`), and the watch sees to its work (`watch`).
 
+mod bill;
 mod borne;
 mod dispatch;
 mod migrate;
@@ -50,7 +51,7 @@ use std::task::{Context, Poll};
 use quotient_core::balance::Reason;
 use quotient_core::{Detached, Gates, Nanos};
 
-use self::dispatch::{Reference, thread_mark};
+use self::bill::{Reference, thread_mark};
 use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 /// polls that end: the host seldom takes a processor for less, and the look costs a system call.
 const SUSPICIOUS: Nanos = Nanos(500_000);
 
-/// Wall and CPU time of this thread, read together at the start of a turn or later.
-#[derive(Clone, Copy, Debug)]
+/// Wall and CPU time of a thread, read together.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnTime {
     pub(crate) wall: Nanos,
     pub(crate) cpu: Nanos,

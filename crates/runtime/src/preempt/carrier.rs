@@ -11,6 +11,7 @@ use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
 use super::turns::{Allowed, Turns};
+use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
 use crate::task::Parking;
 use crate::task_context::{Task, TaskContext};
@@ -69,6 +70,8 @@ struct Charges {
     total: Option<Nanos>,
     /// The part of it that others pay for.
     excluded: Nanos,
+    /// Both clocks when its poll was detached, and whether that was because it slept in the kernel.
+    parting: (OwnTime, bool),
     /// CPU time when it was found to be blocked.
     blocked_at: Nanos,
     /// Where its poll ended.
@@ -103,9 +106,21 @@ impl Carrier {
         self.turns.is_finished()
     }
 
-    /// The poll was detached at this CPU time of its thread: what came before is charged.
-    pub(crate) fn charge_from(&self, time: Nanos) {
-        self.turns.lock().charges.charged = time;
+    /// What its thread has used up to here is charged otherwise.
+    pub(crate) fn charge_from(&self, cpu: Nanos) {
+        self.turns.lock().charges.charged = cpu;
+    }
+
+    /// The watch, while the poll cannot end: from here on it is a bearer's.
+    pub(super) fn parts(&self, at: OwnTime, is_asleep: bool) {
+        let charges = &mut self.turns.lock().charges;
+        charges.parting = (at, is_asleep);
+        charges.charged = at.cpu;
+    }
+
+    /// When that was, and whether it slept.
+    pub(crate) fn parting(&self) -> (OwnTime, bool) {
+        self.turns.lock().charges.parting
     }
 
     /// The poll that it bears is this task's and began then.

@@ -114,6 +114,7 @@ pub use self::settings::{Preempt, PreemptStats};
 use self::watch::WatchState;
 pub(crate) use self::watch::start as start_watch;
 use crate::clock::Clock;
+use crate::cpu_clock::OwnTime;
 use crate::event_log::PauseLog;
 use crate::group::GroupShared;
 use crate::shared::Shared;
@@ -154,6 +155,9 @@ pub(crate) struct Seat {
     placed: AtomicU32,
     /// The watch has found that the chosen one sleeps in the kernel (`lookout`).
     blocked: AtomicBool,
+    /// The carrier's reference (`vcpu::bill`), for the thread that takes over from it. Written between polls only. Unit: nanoseconds.
+    reference_wall: AtomicU64,
+    reference_cpu: AtomicU64,
     pub(crate) nap: Nap,
 }
 
@@ -169,6 +173,8 @@ impl Default for Seat {
             freed: AtomicU32::new(NOWHERE),
             placed: AtomicU32::new(NOWHERE),
             blocked: AtomicBool::new(false),
+            reference_wall: AtomicU64::new(0),
+            reference_cpu: AtomicU64::new(0),
             nap: Nap::default(),
         }
     }
@@ -178,6 +184,21 @@ impl Seat {
     /// Whether the watch has said so of the one whose turn it is, since it was asked last.
     pub(crate) fn take_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) && self.blocked.swap(false, Ordering::Relaxed)
+    }
+
+    /// A poll that begins from now on is measured from `reference`.
+    pub(crate) fn refer_to(&self, reference: OwnTime) {
+        let OwnTime { wall, cpu } = reference;
+        self.reference_wall.store(wall.0, Ordering::Relaxed);
+        self.reference_cpu.store(cpu.0, Ordering::Relaxed);
+    }
+
+    /// What the last poll that began here is measured from. For who has the right to turn the virtual CPU.
+    pub(crate) fn reference(&self) -> OwnTime {
+        OwnTime {
+            wall: Nanos(self.reference_wall.load(Ordering::Relaxed)),
+            cpu: Nanos(self.reference_cpu.load(Ordering::Relaxed)),
+        }
     }
 
     /// The bearer that was chosen here is not any more: its processor is free.

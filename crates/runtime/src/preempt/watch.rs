@@ -14,6 +14,7 @@ use super::heartbeat::{GRAVE, Patience};
 use super::lookout::{Spread, Turn};
 use super::pool::Job;
 use super::{Preempting, lock};
+use crate::cpu_clock::OwnTime;
 use crate::shared::Shared;
 use crate::task_context::Task;
 use crate::watch::STUCK;
@@ -327,16 +328,16 @@ impl Preempting {
             let due = elapsed >= ALONE.max(turn) || waits && elapsed >= turn;
             let computes = has_computed(used, now.saturating_sub(before.at), spent, turn);
             if due && computes {
-                self.detach(shared, state, vcpu, &carrier, region, self.settings.demote);
+                self.detach(shared, state, vcpu, &carrier, region, false);
             } else if due && same && elapsed >= STUCK && carrier.handle.is_asleep() == Some(true) {
                 // Blocked: nobody else's processor is taken.
-                self.detach(shared, state, vcpu, &carrier, region, Demotion::None);
+                self.detach(shared, state, vcpu, &carrier, region, true);
             }
         }
         stalled
     }
 
-    /// Takes virtual CPU `vcpu` from `carrier`, which is in `region`, and gives it to a spare.
+    /// Takes virtual CPU `vcpu` from `carrier`, which is in `region`, perhaps asleep, and gives it to a spare.
     fn detach(
         &self,
         shared: &Arc<Shared>,
@@ -344,7 +345,7 @@ impl Preempting {
         vcpu: usize,
         carrier: &Arc<Carrier>,
         region: Region,
-        demotion: Demotion,
+        is_asleep: bool,
     ) {
         let full = self.borne.load(Ordering::Relaxed) >= self.settings.max_borne
             || state.bearers.len() == state.bearers.capacity();
@@ -356,6 +357,12 @@ impl Preempting {
         let Ok(caught) = carrier.handle.detach(region) else {
             return;
         };
+        // Here, since its thread may be no more when somebody takes over.
+        let Some(cpu) = carrier.cpu_time() else {
+            return;
+        };
+        let wall = shared.now();
+        carrier.parts(OwnTime { wall, cpu }, is_asleep);
         *lock(&self.seats[vcpu].carrier) = None;
         let job = Job::TakeOver(shared.clone(), vcpu, carrier.clone());
         if !self.pool.give_to_idle(job) {
@@ -365,6 +372,11 @@ impl Preempting {
             return;
         }
         // Lowered before the verdict: the bearer knows whether it must be raised.
+        let demotion = if is_asleep {
+            Demotion::None
+        } else {
+            self.settings.demote
+        };
         match caught.demote(demotion) {
             Ok(Demoted::NotAtAll) => {}
             Ok(_) => carrier.demoted.store(true, Ordering::Release),

@@ -9,9 +9,11 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 use quotient_pause::End;
 
+use super::bill::{absence, before_parting, own_absence};
 use super::dispatch::Began;
 use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
 use super::{Vcpu, lock};
+use crate::cpu_clock::OwnTime;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
@@ -66,7 +68,8 @@ impl Vcpu {
         let began = me.polling_since.load(Ordering::Relaxed);
         let task = me.polling.load(Ordering::Relaxed);
         // First there and then no longer here: who looks here first finds it (`unfinished`).
-        bearer.bears(task, Nanos(began.saturating_sub(1)));
+        let started = Nanos(began.saturating_sub(1));
+        bearer.bears(task, started);
         me.polling_since.store(0, Ordering::Release);
         me.blocked.store(false, Ordering::Relaxed);
         me.resched.store(false, Ordering::Relaxed);
@@ -74,9 +77,17 @@ impl Vcpu {
         let turn = me.turns.load(Ordering::Relaxed);
         me.turns.store(turn.next_multiple_of(2), Ordering::Release);
         let now = shared.now();
-        bearer.charge_from(bearer.cpu_time().unwrap_or_default());
+        let seat = &preempting.seats[self.index];
+        let (parting, was_asleep) = bearer.parting();
+        let (wall, absent) = before_parting(seat, started, parting);
+        let billed = wall.saturating_sub(absent);
         let taken = {
             let mut queue = lock(me);
+            queue.charge_except(now, now.saturating_sub(started).saturating_sub(billed));
+            if was_asleep {
+                // It held the virtual CPU (`Vcpu::slept`).
+                queue.charge_turn(absent);
+            }
             let core = queue.current_group().cloned();
             core.zip(queue.put_prev_sleep(now))
         };
@@ -92,7 +103,11 @@ impl Vcpu {
         };
         bearer.show_as(task);
         preempting.settle_in(self.index, bearer, &group);
+        if absent != Nanos::ZERO {
+            group.cpus.on(self.index).record_steal(absent);
+        }
         if RuntimeGates::events() {
+            shared.log.polled(self.index, billed, now);
             shared.log.detached(self.index, bearer.shown(), now);
         }
         let context = TaskContext::new(
@@ -151,7 +166,14 @@ impl Vcpu {
         if end.is_detached() {
             // From here on nothing of the virtual CPU may be touched.
             self.lost = true;
-            bear(shared, preempting, entered, polled, began);
+            bear(
+                shared,
+                preempting,
+                entered,
+                polled,
+                began,
+                self.own_time().unwrap_or_default(),
+            );
             return (Previous::Lost, started);
         }
         let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
@@ -242,6 +264,7 @@ impl Vcpu {
             leave: false,
             noted: true,
         };
+        self.move_reference(wall);
         me.clock.show(charge);
         me.resched.store(false, Ordering::Relaxed);
     }
@@ -298,27 +321,28 @@ fn bear(
     entered: &Entered,
     mut polled: Polled<TaskContext>,
     mut began: Began,
+    mut reference: OwnTime,
 ) {
     let Some(carrier) = crate::preempt::current() else {
         debug_assert!(false, "a thread without a carrier has lost a poll");
         return;
     };
     let mut excluded = Nanos::ZERO;
-    let mut cpu_before = Nanos::ZERO;
     let outcome = loop {
         let now = shared.now();
         let wall = now.saturating_sub(began.started);
         let notes = entered.end_task();
         drop(entered.take_deferral());
-        excluded = excluded.saturating_add(notes.excluded);
-        let cpu = carrier.cpu_time().unwrap_or_default();
-        // The first poll's share of the thread's time is not known exactly: its wall time, which it used most of.
-        let billed = if cpu_before == Nanos::ZERO {
-            wall
-        } else {
-            cpu.saturating_sub(cpu_before)
+        // What others pay for is theirs in the bearer's charge, which is of CPU time, too.
+        excluded = excluded.saturating_add(notes.excluded.saturating_sub(notes.absent));
+        let at = OwnTime {
+            wall: now,
+            cpu: carrier.cpu_time().unwrap_or_default(),
         };
-        cpu_before = cpu;
+        let open = wall.saturating_sub(notes.excluded);
+        let absent = own_absence(absence(reference, at), notes.absent, open);
+        let billed = open.saturating_sub(absent);
+        reference = at;
         match polled {
             Polled::Pending(parking) => {
                 parking.context().record_poll(billed, wall, began.delay);
@@ -339,8 +363,10 @@ fn bear(
                     break Outcome::Again(task);
                 }
                 carrier.wait_until_allowed();
+                let started = shared.now();
+                reference.wall = reference.wall.saturating_add(started.saturating_sub(now));
                 began = Began {
-                    started: shared.now(),
+                    started,
                     delay: Nanos::ZERO,
                     location: began.location,
                     payer: None,

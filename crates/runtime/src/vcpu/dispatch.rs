@@ -5,42 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use quotient_core::{Gates, Nanos};
+use quotient_core::Nanos;
 
 use super::switch::{Previous, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
-use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
-use crate::cpu_clock::OwnTime;
 use crate::defer::was_deferred;
-use crate::gates::{RunQueue, RuntimeGates};
+use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::local::{self, Entered, PollNotes};
 use crate::shared::{Shared, VcpuShared};
 use crate::task::Polled;
 use crate::task_context::{Owned, Task, TaskContext};
 
-/// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
-/// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
-const SUSPICIOUS_POLL: Nanos = Nanos(500_000);
-/// Difference between wall and CPU time that counts as steal. Unit: nanoseconds. Default 20 us: interrupts and reading skew stay below.
-const STEAL_FLOOR: Nanos = Nanos(20_000);
 /// After a poll longer than this the host's live tasks are counted. Unit: nanoseconds. Default 1 us: shorter polls seldom spawn, and
 /// the look costs 3 ns.
 const ESCAPE_LOOK: Nanos = Nanos(1_000);
-/// User's code beyond a poll that is not looked at: what it took is paid by whoever runs next. Unit: nanoseconds. Default 250 us: to
-/// wake a sleeping thread took up to 90 us of processor time on a virtual machine, and a group is to have what its tasks had, to the
-/// nanosecond, unless there is reason.
-const BEYOND_FLOOR: Nanos = Nanos(250_000);
-
-/// A point where wall and thread CPU clock were read together. What the thread did for others while the virtual CPU slept makes
-/// steal look smaller, never larger.
-pub(super) struct Reference {
-    thread: usize,
-    /// Wall time of the reading, moved on by the time that the virtual CPU has slept since.
-    wall: Nanos,
-    cpu: Nanos,
-    read_at: Nanos,
-}
 
 /// What is known of a poll before it.
 pub(super) struct Began {
@@ -206,92 +185,6 @@ impl Vcpu {
         delay
     }
 
-    /// What the poll of `wall` time adds to the task's clock: less what others pay for or the host stole. (What a gate owes for
-    /// polls elsewhere is on the clocks already.)
-    /// Shown on the virtual CPU's clock, before the task's own: a group read after its task is not behind it.
-    #[inline]
-    fn bill(
-        &mut self,
-        shared: &Shared,
-        me: &VcpuShared,
-        notes: PollNotes,
-        wall: Nanos,
-        payer: Option<Arc<GroupShared>>,
-        now: Nanos,
-    ) -> Nanos {
-        self.notes = notes;
-        if wall > SUSPICIOUS_POLL {
-            // What the poll has shown of itself on its clocks is not taken back.
-            let open = wall.saturating_sub(me.clock.shown());
-            let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
-            self.notes.excluded = notes.excluded.saturating_add(steal);
-            if steal != Nanos::ZERO {
-                self.notes.extra = self.slept(steal);
-            }
-            self.notes.noted = true;
-            me.resched.store(false, Ordering::Relaxed);
-        }
-        let excluded = self.notes.excluded;
-        let billed = wall.saturating_sub(excluded);
-        if RuntimeGates::events() {
-            let paid = billed.saturating_add(notes.debt);
-            shared.log.polled(self.index, paid, now);
-        }
-        if let Some(payer) = payer {
-            // What the poll has shown of itself on the clocks of whoever lends the place stays there.
-            let paid = billed.saturating_sub(me.clock.shown());
-            self.notes.excluded = self.notes.excluded.saturating_add(paid);
-            self.notes.noted = true;
-            payer.pay_for_the_dead(paid, self.index, now);
-            look_at_refill(shared);
-            return billed;
-        }
-        me.clock.show(billed);
-        billed
-    }
-
-    /// The user's code that ran since `polled`, when the poll was over: the destructor of an output that nobody wants, the wakers
-    /// of the handle and of timers on CPU clocks. It is the group's (not the task's, which may be gone): the task is still the
-    /// current one of the run queue, which charges it up to the time returned here. Otherwise it would be paid by whoever is polled
-    /// next, or after a long poll by nobody.
-    #[inline]
-    fn bill_beyond(&mut self, shared: &Shared, entered: &Entered, polled: Nanos) -> Nanos {
-        let now = shared.now();
-        let wall = now.saturating_sub(polled);
-        if wall <= BEYOND_FLOOR {
-            return polled;
-        }
-        self.bill_long_beyond(shared, entered, polled, now)
-    }
-
-    #[cold]
-    fn bill_long_beyond(
-        &mut self,
-        shared: &Shared,
-        entered: &Entered,
-        polled: Nanos,
-        now: Nanos,
-    ) -> Nanos {
-        let wall = now.saturating_sub(polled);
-        let notes = entered.end_task();
-        let open = wall.saturating_sub(notes.excluded);
-        let steal = self.steal(now, open, notes.absent);
-        let mut excluded = notes.excluded.saturating_add(steal);
-        if wall.saturating_sub(excluded) <= BEYOND_FLOOR {
-            // The host took the processor away, and what is left is too little again.
-            excluded = wall;
-        }
-        if RuntimeGates::events() {
-            let log = &shared.log;
-            log.polled_beyond(self.index, excluded, notes.debt, now);
-        }
-        self.notes.excluded = self.notes.excluded.saturating_add(excluded);
-        self.notes.debt = self.notes.debt.saturating_add(notes.debt);
-        self.notes.leave |= notes.leave;
-        self.notes.noted = true;
-        now
-    }
-
     /// The poll in its group's figures.
     #[inline]
     fn record(
@@ -376,99 +269,4 @@ impl Vcpu {
             self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
         }
     }
-
-    /// The part of a long poll of `wall` in which the host ran something else, or the poll blocked; counted for its group. The
-    /// thread was `absent` in what others account for.
-    #[cold]
-    fn steal(&mut self, now: Nanos, wall: Nanos, absent: Nanos) -> Nanos {
-        let Some(cpu) = thread_cpu_time() else {
-            return Nanos::ZERO;
-        };
-        let here = Reference {
-            thread: thread_mark(),
-            wall: now,
-            cpu,
-            read_at: now,
-        };
-        let steal = match &self.reference {
-            Some(before) if before.thread == here.thread => now
-                .saturating_sub(before.wall)
-                .saturating_sub(cpu.saturating_sub(before.cpu))
-                .saturating_sub(absent)
-                .min(wall),
-            _ => Nanos::ZERO,
-        };
-        self.reference = Some(here);
-        if steal < STEAL_FLOOR {
-            return Nanos::ZERO;
-        }
-        if let Some((_, figures)) = &self.figures {
-            figures.record_steal(steal);
-        }
-        steal
-    }
-
-    /// For how long the thread has not run since the point of reference, if this is the same thread still.
-    #[cold]
-    pub(super) fn stolen(&self, now: Nanos) -> Nanos {
-        match (&self.reference, thread_cpu_time()) {
-            (Some(before), Some(cpu)) if before.thread == thread_mark() => now
-                .saturating_sub(before.wall)
-                .saturating_sub(cpu.saturating_sub(before.cpu)),
-            _ => Nanos::ZERO,
-        }
-    }
-
-    /// What of `steal` the poll slept in the kernel: nobody used a processor, so no clock and no limit is charged, but it held the
-    /// virtual CPU, so it is paid in virtual time, as part of the turn; otherwise a task that only sleeps would always be chosen
-    /// next. What the thread waited for a processor since the last look is not the poll's doing. (Where a hypervisor steals time
-    /// it counts as sleep: it meets groups as often as they run, which is by their weights.)
-    fn slept(&mut self, steal: Nanos) -> Nanos {
-        let thread = thread_mark();
-        let Some(delay) = thread_run_delay() else {
-            return Nanos::ZERO;
-        };
-        match self.run_delay.replace((thread, delay)) {
-            Some((before_thread, before)) if before_thread == thread => {
-                steal.saturating_sub(delay.saturating_sub(before))
-            }
-            _ => Nanos::ZERO,
-        }
-    }
-
-    /// The point of reference, for who reads a clock during a poll.
-    pub(super) fn own_time(&self) -> Option<OwnTime> {
-        let reference = self.reference.as_ref()?;
-        Some(OwnTime {
-            wall: reference.wall,
-            cpu: reference.cpu,
-        })
-    }
-
-    /// Keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
-    pub(super) fn refresh_reference(&mut self, now: Nanos) {
-        let slept = now.saturating_sub(self.slept_at.take().unwrap_or(now));
-        if let Some(reference) = &mut self.reference {
-            reference.wall = reference.wall.saturating_add(slept);
-        }
-        let thread = thread_mark();
-        let good = matches!(&self.reference, Some(known)
-            if known.thread == thread && now.saturating_sub(known.read_at) < RECONCILE_INTERVAL);
-        if !good {
-            self.reference = thread_cpu_time().map(|cpu| Reference {
-                thread,
-                wall: now,
-                cpu,
-                read_at: now,
-            });
-        }
-    }
-}
-
-/// Identifies the calling thread for as long as it lives.
-pub(super) fn thread_mark() -> usize {
-    thread_local! {
-        static MARK: u8 = const { 0 };
-    }
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }

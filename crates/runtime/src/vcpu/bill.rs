@@ -1,0 +1,273 @@
+//! What a poll is charged: the CPU time of the thread that ran it.
+//!
+//! # The rule
+//! *Every part of a poll is charged by the CPU clock of the thread that ran it, between two readings of that clock, and of two parts that
+//! follow each other the second begins with the reading that the first has ended with.* Wall time, which is cheap, is the estimate until
+//! there is a reading: of a poll that returned within [`SUSPICIOUS_POLL`] it stays the charge.
+//!
+//! | part | run by | from | to | charged |
+//! |---|---|---|---|---|
+//! | a poll that returns | the carrier | the [`Reference`] | its end | its wall time, less what the thread did not run since the reference ([`absence`]) |
+//! | a poll that is detached, until then | the carrier | the reference | the *parting* | the same, by the thread that takes over |
+//! | from then on | the same thread, now a bearer | the parting | the end of each of its turns | the difference of the readings |
+//! | the last turn | the bearer | the reading before | its last (E1 of `preempt`) | the same |
+//! | code beyond the poll (destructors, timers) | the carrier | the poll's end | [`Vcpu::bill_beyond`] | as a poll that returns |
+//!
+//! *The parting* is one reading of both clocks, which the watch makes while it holds the poll back from its end: there is a thread then to
+//! read the clock of. (The thread that took over used to make it, by when the poll might have ended, and its thread, too: of a thread that is
+//! no more nothing is read, which was taken for zero, and its task charged with all that the thread had ever used. One in twelve of
+//! detached polls of a millisecond ended so soon, and groups were charged 1.2 to 2.6 times what the process used.)
+//!
+//! # The reference
+//! A point where both clocks were read together, at most [`RECONCILE_INTERVAL`] ago when a turn starts. What the thread did for others while
+//! the virtual CPU slept makes an absence look smaller, never larger; and the time that it slept, or napped for a bearer's turn, is taken
+//! off by moving the reference on. It belongs to who turns the virtual CPU, on whose seat it lies for the thread that takes over:
+//! written between polls only, so the region's begin and the watch's look at it order the two.
+//!
+//! # What others pay for
+//! `PollNotes::excluded` is wall time of the poll that others account for by themselves (an `in_group`, a meter), `absent` the part of it in
+//! which the thread did not run: so `excluded - absent` is the CPU time of this thread that is theirs, and what is taken off an absence is
+//! `absent`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quotient_core::{Gates, Nanos};
+
+use super::Vcpu;
+use super::switch::look_at_refill;
+use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
+use crate::cpu_clock::OwnTime;
+use crate::gates::RuntimeGates;
+use crate::group::GroupShared;
+use crate::local::{Entered, PollNotes};
+use crate::preempt::Seat;
+use crate::shared::{Shared, VcpuShared};
+
+/// A poll longer than this is compared with the thread's CPU clock. Unit: nanoseconds. Default 500 us: no host gives a
+/// preempted thread its processor back sooner than that often, and the two clock reads cost 0.06 %.
+const SUSPICIOUS_POLL: Nanos = Nanos(500_000);
+/// Difference between wall and CPU time that counts as steal. Unit: nanoseconds. Default 20 us: interrupts and reading skew stay below.
+const STEAL_FLOOR: Nanos = Nanos(20_000);
+/// User's code beyond a poll that is not looked at: what it took is paid by whoever runs next. Unit: nanoseconds. Default 250 us: to
+/// wake a sleeping thread took up to 90 us of processor time on a virtual machine, and a group is to have what its tasks had, to the
+/// nanosecond, unless there is reason.
+const BEYOND_FLOOR: Nanos = Nanos(250_000);
+
+/// See the module's header.
+pub(super) struct Reference {
+    thread: usize,
+    /// The reading, its wall time moved on by the time that the virtual CPU has slept since.
+    at: OwnTime,
+    read_at: Nanos,
+}
+
+/// For how long the thread that `reference` is of did not run between then and `now`.
+pub(super) fn absence(reference: OwnTime, now: OwnTime) -> Nanos {
+    let wall = now.wall.saturating_sub(reference.wall);
+    wall.saturating_sub(now.cpu.saturating_sub(reference.cpu))
+}
+
+/// What of `absence` since the reference lies in a stretch of `open` time and is not accounted for by others, who were `absent` for their
+/// part. A little is none.
+pub(super) fn own_absence(absence: Nanos, absent: Nanos, open: Nanos) -> Nanos {
+    let own = absence.saturating_sub(absent).min(open);
+    if own < STEAL_FLOOR { Nanos::ZERO } else { own }
+}
+
+impl Vcpu {
+    /// What the poll of `wall` time adds to the task's clock: less what others pay for or the host stole. (What a gate owes for
+    /// polls elsewhere is on the clocks already.)
+    /// Shown on the virtual CPU's clock, before the task's own: a group read after its task is not behind it.
+    #[inline]
+    pub(super) fn bill(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        notes: PollNotes,
+        wall: Nanos,
+        payer: Option<Arc<GroupShared>>,
+        now: Nanos,
+    ) -> Nanos {
+        self.notes = notes;
+        if wall > SUSPICIOUS_POLL {
+            // What the poll has shown of itself on its clocks is not taken back.
+            let open = wall.saturating_sub(me.clock.shown());
+            let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
+            self.notes.excluded = notes.excluded.saturating_add(steal);
+            if steal != Nanos::ZERO {
+                self.notes.extra = self.slept(steal);
+            }
+            self.notes.noted = true;
+            me.resched.store(false, Ordering::Relaxed);
+        }
+        let excluded = self.notes.excluded;
+        let billed = wall.saturating_sub(excluded);
+        if RuntimeGates::events() {
+            let paid = billed.saturating_add(notes.debt);
+            shared.log.polled(self.index, paid, now);
+        }
+        if let Some(payer) = payer {
+            // What the poll has shown of itself on the clocks of whoever lends the place stays there.
+            let paid = billed.saturating_sub(me.clock.shown());
+            self.notes.excluded = self.notes.excluded.saturating_add(paid);
+            self.notes.noted = true;
+            payer.pay_for_the_dead(paid, self.index, now);
+            look_at_refill(shared);
+            return billed;
+        }
+        me.clock.show(billed);
+        billed
+    }
+
+    /// The user's code that ran since `polled`, when the poll was over: the destructor of an output that nobody wants, the wakers
+    /// of the handle and of timers on CPU clocks. It is the group's (not the task's, which may be gone): the task is still the
+    /// current one of the run queue, which charges it up to the time returned here. Otherwise it would be paid by whoever is polled
+    /// next, or after a long poll by nobody.
+    #[inline]
+    pub(super) fn bill_beyond(
+        &mut self,
+        shared: &Shared,
+        entered: &Entered,
+        polled: Nanos,
+    ) -> Nanos {
+        let now = shared.now();
+        let wall = now.saturating_sub(polled);
+        if wall <= BEYOND_FLOOR {
+            return polled;
+        }
+        self.bill_long_beyond(shared, entered, polled, now)
+    }
+
+    #[cold]
+    fn bill_long_beyond(
+        &mut self,
+        shared: &Shared,
+        entered: &Entered,
+        polled: Nanos,
+        now: Nanos,
+    ) -> Nanos {
+        let wall = now.saturating_sub(polled);
+        let notes = entered.end_task();
+        let open = wall.saturating_sub(notes.excluded);
+        let steal = self.steal(now, open, notes.absent);
+        let mut excluded = notes.excluded.saturating_add(steal);
+        if wall.saturating_sub(excluded) <= BEYOND_FLOOR {
+            // The host took the processor away, and what is left is too little again.
+            excluded = wall;
+        }
+        if RuntimeGates::events() {
+            let log = &shared.log;
+            log.polled_beyond(self.index, excluded, notes.debt, now);
+        }
+        self.notes.excluded = self.notes.excluded.saturating_add(excluded);
+        self.notes.debt = self.notes.debt.saturating_add(notes.debt);
+        self.notes.leave |= notes.leave;
+        self.notes.noted = true;
+        now
+    }
+
+    /// The part of a long poll's `open` time in which the host ran something else, or the poll blocked; counted for its group. The
+    /// thread was `absent` in what others account for.
+    #[cold]
+    fn steal(&mut self, now: Nanos, open: Nanos, absent: Nanos) -> Nanos {
+        let Some(cpu) = thread_cpu_time() else {
+            return Nanos::ZERO;
+        };
+        let at = OwnTime { wall: now, cpu };
+        let thread = thread_mark();
+        let steal = match &self.reference {
+            Some(before) if before.thread == thread => {
+                own_absence(absence(before.at, at), absent, open)
+            }
+            _ => Nanos::ZERO,
+        };
+        self.reference = Some(Reference {
+            thread,
+            at,
+            read_at: now,
+        });
+        if steal != Nanos::ZERO
+            && let Some((_, figures)) = &self.figures
+        {
+            figures.record_steal(steal);
+        }
+        steal
+    }
+
+    /// For how long the thread has not run since the point of reference, if this is the same thread still.
+    #[cold]
+    pub(super) fn stolen(&self, now: Nanos) -> Nanos {
+        match (&self.reference, thread_cpu_time()) {
+            (Some(before), Some(cpu)) if before.thread == thread_mark() => {
+                absence(before.at, OwnTime { wall: now, cpu })
+            }
+            _ => Nanos::ZERO,
+        }
+    }
+
+    /// What of `steal` the poll slept in the kernel: nobody used a processor, so no clock and no limit is charged, but it held the
+    /// virtual CPU, so it is paid in virtual time, as part of the turn; otherwise a task that only sleeps would always be chosen
+    /// next. What the thread waited for a processor since the last look is not the poll's doing. (Where a hypervisor steals time
+    /// it counts as sleep: it meets groups as often as they run, which is by their weights.)
+    fn slept(&mut self, steal: Nanos) -> Nanos {
+        let thread = thread_mark();
+        let Some(delay) = thread_run_delay() else {
+            return Nanos::ZERO;
+        };
+        match self.run_delay.replace((thread, delay)) {
+            Some((before_thread, before)) if before_thread == thread => {
+                steal.saturating_sub(delay.saturating_sub(before))
+            }
+            _ => Nanos::ZERO,
+        }
+    }
+
+    /// The point of reference, for who reads a clock during a poll.
+    pub(super) fn own_time(&self) -> Option<OwnTime> {
+        self.reference.as_ref().map(|reference| reference.at)
+    }
+
+    /// Keeps a point of reference for [`Vcpu::steal`] that is young and of this thread.
+    pub(super) fn refresh_reference(&mut self, now: Nanos) {
+        let slept = now.saturating_sub(self.slept_at.take().unwrap_or(now));
+        let thread = thread_mark();
+        let good = matches!(&self.reference, Some(known)
+            if known.thread == thread && now.saturating_sub(known.read_at) < RECONCILE_INTERVAL);
+        if !good {
+            self.reference = thread_cpu_time().map(|cpu| Reference {
+                thread,
+                at: OwnTime { wall: now, cpu },
+                read_at: now,
+            });
+        }
+        self.move_reference(if good { slept } else { Nanos::ZERO });
+    }
+
+    /// The thread has slept for `slept` since, in no poll; and who takes over finds where the reference is.
+    pub(super) fn move_reference(&mut self, slept: Nanos) {
+        let Some(reference) = &mut self.reference else {
+            return;
+        };
+        reference.at.wall = reference.at.wall.saturating_add(slept);
+        if let Some(preempting) = &self.shared.preempt {
+            preempting.seats[self.index].refer_to(reference.at);
+        }
+    }
+}
+
+/// Of a poll that began at `started` on the seat `seat` and was parted from it: the wall time up to then, and what of that its thread did
+/// not run.
+pub(super) fn before_parting(seat: &Seat, started: Nanos, parting: OwnTime) -> (Nanos, Nanos) {
+    let wall = parting.wall.saturating_sub(started);
+    let absence = absence(seat.reference(), parting);
+    (wall, own_absence(absence, Nanos::ZERO, wall))
+}
+
+/// Identifies the calling thread for as long as it lives.
+pub(super) fn thread_mark() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
