@@ -2,12 +2,17 @@
 //!
 //! Processes here are as greedy as they can be: they may use all that they hold in one instant. Each has a clock of its own.
 
+#[path = "common/request.rs"]
+mod request;
+
 use quotient_fleet::{
     Allowance, FleetLimit, Holder, MEMORY_SETTLES, MemoryStore, MicroCpus, Micros, ProcessId,
     Reply, Request, Settings,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
+
+use self::request::request_of_nobody;
 
 const TENANT: &str = "tenants/acme";
 
@@ -425,12 +430,12 @@ fn who_never_knew_a_limit_does_not_believe_a_store_that_forgot() {
     world.ask(0);
     world.settle();
     // It remembers what it was told, and what it was not.
-    let other = world.store.ask("tenants/free", &request_of_nobody());
+    let other = world.store.ask("tenants/free", &request_of_nobody(1));
     assert_eq!(other, Reply::Unlimited { limit: None });
     for keeps in [true, false] {
         world.store.restart(keeps);
         world.pass(1_000_000);
-        let other = world.store.ask("tenants/free", &request_of_nobody());
+        let other = world.store.ask("tenants/free", &request_of_nobody(1));
         assert!(matches!(other, Reply::Unknown { .. }), "{other:?}");
     }
     assert_eq!(newcomer_asks(&mut world, false), floor);
@@ -470,18 +475,6 @@ fn a_limit_that_all_forgot_is_none_after_a_while_and_never_where_one_is_strict()
     world.store.restart(false);
     world.store.confirm();
     assert_eq!(newcomer_asks(&mut world, false), Allowance::Unlimited);
-}
-
-fn request_of_nobody() -> Request {
-    Request {
-        process: ProcessId(7),
-        sequence: 1,
-        used: Micros::ZERO,
-        left: Micros::ZERO,
-        demand: MicroCpus::whole(1),
-        horizon: Micros::SECOND,
-        known: None,
-    }
 }
 
 #[test]

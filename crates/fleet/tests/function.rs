@@ -1,5 +1,7 @@
 //! The store's function does what the policy does, and says what is wrong with a store.
 
+#[path = "common/request.rs"]
+mod request;
 #[path = "common/server.rs"]
 mod server;
 
@@ -9,6 +11,8 @@ use quotient_fleet::{
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
+
+use self::request::request_of_nobody;
 
 /// A store that waits for its server however little of the machine that gets: what is bounded is a hang.
 fn store(address: &str) -> RedisStore {
@@ -153,9 +157,9 @@ fn the_function_is_as_unsure_as_the_store_in_memory() {
         let now = clock + Micros(passed);
         memory.set_time(now);
         let there = runtime
-            .block_on(store.ask_at("tenants/nobody", &question(), now, run))
+            .block_on(store.ask_at("tenants/nobody", &request_of_nobody(1), now, run))
             .expect("asked");
-        let here = memory.ask("tenants/nobody", &question());
+        let here = memory.ask("tenants/nobody", &request_of_nobody(1));
         assert_eq!(there, here, "{passed}");
         waits.push(match here {
             Reply::Unknown { wait } => wait.0 / 1_000_000,
@@ -173,7 +177,7 @@ fn a_server_that_forgot_is_not_believed() {
     let runtime = runtime();
     let store = self::store(&server.address());
     let answer = || {
-        let answers = runtime.block_on(store.exchange(&[("tenants/nobody", question())]));
+        let answers = runtime.block_on(store.exchange(&[("tenants/nobody", request_of_nobody(1))]));
         answers
             .into_iter()
             .next()
@@ -225,18 +229,6 @@ fn a_server_that_forgot_is_not_believed() {
     assert!(unsure(&answer()), "evicts");
 }
 
-fn question() -> Request {
-    Request {
-        process: ProcessId(7),
-        sequence: 1,
-        used: Micros::ZERO,
-        left: Micros::ZERO,
-        demand: MicroCpus::whole(1),
-        horizon: Micros::SECOND,
-        known: None,
-    }
-}
-
 #[test]
 fn what_is_wrong_with_a_store_has_a_name() {
     let Some(mut server) = server::start("refusals", &["--requirepass", "secret"]) else {
@@ -244,7 +236,8 @@ fn what_is_wrong_with_a_store_has_a_name() {
     };
     let runtime = runtime();
     let ask = |store: &RedisStore| {
-        let mut answers = runtime.block_on(store.exchange(&[("tenants/acme", question())]));
+        let mut answers =
+            runtime.block_on(store.exchange(&[("tenants/acme", request_of_nobody(1))]));
         answers.pop().expect("an answer")
     };
     let wrong = store(&format!("redis://:wrong@127.0.0.1:{}", server.port()));
@@ -314,7 +307,7 @@ fn a_server_that_answers_garbage_is_an_error() {
         }
     });
     let store = self::store(&format!("redis://127.0.0.1:{port}"));
-    let answers = runtime().block_on(store.exchange(&[("tenants/acme", question())]));
+    let answers = runtime().block_on(store.exchange(&[("tenants/acme", request_of_nobody(1))]));
     assert_eq!(answers.len(), 1);
     assert!(answers[0].is_err(), "{answers:?}");
 }
@@ -348,7 +341,7 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
     let ask = |tenant: &str, sequence: u64, at: u64| {
         let request = Request {
             sequence,
-            ..question()
+            ..request_of_nobody(1)
         };
         runtime.block_on(store.ask_at(tenant, &request, clock(at), 1))
     };

@@ -2,6 +2,8 @@
 //!
 //! What takes seconds is ignored by default: `cargo test -p quotient-fleet --features tls --test modes -- --include-ignored`.
 
+#[path = "common/request.rs"]
+mod request;
 #[path = "common/server.rs"]
 mod server;
 
@@ -10,8 +12,10 @@ use std::time::{Duration, Instant};
 
 use quotient_fleet::private_server::PrivateServer;
 use quotient_fleet::{
-    FleetLimit, MicroCpus, Micros, ProcessId, RedisStore, Reply, Request, Store, StoreError,
+    FleetLimit, MicroCpus, Micros, RedisStore, Reply, Request, Store, StoreError,
 };
+
+use self::request::request_of_nobody;
 
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,25 +36,13 @@ fn limit() -> FleetLimit {
     FleetLimit::new(MicroCpus::whole(2)).with_lease(Micros::from_millis(200))
 }
 
-fn question(sequence: u64) -> Request {
-    Request {
-        process: ProcessId(7),
-        sequence,
-        used: Micros::ZERO,
-        left: Micros::ZERO,
-        demand: MicroCpus::whole(1),
-        horizon: Micros::SECOND,
-        known: None,
-    }
-}
-
 fn ask(
     runtime: &tokio::runtime::Runtime,
     store: &RedisStore,
     tenant: &str,
     sequence: u64,
 ) -> Result<Reply, StoreError> {
-    let mut answers = runtime.block_on(store.exchange(&[(tenant, question(sequence))]));
+    let mut answers = runtime.block_on(store.exchange(&[(tenant, request_of_nobody(sequence))]));
     answers.pop().expect("an answer")
 }
 
@@ -197,7 +189,7 @@ fn a_cluster_keeps_each_tenant_on_one_node() {
     // All of them in one exchange, on three nodes.
     let questions: Vec<(&str, Request)> = tenants
         .iter()
-        .map(|tenant| (tenant.as_str(), question(1)))
+        .map(|tenant| (tenant.as_str(), request_of_nobody(1)))
         .collect();
     for (answer, tenant) in runtime
         .block_on(store.exchange(&questions))
