@@ -137,7 +137,7 @@ mod weight;
 pub use balance::{Pull, Reason};
 pub use bandwidth::{
     BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit, LimitChanges,
-    LimitError, REFILLS_MAX, RatioRule, THROTTLE_BUCKETS,
+    LimitError, REFILLS_MAX, RatioRule, THROTTLE_BUCKETS, ThrottleWatch,
 };
 pub use check::Violation;
 pub use config::{Config, GroupClock, Policy};

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{MILLI, Machine, SECOND, Work, close, usage};
-use quotient_core::{BandwidthRules, Config, Limit, Nanos};
+use quotient_core::{BandwidthRules, Config, Limit, Nanos, ThrottleWatch};
+use std::sync::Arc;
 
 fn limit(quota_us: u64, period_us: u64) -> Limit {
     Limit::new(Nanos::from_micros(quota_us), Nanos::from_micros(period_us))
@@ -265,4 +266,41 @@ fn bursts_are_counted_only_where_burst_was_used() {
     let (number, time) = run(burst, 0, bursts);
     assert!(number > 0);
     assert_eq!(time, Nanos(number * 2 * MILLI));
+}
+
+/// Who watches is told of a throttle once, and not of a group that keeps within its limit.
+#[test]
+fn a_watch_is_told_of_a_throttle_once_each_time_it_is_set() {
+    let mut machine = Machine::new(Config::new(2));
+    let watch = Arc::new(ThrottleWatch::default());
+    let (hungry, modest, free) = (
+        machine.group("hungry", 100),
+        machine.group("modest", 100),
+        machine.group("free", 100),
+    );
+    assert!(!free.watch_throttle(&watch, 3), "it never had a limit");
+    for (group, number) in [(&hungry, 1), (&modest, 2)] {
+        machine.limit(group, Some(limit(10_000, 100_000)));
+        assert!(group.watch_throttle(&watch, number));
+    }
+    machine.spawn(0, &hungry, Work::Hog { chunk: POLL });
+    machine.spawn(1, &hungry, Work::Hog { chunk: POLL });
+    let (run, sleep) = (MILLI, 49 * MILLI);
+    machine.spawn(0, &modest, Work::Periodic { run, sleep });
+    let mut told = Vec::new();
+    watch.take(&mut told);
+    assert_eq!(told, [], "nothing has run");
+    machine.run_until(SECOND);
+    watch.take(&mut told);
+    assert_eq!(told, [1], "on two CPUs, in ten periods: once");
+    machine.run_until(2 * SECOND);
+    watch.take(&mut told);
+    assert_eq!(told, [1], "not before it is set again");
+    // Another number, and another watch, in place of the first.
+    let other = Arc::new(ThrottleWatch::default());
+    assert!(hungry.watch_throttle(&watch, 4) && hungry.watch_throttle(&other, 5));
+    machine.run_until(3 * SECOND);
+    watch.take(&mut told);
+    other.take(&mut told);
+    assert_eq!(told, [1, 5]);
 }

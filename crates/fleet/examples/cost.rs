@@ -1,5 +1,6 @@
 //! What a fleet costs one process with 1,000 tenants: `cargo run --release -p quotient-fleet --example cost`
-//! (`-- SECONDS TENANTS`: of each row, default 8 and 1000).
+//! (`-- SECONDS TENANTS CPUS LEASE`: of each row, default 8, 1000, 1 and 1 s). With 1 CPU for ten processes half of a floor is 2.5 ms a second,
+//! more than who works here uses: such tenants need no lease. With 0.1 CPU each of them leases.
 //!
 //! The fleet's task has a runtime and a thread of its own here, so that this thread's processor time is what it costs, the client of the
 //! store included. Rows differ in how many tenants work: each computes for 50 us, ten times a second. The store is a private server
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use quotient::{Group, Scheduler};
 use quotient_fleet::private_server::PrivateServer;
-use quotient_fleet::{Fleet, FleetFigures, FleetLimit, MicroCpus, RedisStore, Store};
+use quotient_fleet::{Fleet, FleetFigures, FleetLimit, MicroCpus, Micros, RedisStore, Store};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The bar, of one processor.
@@ -59,11 +60,16 @@ fn measure(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Result<Vec<u64>, _> =
+    let arguments: Result<Vec<f64>, _> =
         std::env::args().skip(1).map(|word| word.parse()).collect();
     let arguments = arguments?;
-    let time = Duration::from_secs(arguments.first().copied().unwrap_or(8).clamp(1, 600));
-    let tenants = arguments.get(1).copied().unwrap_or(1_000).clamp(1, 10_000) as usize;
+    let argument =
+        |index: usize, otherwise: f64| arguments.get(index).copied().unwrap_or(otherwise);
+    let time = Duration::from_secs_f64(argument(0, 8.0).clamp(1.0, 600.0));
+    let tenants = argument(1, 1_000.0).clamp(1.0, 10_000.0) as usize;
+    let limit = FleetLimit::new(MicroCpus::from_cpus(argument(2, 1.0)))
+        .with_processes(10)
+        .with_lease(Micros((argument(3, 1.0) * 1e6) as u64));
     let server = PrivateServer::start(&[])?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -73,7 +79,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|number| format!("tenants/t{number:05}"))
         .collect();
     for name in &names {
-        let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(10);
         runtime.block_on(store.set(name, limit))?;
     }
     println!(

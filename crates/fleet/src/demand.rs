@@ -5,8 +5,8 @@ use crate::units::{MicroCpus, Micros, scaled};
 /// The moving average of used and throttled time.
 ///
 /// A sample is `(CPU time charged + time throttled) / time passed`, throttled time being counted on each CPU that had something to
-/// run; at most the CPUs of the process. The average rises with a sixteenth of a lease and falls with an eighth: budget that is asked
-/// for too late costs its user, and what is asked for too long the others.
+/// run; at most the CPUs of the process. The average follows with a sixteenth of a lease: budget that is asked for too late costs
+/// its user, and what is asked for too long the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     average: MicroCpus,
@@ -45,11 +45,7 @@ impl Demand {
             return;
         }
         self.sample = self.wanted.per(self.passed).min(self.capacity);
-        let constant = if self.sample > self.average {
-            lease.0 / 16
-        } else {
-            lease.0 / 8
-        };
+        let constant = lease.0 / 16;
         let passed = self.passed.0;
         let move_by = |gap: u64| scaled(gap, passed, passed + constant);
         self.average = if self.sample > self.average {
@@ -59,6 +55,11 @@ impl Demand {
         };
         self.wanted = Micros::ZERO;
         self.passed = Micros::ZERO;
+    }
+
+    /// It wants this much at least, whatever was seen so far.
+    pub(crate) fn raise(&mut self, rate: MicroCpus) {
+        self.sample = self.sample.max(rate).min(self.capacity);
     }
 
     /// What to ask for: an eighth more than the larger of average and last sample, so that growing needs no throttle first.

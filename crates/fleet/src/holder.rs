@@ -142,6 +142,9 @@ const LEASE_ASSUMED: Micros = Micros::SECOND;
 /// doubles that.
 const NEW_PARTS: u64 = 8;
 
+/// Who holds less than this part of what its demand is worth asks again after an eighth of its pace in place of three.
+const STARVED_PARTS: u64 = 4;
+
 /// For how long a floor may be saved up: what a local limit of a period of one second grants at once.
 const FLOOR_SAVED: Micros = Micros::SECOND;
 
@@ -202,6 +205,11 @@ impl Holder {
         self.ends
     }
 
+    /// Until when the lease is to be used; in the past if there is none.
+    pub(crate) fn spread_until(&self) -> Micros {
+        self.spread_until.min(self.ends)
+    }
+
     /// Whether an answer is awaited.
     pub fn is_waiting(&self) -> bool {
         self.asked.is_some()
@@ -210,6 +218,14 @@ impl Holder {
     /// The store may have forgotten the limit: tells it with the next request, which is due now if a limit is known.
     pub fn remind(&mut self) {
         self.reminds = self.limit.is_some();
+    }
+
+    /// It was throttled: whoever has only its floor needs more than that, though the average over its rest does not show it yet. To be
+    /// called after the figures were observed at `now`.
+    pub fn pressed(&mut self, now: Micros) {
+        if self.standing == Standing::Limited && now >= self.ends {
+            self.demand.raise(self.floor(now));
+        }
     }
 
     fn lease(&self) -> Micros {
@@ -526,7 +542,14 @@ impl Holder {
         let mixed =
             (self.settings.process.0 ^ self.sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         let earlier = Micros(pace.0 / 256 * mixed);
-        let renewal = Micros(pace.0 / 8 * 3).saturating_sub(earlier);
+        // Who got next to nothing (others hold it, or the quiet time after a loss has just ended) does not wait for a renewal's time.
+        let due = self.share.over(self.horizon());
+        let parts = if self.held.0 < due.0 / STARVED_PARTS {
+            1
+        } else {
+            3
+        };
+        let renewal = Micros(pace.0 / 8 * parts).saturating_sub(earlier);
         self.renew_at = asked.sent + renewal.min(grant.renew.max(Micros(lease.0 / 16)));
         true
     }

@@ -255,7 +255,7 @@ impl World {
     /// Something breaks, or is mended.
     fn strike(&mut self) {
         let index = self.below(PROCESSES as u64) as usize;
-        let what = match self.below(9) {
+        let what = match self.below(10) {
             0 => {
                 self.replace(index);
                 "kill -9 of a process"
@@ -276,8 +276,17 @@ impl World {
                 self.proxies[index].hold();
                 "partition by silence"
             }
+            9 => {
+                // There and back up to 400 ms, of which 250 are waited for.
+                let millis = self.below(200);
+                self.proxies[index].delay(Duration::from_millis(millis));
+                "a way that takes up to 200 ms"
+            }
             5 | 6 => {
                 self.proxies.iter().for_each(Proxy::mend);
+                self.proxies
+                    .iter()
+                    .for_each(|proxy| proxy.delay(Duration::ZERO));
                 "partitions mended"
             }
             7 if !self.server_away => {

@@ -179,7 +179,9 @@ pub use self::{
     unfinished::{StillPolling, Unfinished},
 };
 #[cfg(not(loom))]
-pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
+pub use quotient_core::{
+    BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule, ThrottleWatch,
+};
 #[cfg(not(loom))]
 pub use quotient_keys::{self as keys, FlipError};
 #[cfg(not(loom))]

@@ -7,7 +7,7 @@
 use super::sync::Release;
 use super::{
     Bandwidth, BandwidthAccount, BandwidthBalance, BandwidthRules, BandwidthStats, Limit,
-    LimitError, RatioRule, Timers,
+    LimitError, RatioRule, ThrottleWatch, Timers,
 };
 use crate::group::Group;
 use crate::units::{CpuId, Nanos};
@@ -296,6 +296,15 @@ impl Group {
         self.bandwidth
             .get()
             .map_or_else(BandwidthStats::default, |bandwidth| bandwidth.stats())
+    }
+
+    /// Puts `number` on the watch's list when the group is next throttled on some CPU, once; a watch that was set before is replaced. Returns
+    /// whether it will: not for a group that never had a limit. O(1).
+    pub fn watch_throttle(&self, watch: &Arc<ThrottleWatch>, number: u64) -> bool {
+        let bandwidth = self.bandwidth.get();
+        bandwidth
+            .inspect(|bandwidth| bandwidth.watch(watch, number))
+            .is_some()
     }
 
     /// What each CPU holds of the group's budget, in the order in which they met the limited group.

@@ -116,6 +116,7 @@
 //! | `timer` | which group is due |
 //! | `configure` | changing limits |
 //! | `stats` | what users read |
+//! | `watch` | who is told of a throttle |
 //! | `sync`, `model` | locks and atomics, and every order of them |
 //! | `../run_queue/throttle`, `budget` | the CPU's side: taking entities out and putting them back |
 
@@ -135,12 +136,14 @@ mod spills;
 mod stats;
 mod sync;
 mod timer;
+mod watch;
 
 pub use configure::LimitChanges;
 pub use limit::{Limit, LimitError};
 pub use rules::{BandwidthRules, RatioRule};
 pub use stats::{BandwidthStats, THROTTLE_BUCKETS};
 pub use timer::REFILLS_MAX;
+pub use watch::ThrottleWatch;
 
 pub(crate) use local::Local;
 pub(crate) use mailbox::Mailbox;
@@ -155,6 +158,7 @@ use self::sync::{
     SeqCst, fence, lock,
 };
 use self::timer::NEVER;
+use self::watch::Watched;
 use crate::config::Config;
 use crate::units::{CpuId, Nanos};
 use core::fmt;
@@ -180,6 +184,7 @@ pub(crate) struct Bandwidth {
     /// Number of the current period.
     period: AtomicU64,
     lengths: Lengths,
+    watched: Watched,
     pool: Mutex<Pool>,
 }
 
@@ -235,6 +240,7 @@ impl Bandwidth {
             waiting: AtomicU32::new(0),
             period: AtomicU64::new(0),
             lengths: Lengths::default(),
+            watched: Watched::default(),
             pool: Mutex::new(Pool::new(rules, config.bandwidth_slice)),
         }
     }
@@ -342,7 +348,16 @@ impl Bandwidth {
             }
         }
         self.settle(&mut pool, timers);
+        drop(pool);
+        if !filled {
+            self.watched.say();
+        }
         !filled
+    }
+
+    /// Puts the group's number on this list when it is next throttled.
+    pub(crate) fn watch(&self, watch: &Arc<ThrottleWatch>, number: u64) {
+        self.watched.set(watch, number);
     }
 
     /// A CPU has nothing of the group left to run.

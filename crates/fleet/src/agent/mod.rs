@@ -1,7 +1,7 @@
 //! The background task of a scheduler: it leases for every group under the prefix, and gives each an ordinary limit.
 //!
 //! # What it does
-//! Every 25 ms it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
+//! Every 25 ms (50 while nobody uses all that it may, 250 while all rest) it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
 //! their limits (`tenant`), and collects what is to be asked: one round trip for all of them, of which one is under way at a time, beside the
 //! ticks (`task`), of fewer requests after one that was late (`batch`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
 //!
@@ -262,7 +262,7 @@ impl Fleet {
         self.setter.set(tenant, limit).await
     }
 
-    /// Takes a group in at once, rather than with the next tick (25 ms), before which it runs on its local limit. Returns whether it has a
+    /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second while no tenant works), before which it runs on its local limit. Returns whether it has a
     /// budget in the fleet: not if its path does not lie directly below the prefix, or it was removed.
     pub fn adopt(&self, group: &Group) -> bool {
         lock(&self.state).adopt(group, clock::now())

@@ -1,22 +1,27 @@
 //! One look at the groups: who is new, who wants what, what is to be asked, and what came of it.
 //!
 //! # Who is looked at
-//! *Busy* groups have demand, a lease, or a question open: each when it is due ([`Tenant::is_due`]). The others *rest*: they are looked at when
-//! they have used more than half of their floor, below which they would not ask. For that their clock is read, of [`RESTING_PER_TICK`] in a
-//! tick, and of none while the clock of the group above all of them stands still. So a thousand groups without work cost one read. Every
-//! [`ROUND`] all are looked at, for what has no event: floors that end after an hour, limits that users wrote.
+//! *Busy* groups have demand, a lease, or a question open: each when it is due ([`Tenant::is_due`]). The others *rest*, on their floors:
+//!
+//! - who needs more is throttled, and that is told ([`quotient::ThrottleWatch`]): looked at with the next tick, whoever else rests;
+//! - for what no throttle tells (half of a floor is worth asking; time spent outside of polls; tenants without a limit) their clocks are
+//!   read, of [`RESTING_PER_TICK`] in a tick, and of none while the clock of the group above all of them stands still. So a thousand
+//!   groups without work cost one read;
+//! - every [`ROUND`] all are looked at, for what has no event: floors that end after an hour, limits that users wrote.
+//!
+//! A busy group that keeps within its lease is *calm*: its next throttle is told, too, so it is looked at less often.
 //!
 //! # Whether the store is still the same
 //! [`Store::memory`](crate::Store::memory) is asked with the first round trip and every [`MEMORY_LOOK`] as long as a limit is known. When it is
 //! another one all tenants whose limit is known are asked for, those that rest, too: each request tells the limit. A newcomer believes "no limit" only
 //! of a store that has remembered for [`MEMORY_SETTLES`](crate::MEMORY_SETTLES), three times as long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient::{Group, Scheduler};
+use quotient::{Group, Scheduler, ThrottleWatch};
 use tokio::sync::Notify;
 
 use super::batch::Batch;
@@ -28,9 +33,13 @@ use crate::message::{Reply, Request};
 use crate::store::StoreError;
 use crate::units::Micros;
 
-/// Of how many groups that rest the clocks are read in one tick: 128 are all seen within 25 ms, 1,000 within a fifth of a second, and the cost
-/// does not grow with their number. Four times as many while all rest, when ticks are four times as long.
-const RESTING_PER_TICK: usize = 128;
+/// Of how many groups that rest the clocks are read in one tick: 1,000 are all seen within 1.6 s of short ticks, and the cost does not grow with
+/// their number. Ten times as many while there are tenants without a limit among them, which no throttle tells of.
+const RESTING_PER_TICK: usize = 16;
+const RESTING_FREE_PER_TICK: usize = 160;
+
+/// While all rest ticks are ten times as long, and so many times as many are read in one.
+const RESTING_IDLE_FACTOR: usize = 4;
 
 /// All groups are looked at this often.
 ///
@@ -65,6 +74,14 @@ pub(super) struct State {
     unseen: usize,
     cursor: Option<Arc<str>>,
     round_at: Micros,
+    /// Who was throttled, by the numbers that tenants got; and whether tenants without a limit rest, since the last round.
+    watch: Arc<ThrottleWatch>,
+    numbers: HashMap<u64, Arc<str>>,
+    last_number: u64,
+    free_rest: bool,
+    /// Whether somebody is to ask, and could not; and whether somebody is not calm. As of the last look.
+    asks_late: bool,
+    hungry: bool,
     /// The store's memory when it was last looked at, and when it is to be again.
     memory: Option<u64>,
     memory_at: Micros,
@@ -73,6 +90,17 @@ pub(super) struct State {
     batch: Batch,
     adopted: Arc<Notify>,
     pub(super) figures: FleetFigures,
+}
+
+/// How soon the next tick is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pulse {
+    /// Somebody uses all that it may, or waits to ask.
+    Quick,
+    /// All keep within what they have.
+    Calm,
+    /// All rest.
+    Idle,
 }
 
 pub(super) type Question = (Arc<str>, Request);
@@ -105,6 +133,12 @@ impl State {
             unseen: 0,
             cursor: None,
             round_at: Micros::ZERO,
+            watch: Arc::default(),
+            numbers: HashMap::new(),
+            last_number: 0,
+            free_rest: false,
+            asks_late: false,
+            hungry: false,
             memory: None,
             memory_at: Micros::ZERO,
             said_unsure: false,
@@ -138,16 +172,25 @@ impl State {
                 return true;
             }
             // One of the same name was removed, and this one made.
-            self.busy.remove(group.path());
-            self.resting.remove(group.path());
+            self.forget(group.path());
         }
-        let mut tenant = Tenant::new(group, self.settings, now);
+        self.last_number += 1;
+        let mut tenant = Tenant::new(group, self.last_number, self.settings, now);
         let lives = tenant.apply(now);
         if lives {
-            self.busy.insert(group.path().into(), tenant);
+            let path: Arc<str> = group.path().into();
+            self.numbers.insert(tenant.number, path.clone());
+            self.busy.insert(path, tenant);
             self.adopted.notify_one();
         }
         lives
+    }
+
+    fn forget(&mut self, path: &str) {
+        let tenant = self.busy.remove(path).or_else(|| self.resting.remove(path));
+        if let Some(tenant) = tenant {
+            self.numbers.remove(&tenant.number);
+        }
     }
 
     /// Finds new groups, and forgets those that were removed.
@@ -170,26 +213,58 @@ impl State {
         if ours.len() != self.busy.len() + self.resting.len() {
             let paths: std::collections::HashSet<&str> =
                 ours.iter().map(|group| group.path()).collect();
-            self.busy.retain(|path, _| paths.contains(&**path));
-            self.resting.retain(|path, _| paths.contains(&**path));
+            let all = self.numbers.values();
+            let gone: Vec<Arc<str>> = all
+                .filter(|path| !paths.contains(&***path))
+                .cloned()
+                .collect();
+            gone.iter().for_each(|path| self.forget(path));
         }
         for group in ours {
             self.adopt(group, now);
         }
     }
 
-    /// Whether ticks may be longer: all rest.
-    pub(super) fn is_idle(&self) -> bool {
-        self.busy.is_empty() && !self.resting.is_empty()
+    /// How long ticks may be.
+    pub(super) fn pulse(&self) -> Pulse {
+        if self.asks_late || self.batch.has_left_over() {
+            return Pulse::Quick;
+        }
+        match (self.busy.is_empty(), self.resting.is_empty()) {
+            (true, false) => Pulse::Idle,
+            (true, true) => Pulse::Quick,
+            _ if self.hungry => Pulse::Quick,
+            _ => Pulse::Calm,
+        }
+    }
+
+    /// Looks at who was throttled, whether it rests or not.
+    fn hear(&mut self) {
+        let mut told = Vec::new();
+        self.watch.take(&mut told);
+        for number in told {
+            // One that was removed meanwhile has no name any more.
+            let Some(path) = self.numbers.get(&number) else {
+                continue;
+            };
+            if let Some(tenant) = self.resting.remove(path) {
+                self.busy.insert(path.clone(), tenant);
+            }
+            if let Some(tenant) = self.busy.get_mut(path) {
+                tenant.was_throttled();
+            }
+        }
     }
 
     /// Wakes those that stir, of the next [`RESTING_PER_TICK`]; all of them now and then.
     fn wake(&mut self, now: Micros) {
+        self.hear();
         if self.resting.is_empty() {
             return;
         }
         if now >= self.round_at {
             self.round_at = now + ROUND;
+            self.free_rest = false;
             self.busy.append(&mut self.resting);
             return;
         }
@@ -202,7 +277,15 @@ impl State {
         if self.unseen == 0 {
             return;
         }
-        let per_tick = if self.busy.is_empty() { 4 } else { 1 } * RESTING_PER_TICK;
+        let per_tick = match self.free_rest {
+            true => RESTING_FREE_PER_TICK,
+            false => RESTING_PER_TICK,
+        };
+        let factor = match self.busy.is_empty() {
+            true => RESTING_IDLE_FACTOR,
+            false => 1,
+        };
+        let per_tick = per_tick * factor;
         let some = self.unseen.min(per_tick);
         self.unseen -= some;
         let mut stirring = Vec::new();
@@ -277,25 +360,35 @@ impl State {
     fn look(&mut self, now: Micros, may_ask: bool) -> Vec<Question> {
         self.scan(now);
         self.wake(now);
-        let mut somebody_asks = self.batch.has_left_over();
+        let mut somebody_asks = self.batch.has_left_over() || self.asks_late;
         let mut leave = Vec::new();
+        self.hungry = false;
         for (path, tenant) in &mut self.busy {
             if !tenant.is_due(now) {
+                self.hungry |= !tenant.is_calm();
                 continue;
             }
             tenant.look(now);
             somebody_asks |= tenant.asks_by(now, Micros::ZERO);
             let lives = tenant.apply(now);
-            if !lives || tenant.rests(now) {
+            let rests = tenant.rests(now);
+            if rests || tenant.keeps_within() {
+                tenant.watch(&self.watch);
+            }
+            self.hungry |= !rests && !tenant.is_calm();
+            if !lives || rests {
                 leave.push((path.clone(), lives));
             }
         }
         for (path, lives) in leave {
-            let tenant = self.busy.remove(&path);
-            if let Some(tenant) = tenant.filter(|_| lives) {
+            if !lives {
+                self.forget(&path);
+            } else if let Some(tenant) = self.busy.remove(&path) {
+                self.free_rest |= tenant.is_free(now);
                 self.resting.insert(path, tenant);
             }
         }
+        self.asks_late = somebody_asks && !may_ask;
         if may_ask && somebody_asks {
             self.ask(now)
         } else {

@@ -6,9 +6,10 @@
 //! writes exactly as we did cannot be told from ours. Burst, softness and smoothness that are set on a limit of ours go with the next
 //! write: a soft lease would be none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use quotient::{Group, Limit, Nanos};
+use quotient::{Group, Limit, Nanos, ThrottleWatch};
 
 use super::{PERIOD, TenantStats};
 use crate::holder::{Allowance, Holder, Settings};
@@ -17,11 +18,17 @@ use crate::units::{MicroCpus, Micros};
 /// A limit is not set again for changes of less than one part in so many.
 const CHANGE_PARTS: u64 = 32;
 
+/// Who uses all of its lease but one part in so many, or less, keeps within it.
+const CALM_PARTS: u64 = 4;
+
 /// How often a write that met somebody else's is tried again at once; the next look goes on.
 const REPLACE_TRIES: u32 = 4;
 
 /// How often in a lease a tenant with demand is looked at: for one of 1 s every 50 ms, the period of its limit.
 const LOOKS: u64 = 20;
+
+/// And one that is calm, which keeps within its lease: who no longer does is throttled, and that is told.
+const CALM_LOOKS: u64 = 5;
 
 /// The shortest and the longest time between two looks; the shortest is the task's own.
 const LOOK_MIN: Micros = Micros::from_millis(25);
@@ -41,10 +48,18 @@ pub(super) struct Tenant {
     /// When it was last looked at, and when it is again.
     looked_at: Option<Micros>,
     look_at: Micros,
+    /// What it was throttled for in all, and whether it kept within its lease between the last two looks.
+    throttled: Micros,
+    calm: bool,
+    /// Its number on the list of who was throttled, and whether the next throttle is told.
+    pub(super) number: u64,
+    watched: bool,
+    /// Whether it was throttled since the last look.
+    pressed: bool,
 }
 
 impl Tenant {
-    pub(super) fn new(group: &Group, settings: Settings, now: Micros) -> Tenant {
+    pub(super) fn new(group: &Group, number: u64, settings: Settings, now: Micros) -> Tenant {
         let cpu = micros(group.cpu_time());
         let throttled = micros(group.bandwidth_stats().throttled);
         Tenant {
@@ -56,6 +71,11 @@ impl Tenant {
             cpu_at: now,
             looked_at: None,
             look_at: now,
+            throttled,
+            calm: false,
+            number,
+            watched: false,
+            pressed: false,
         }
     }
 
@@ -74,6 +94,34 @@ impl Tenant {
         self.holder.figures().asked > 0
             && self.written.is_some()
             && self.holder.eased(now).is_some()
+    }
+
+    /// Whether it has no limit that would throttle it as soon as it needs more than it rests with.
+    pub(super) fn is_free(&self, now: Micros) -> bool {
+        self.holder
+            .eased(now)
+            .is_none_or(|eased| eased == MicroCpus::ZERO)
+    }
+
+    /// Whether it kept within its lease when it was last looked at.
+    pub(super) fn keeps_within(&self) -> bool {
+        self.calm
+    }
+
+    /// And its next throttle is told.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm && self.watched
+    }
+
+    /// Has its next throttle told.
+    pub(super) fn watch(&mut self, watch: &Arc<ThrottleWatch>) {
+        self.watched = self.watched || self.group.watch_throttle(watch, self.number);
+    }
+
+    /// It was throttled: a look is due, and the next throttle is not told.
+    pub(super) fn was_throttled(&mut self) {
+        (self.watched, self.calm, self.pressed) = (false, false, true);
+        self.look_at = Micros::ZERO;
     }
 
     /// The store may have forgotten: its limit is told with the next look, which is due.
@@ -123,13 +171,31 @@ impl Tenant {
 
     pub(super) fn look(&mut self, now: Micros) {
         self.looked_at = Some(now);
-        self.cpu = micros(self.group.cpu_time());
-        self.cpu_at = now;
+        let cpu = micros(self.group.cpu_time());
         let throttled = micros(self.group.bandwidth_stats().throttled);
-        self.holder.observe(now, self.cpu, throttled);
-        let next = now + self.lease_part(LOOKS).max(LOOK_MIN).min(LOOK_MAX);
-        let ends = self.holder.ends();
-        self.look_at = if ends > now { next.min(ends) } else { next };
+        let (used, passed) = (
+            cpu.saturating_sub(self.cpu),
+            now.saturating_sub(self.cpu_at),
+        );
+        let within = match self.holder.allowance(now) {
+            Allowance::Unlimited => true,
+            Allowance::Lease(rate) => used.0 <= rate.over(passed).0 / CALM_PARTS * (CALM_PARTS - 1),
+            Allowance::Floor(_) => false,
+        };
+        self.calm = within && throttled == self.throttled && !self.pressed;
+        (self.cpu, self.cpu_at, self.throttled) = (cpu, now, throttled);
+        self.holder.observe(now, cpu, throttled);
+        if std::mem::take(&mut self.pressed) {
+            self.holder.pressed(now);
+        }
+        let looks = if self.is_calm() { CALM_LOOKS } else { LOOKS };
+        let next = now + self.lease_part(looks).max(LOOK_MIN).min(LOOK_MAX);
+        // Beyond the end of the lease, and of what was to be used until then, the limit in force says too much.
+        let ends = [self.holder.spread_until(), self.holder.ends()];
+        self.look_at = ends
+            .into_iter()
+            .filter(|ends| *ends > now)
+            .fold(next, Micros::min);
     }
 
     /// Puts what may be used in force. Returns whether the group still exists.

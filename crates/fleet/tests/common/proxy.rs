@@ -1,13 +1,15 @@
-//! A way to a server that can be cut: everything is dropped, or held back.
+//! A way to a server that can be cut, where everything is dropped or held back, or be long: all that is sent arrives later.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 const OPEN: u8 = 0;
 const CUT: u8 = 1;
@@ -16,10 +18,26 @@ const HELD: u8 = 2;
 /// Between two looks of a connection that is held back, or idle.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Chunks on their way at a time; who sends more waits.
+const ON_THE_WAY: usize = 1_024;
+
 /// One process's way to the server.
 pub struct Proxy {
-    state: Arc<AtomicU8>,
+    way: Arc<Way>,
     pub port: u16,
+}
+
+#[derive(Default)]
+struct Way {
+    state: AtomicU8,
+    /// How long each direction takes, us.
+    delay: AtomicU64,
+}
+
+impl Way {
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::Relaxed)
+    }
 }
 
 impl Proxy {
@@ -27,13 +45,13 @@ impl Proxy {
     pub async fn start(server: u16) -> io::Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let state = Arc::new(AtomicU8::new(OPEN));
-        let of_all = Arc::clone(&state);
+        let way = Arc::new(Way::default());
+        let of_all = Arc::clone(&way);
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let state = Arc::clone(&of_all);
+                let way = Arc::clone(&of_all);
                 tokio::spawn(async move {
-                    if state.load(Ordering::Relaxed) == CUT {
+                    if way.state() == CUT {
                         return;
                     }
                     let far = SocketAddr::from(([127, 0, 0, 1], server));
@@ -42,54 +60,72 @@ impl Proxy {
                         let (far_reads, far_writes) = far.into_split();
                         // Whichever way ends first ends both.
                         tokio::select! {
-                            _ = pass(near_reads, far_writes, &state) => {}
-                            _ = pass(far_reads, near_writes, &state) => {}
+                            _ = pass(near_reads, far_writes, &way) => {}
+                            _ = pass(far_reads, near_writes, &way) => {}
                         }
                     }
                 });
             }
         });
-        Ok(Proxy { state, port })
+        Ok(Proxy { way, port })
     }
 
     /// Closes all connections, and refuses new ones.
     pub fn cut(&self) {
-        self.state.store(CUT, Ordering::Relaxed);
+        self.way.state.store(CUT, Ordering::Relaxed);
     }
 
     /// Lets nothing through; what is sent arrives later.
     pub fn hold(&self) {
-        self.state.store(HELD, Ordering::Relaxed);
+        self.way.state.store(HELD, Ordering::Relaxed);
+    }
+
+    /// What is sent from now on takes this long in each direction.
+    pub fn delay(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.way.delay.store(micros, Ordering::Relaxed);
     }
 
     /// As if nothing had been.
     pub fn mend(&self) {
-        self.state.store(OPEN, Ordering::Relaxed);
+        self.way.state.store(OPEN, Ordering::Relaxed);
     }
 }
 
 async fn pass(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    state: &AtomicU8,
+    way: &Way,
 ) -> io::Result<()> {
-    let mut buffer = vec![0_u8; 1 << 16];
-    loop {
-        let read = match tokio::time::timeout(LOOK, from.read(&mut buffer)).await {
-            Ok(read) => read?,
-            Err(_) if state.load(Ordering::Relaxed) == CUT => return Ok(()),
-            Err(_) => continue,
-        };
-        if read == 0 {
-            return Ok(());
-        }
+    let (sent, mut on_the_way) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+    let reads = async move {
+        let mut buffer = vec![0_u8; 1 << 16];
         loop {
-            match state.load(Ordering::Relaxed) {
-                CUT => return Ok(()),
-                HELD => tokio::time::sleep(LOOK).await,
-                _ => break,
+            let read = match tokio::time::timeout(LOOK, from.read(&mut buffer)).await {
+                Ok(read) => read?,
+                Err(_) if way.state() == CUT => return io::Result::Ok(()),
+                Err(_) => continue,
+            };
+            let delay = Duration::from_micros(way.delay.load(Ordering::Relaxed));
+            let chunk = (Instant::now() + delay, buffer[..read].to_vec());
+            if read == 0 || sent.send(chunk).await.is_err() {
+                return Ok(());
             }
         }
-        to.write_all(&buffer[..read]).await?;
-    }
+    };
+    let writes = async {
+        while let Some((arrives, chunk)) = on_the_way.recv().await {
+            tokio::time::sleep_until(arrives).await;
+            loop {
+                match way.state() {
+                    CUT => return Ok(()),
+                    HELD => tokio::time::sleep(LOOK).await,
+                    _ => break,
+                }
+            }
+            to.write_all(&chunk).await?;
+        }
+        io::Result::Ok(())
+    };
+    tokio::try_join!(reads, writes).map(|_| ())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient_core::{BandwidthRules, Limit, LimitError, Nanos};
+use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, ThrottleWatch};
 
 use crate::error::Error;
 use crate::gates;
@@ -290,6 +290,14 @@ impl Group {
             ..LimitChange::default()
         };
         change.apply_if(expected, &self.shared, &self.inner)
+    }
+
+    /// Puts `number` on the watch's list when the group's own limit next throttles it somewhere: once, and in place of the watch that was set
+    /// before. For who looks after many groups and would not look at each again and again. Returns whether it will: not for a group
+    /// that never had a limit. O(1); a throttle of a group that nobody watches costs one load.
+    pub fn watch_throttle(&self, watch: &Arc<ThrottleWatch>, number: u64) -> bool {
+        let _shield = self.shared.shield();
+        self.inner.core.watch_throttle(watch, number)
     }
 }
 
