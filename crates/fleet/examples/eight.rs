@@ -1,7 +1,7 @@
 //! Eight processes, one tenant, one CPU between them: `cargo run --release -p quotient-fleet --example eight -- 60`.
 //!
 //! Starts a private server (`redis-server` or `valkey-server` on the PATH) and eight processes of itself, each with more work for the
-//! tenant than it may do, kills two processes and the server on the way (`--faults`; `--away=MILLISECONDS`, 2000, until there is another), and says how much CPU time the tenant got
+//! tenant than it may do, kills two processes and the server on the way (`--faults`; `--away=MILLISECONDS`, 2000, until there is another; `--lease=MILLISECONDS`, 1000), and says how much CPU time the tenant got
 //! of what its quota earned, and how many calls that took. Nothing is left running.
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use quotient::Scheduler;
 use quotient_fleet::private_server::PrivateServer;
-use quotient_fleet::{Fleet, FleetLimit, MicroCpus, RedisStore, Store};
+use quotient_fleet::{Fleet, FleetLimit, MicroCpus, Micros, RedisStore, Store};
 
 const TENANT: &str = "tenants/acme";
 const PROCESSES: usize = 8;
@@ -30,8 +30,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .find_map(|argument| argument.strip_prefix("--away="))
         .map_or(Ok(2_000), str::parse)?;
+    let lease: u64 = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix("--lease="))
+        .map_or(Ok(1_000), str::parse)?;
     let faults = faults.then_some(Duration::from_millis(away));
-    conduct(seconds, faults, quota)
+    let limit = FleetLimit::new(MicroCpus::from_cpus(quota))
+        .with_processes(10)
+        .with_lease(Micros::from_millis(lease));
+    conduct(seconds, faults, quota, limit)
 }
 
 /// One process: works for the tenant as much as it may, and answers each line on its input with the CPU time of its group.
@@ -138,10 +145,10 @@ fn conduct(
     seconds: u64,
     faults: Option<Duration>,
     quota: f64,
+    limit: FleetLimit,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut server = PrivateServer::start(&[])?;
     let address = server.address();
-    let limit = FleetLimit::new(MicroCpus::from_cpus(quota)).with_processes(10);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
