@@ -34,6 +34,11 @@ pub struct Mechanisms {
     pub migrations: u64,
     /// Ticks.
     pub ticks: u64,
+    /// Those that found a task at work inside the kernel, and those that found one outside: what a kernel that samples its times
+    /// at ticks divides them by.
+    pub ticks_in_kernel: u64,
+    /// See `ticks_in_kernel`.
+    pub ticks_in_user: u64,
     /// Interrupts from one CPU to another.
     pub ipis: u64,
     /// Times that all other CPUs were interrupted and waited for.
@@ -186,6 +191,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// System time as a kernel shows it that looks at ticks who is interrupted (`TICK_CPU_ACCOUNTING`, and the times of tasks scaled to
+    /// what they ran): a tick's own work counts as the mode that it interrupts. In ns, 0 without ticks; the rest of `busy_ns` is user time.
+    pub fn sampled_system_ns(&self) -> f64 {
+        let ticks = &self.mechanisms;
+        let all = ticks.ticks_in_kernel + ticks.ticks_in_user;
+        self.busy_ns as f64 * ticks.ticks_in_kernel as f64 / all.max(1) as f64
+    }
+
     /// The group of that path.
     pub fn group(&self, path: &str) -> Option<&GroupOutcome> {
         self.groups.iter().find(|group| group.path == path)

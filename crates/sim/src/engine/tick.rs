@@ -161,6 +161,11 @@ impl<S: Sink> Simulation<S> {
         if task == NONE {
             return;
         }
+        if self.tasks[task as usize].in_kernel {
+            self.mechanisms.ticks_in_kernel += 1;
+        } else {
+            self.mechanisms.ticks_in_user += 1;
+        }
         let tick = self.costs.tick.0;
         self.spend(task, Mechanism::Tick, tick);
         let averages = self.average_costs(cpu, task);

@@ -15,7 +15,15 @@ use crate::outcome::Outcome;
 const DEPTH_MAX: u32 = 32;
 
 /// Figures of a run as a whole.
-const WHOLE: [&str; 5] = ["elapsed", "cpus", "busy", "system", "user"];
+const WHOLE: [&str; 7] = [
+    "elapsed",
+    "cpus",
+    "busy",
+    "system",
+    "user",
+    "sampled_system",
+    "sampled_user",
+];
 /// Figures of a group, by path.
 const GROUP: [&str; 8] = [
     "usage",
@@ -300,6 +308,10 @@ fn figure(outcome: &Outcome, name: &str, of: Option<&str>) -> Option<f64> {
         ("busy", None) => outcome.busy_ns,
         ("system", None) => outcome.system_ns,
         ("user", None) => outcome.busy_ns - outcome.system_ns,
+        ("sampled_system", None) => return Some(outcome.sampled_system_ns()),
+        ("sampled_user", None) => {
+            return Some(outcome.busy_ns as f64 - outcome.sampled_system_ns());
+        }
         ("count" | "spent", Some(of)) => mechanism(outcome, name == "spent", of)?,
         ("throttled_share", Some(of)) => {
             let group = outcome.group(of)?;
