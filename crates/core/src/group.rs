@@ -290,12 +290,24 @@ impl Group {
         self.charge_foreign_service(time);
     }
 
+    /// As [`Group::charge_foreign_cpu_time`], of a thread that wanted to run for the last `lasted` without a break, and had a processor for
+    /// `time` of that. What its budgets could be refilled with in all of `lasted` pays for it, as if it had been charged as it went: time
+    /// in which a thread *slept* is none of this. O(depth).
+    pub fn charge_foreign_cpu_time_over(&self, time: Nanos, lasted: Nanos, now: Nanos) {
+        self.charge_foreign_budget_over(time, lasted, now);
+        self.charge_foreign_service(time);
+    }
+
     /// The part of [`Group::charge_foreign_cpu_time`] that budgets pay. One load a level without limits. O(depth).
     pub fn charge_foreign_budget(&self, time: Nanos, now: Nanos) {
+        self.charge_foreign_budget_over(time, time, now);
+    }
+
+    fn charge_foreign_budget_over(&self, time: Nanos, lasted: Nanos, now: Nanos) {
         let mut level = Some(self);
         while let Some(group) = level {
             if let Some(bandwidth) = group.bandwidth.get() {
-                bandwidth.charge_outside(time, now, &self.changes.timers);
+                bandwidth.charge_outside(time, lasted, now, &self.changes.timers);
             }
             level = group.parent.as_deref();
         }

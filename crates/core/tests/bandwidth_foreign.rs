@@ -228,6 +228,81 @@ fn refills_are_lost_to_foreign_time_that_is_charged_at_its_end() {
     );
 }
 
+/// What four threads on two processors owe, which each compute for `each` ns in twice that time and are charged in so many steps, under a fifth
+/// of a CPU, beside a task that keeps the group awake.
+fn owed_by_four(each: u64, steps: u64, waited: bool) -> i128 {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 100);
+    machine.limit(&group, Some(limit(20, 100)));
+    let (run, sleep) = (1_000, 10 * MILLI);
+    machine.spawn(0, &group, Work::Periodic { run, sleep });
+    machine.run_until(10 * SECOND);
+    let part = Nanos(each / steps);
+    let lasted = if waited { Nanos(2 * part.0) } else { part };
+    for _ in 0..steps {
+        machine.run_until(machine.now + 2 * part.0);
+        for _ in 0..4 {
+            group.show_foreign_cpu_time(0, part);
+            group.charge_foreign_cpu_time_over(part, lasted, Nanos(machine.now));
+        }
+    }
+    let account = group.bandwidth_account();
+    assert!(account.is_balanced(), "{account:?}");
+    -(account.pool + account.local)
+}
+
+/// They owe what they would had they been charged as they went, to one quota and what the task computes. (While each was taken to have begun
+/// as long ago as it computed, the refills of the first half were lost. Of a thread that slept meanwhile they are.)
+#[test]
+fn refills_are_lost_to_threads_that_wait_for_processors() {
+    let each = SECOND / 2;
+    let exact = i128::from(4 * each - 2 * each / 5);
+    let near = |one: i128, other: i128| {
+        let apart = (one - other).unsigned_abs();
+        assert!(apart <= u128::from(21 * MILLI), "{one} {other}");
+    };
+    near(owed_by_four(each, 1, true), exact);
+    near(owed_by_four(each, 100, true), exact);
+    near(
+        owed_by_four(each, 1, false),
+        exact + i128::from(100 * MILLI),
+    );
+}
+
+/// Of more refills than are kept apart, each of the threads took a part of those that had fallen due before it began: 360 ms.
+#[test]
+fn threads_take_back_refills_from_before_they_began() {
+    for each in [SECOND, 2 * SECOND, 4 * SECOND] {
+        let owed = owed_by_four(each, 1, true);
+        let exact = i128::from(4 * each - 2 * each / 5);
+        assert!(owed >= exact - i128::from(21 * MILLI), "{owed} of {exact}");
+        let slept = owed_by_four(each, 1, false);
+        assert!(owed < slept, "{owed}, {slept} of who slept");
+    }
+}
+
+/// Idle before and between, so that no timer runs: only whole periods count, and nothing is earned by more than the time that passed.
+#[test]
+fn threads_that_waited_bring_no_more_than_the_refills_of_their_time() {
+    for lasted in [0, 1, 30, 100, 150, 1_000, 60_000, 1_000_000] {
+        let mut machine = Machine::new(Config::new(1));
+        let group = machine.group("g", 100);
+        machine.limit(&group, Some(limit(20, 100)));
+        machine.run_until(60 * SECOND);
+        let (time, lasted) = (Nanos(10 * SECOND), Nanos(lasted * MILLI));
+        for _ in 0..3 {
+            group.charge_foreign_cpu_time_over(time, lasted, Nanos(machine.now));
+        }
+        let account = group.bandwidth_account();
+        assert!(account.is_balanced(), "{account:?}");
+        // What was refilled since the limit was set: a quota at first, and 20 ms each 100.
+        let most = 20 * MILLI + 60 * SECOND / 5;
+        let owed = i128::from(30 * SECOND) - i128::from(most);
+        assert!(-(account.pool + account.local) >= owed, "{account:?}");
+        assert!(account.discarded >= 0, "{account:?}");
+    }
+}
+
 /// Foreign polls that are longer than a period, at just the rate of the limit, beside a task that keeps the group awake: it owes no more
 /// after ten seconds than after one.
 #[test]

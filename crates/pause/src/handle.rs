@@ -338,3 +338,11 @@ pub fn is_thread_asleep(thread: i32) -> Option<bool> {
 pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
     system::cpu_time(thread).map(Duration::from_nanos)
 }
+
+/// How often the calling thread has waited so far: slept, for a lock, for I/O, for a page. Having to wait for a processor, and to yield one,
+/// do not count: a thread for which this stays the same wanted to run all the time. `None` where that is not to be known. One
+/// system call.
+#[must_use]
+pub fn waits() -> Option<u64> {
+    system::waits()
+}

@@ -124,7 +124,7 @@ mod thread;
 pub use demote::{Demoted, Demotion};
 pub use error::{DemoteError, DetachError, EnterError, InstallError, PauseError};
 pub use handle::{
-    Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep, thread_cpu_time,
+    Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep, thread_cpu_time, waits,
 };
 pub use pauser::{Pauser, Settings};
 pub use signal::Signal;

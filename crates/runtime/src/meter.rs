@@ -7,6 +7,11 @@
 //! CPU clock, which then corrects the estimate: what was billed too much is not taken back but not billed again. Entering
 //! and leaving always read the thread's CPU clock. Time goes out in steps of at least [`RESOLUTION`].
 //!
+//! # Since when
+//! A budget pays for time with what it could be refilled with while that was spent ([`quotient_core::Group::charge_foreign_cpu_time`]). A
+//! thread that shares its processor has spent it in more time than it took, and one that slept has not: so of a thread that the
+//! kernel never saw wait since the last payment, all the time that passed counts, else as much as it computed.
+//!
 //! # Where it goes
 //! To the parts of the group's clock that belong to the processor on which the thread runs (`outside` in the core), at once;
 //! and to what the group pays in virtual time and budget in batches of [`BATCH`].
@@ -35,6 +40,9 @@ const GAP_MAX: Nanos = Nanos(20_000);
 const RESOLUTION: Nanos = Nanos(250);
 /// Time after which the group pays in virtual time. Unit: nanoseconds. Default 50 us, the core's publish interval.
 const BATCH: Nanos = Nanos(50_000);
+/// Time without a processor that is not worth asking whether the thread waited in it. Unit: nanoseconds. Default 100 us, some hundred
+/// times what the question costs.
+const AWAY_MIN: Nanos = Nanos(100_000);
 /// Deepest nesting on one thread. Unit: meters. A bound on what a thread that never leaves can pile up.
 const NESTED_MAX: usize = 64;
 
@@ -267,6 +275,10 @@ pub(crate) struct Meter {
     looked: Nanos,
     /// The processor at the last correction.
     processor: usize,
+    /// The scheduler's clock when the innermost group had paid last, or began to be worked for.
+    paid_at: Nanos,
+    /// How often the thread had waited then or before; nothing if nobody asked, since no limit was in force.
+    waits: Option<u64>,
 }
 
 /// Where a thread keeps its meter.
@@ -300,6 +312,8 @@ impl Meter {
                 shown: Nanos::ZERO,
                 looked: Nanos::ZERO,
                 processor: 0,
+                paid_at: Nanos::ZERO,
+                waits: None,
             }),
         };
         let result = if meter.entries.len() < NESTED_MAX {
@@ -447,22 +461,33 @@ impl Meter {
         }
         core.show_foreign_cpu_time(self.processor, time);
         entry.unpaid = entry.unpaid.saturating_add(time);
-        if entry.unpaid >= BATCH {
-            core.charge_foreign_cpu_time(entry.unpaid, entry.group.shared.now());
-            entry.unpaid = Nanos::ZERO;
-        }
+        let is_due = entry.unpaid >= BATCH;
         if entry.group.shared.cpu_timers.are_armed() {
             entry.group.shared.cpu_timers.look_at_group(core);
+        }
+        if is_due {
+            self.settle_top();
         }
     }
 
     /// The innermost group has paid everything.
     fn settle_top(&mut self) {
-        if let Some(entry) = self.entries.last_mut() {
-            let unpaid = std::mem::replace(&mut entry.unpaid, Nanos::ZERO);
-            let now = entry.group.shared.now();
-            entry.group.inner.core.charge_foreign_cpu_time(unpaid, now);
+        let Some(entry) = self.entries.last_mut() else {
+            return;
+        };
+        let unpaid = std::mem::replace(&mut entry.unpaid, Nanos::ZERO);
+        let now = entry.group.shared.now();
+        let passed = now.saturating_sub(std::mem::replace(&mut self.paid_at, now));
+        let mut lasted = unpaid;
+        if self.waits.is_some() && passed.saturating_sub(unpaid) >= AWAY_MIN {
+            let waits = quotient_pause::waits();
+            if waits == self.waits {
+                lasted = passed;
+            }
+            self.waits = waits;
         }
+        let core = &entry.group.inner.core;
+        core.charge_foreign_cpu_time_over(unpaid, lasted, now);
     }
 
     /// From here on time is the innermost group's.
@@ -473,6 +498,9 @@ impl Meter {
         self.processor = processor();
         if let Some(entry) = self.entries.last() {
             self.looked = entry.group.shared.now();
+            self.paid_at = self.looked;
+            let asks = entry.pays && entry.group.inner.is_limited();
+            self.waits = asks.then(quotient_pause::waits).flatten();
         }
     }
 

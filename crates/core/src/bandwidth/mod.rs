@@ -394,15 +394,21 @@ impl Bandwidth {
         self.settle(&mut pool, timers);
     }
 
-    /// Charges time that was spent outside of the run queues, up to `now`. O(CPUs that met the group) in debt.
-    pub(crate) fn charge_outside(self: &Arc<Self>, time: Nanos, now: Nanos, timers: &Timers) {
+    /// Charges time that was spent outside of the run queues in the last `lasted` ns up to `now`. O(CPUs that met the group) in debt.
+    pub(crate) fn charge_outside(
+        self: &Arc<Self>,
+        time: Nanos,
+        lasted: Nanos,
+        now: Nanos,
+        timers: &Timers,
+    ) {
         let mut pool = self.pool();
         if pool.enabled && time > Nanos::ZERO {
             // First what is due up to now, which is capped: an idle past pays for nothing that came after it.
             let was_active = pool.active;
             pool.activate(now);
             pool.charge_outside(time.0);
-            pool.recover_outside(time.0, now, was_active);
+            pool.recover_outside(time.0, lasted.0.max(time.0), now, was_active);
             pool.call_in();
             self.settle(&mut pool, timers);
         }

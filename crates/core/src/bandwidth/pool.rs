@@ -5,7 +5,7 @@ use super::limit::Limit;
 use super::local::Local;
 use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MIN};
 use super::spans::Spans;
-use super::spills::Spills;
+use super::spills::{LateCharge, Spills};
 use super::stats::BandwidthStats;
 use super::timer::NEVER;
 use crate::units::Nanos;
@@ -261,10 +261,14 @@ impl Pool {
         let debt = balance.min(0).unsigned_abs();
         // What the CPU held before the charge.
         let held = charged.saturating_sub(debt);
-        let found = self
-            .spills
-            .take(now.0.saturating_sub(charged), held, debt.min(charged))
-            .cast_signed();
+        let charge = LateCharge {
+            begin: now.0.saturating_sub(charged),
+            lasted: charged,
+            used: charged,
+            held,
+            debt: debt.min(charged),
+        };
+        let found = self.spills.take(&charge).cast_signed();
         if found > 0 {
             self.discarded -= i128::from(found);
             local.pay(found, self.period_number);
@@ -456,22 +460,29 @@ impl Pool {
         self.runtime = left;
     }
 
-    /// The pool was charged `charged` ns up to `now`: takes back what spilt meanwhile for want of the charge.
-    pub(super) fn recover_outside(&mut self, charged: u64, now: Nanos, was_active: bool) {
+    /// The pool was charged `charged` ns of the last `lasted` up to `now`, for all of which a thread wanted to run: takes back what
+    /// spilt meanwhile for want of the charge.
+    pub(super) fn recover_outside(&mut self, charged: u64, lasted: u64, now: Nanos, active: bool) {
         if self.rules.is_kernel() {
             return;
         }
-        let (since, most) = if was_active {
-            (charged, charged)
+        let (since, debt) = if active {
+            (lasted, charged)
         } else {
             // Charged as it went, use after an idle time would have begun a period: so many have ended since.
-            let periods = charged / self.limit.period.0;
+            let periods = lasted / self.limit.period.0;
             let most = periods.saturating_mul(self.quota().unsigned_abs());
             (periods * self.limit.period.0, most.min(charged))
         };
         // The pool itself would have paid, so there would have been room from the first moment.
-        let since = now.0.saturating_sub(since);
-        let found = self.spills.take(since, 0, most).cast_signed();
+        let found = self.spills.take(&LateCharge {
+            begin: now.0.saturating_sub(since),
+            lasted,
+            used: charged,
+            held: 0,
+            debt,
+        });
+        let found = found.cast_signed();
         if found > 0 {
             self.discarded -= i128::from(found);
             self.fill(found);

@@ -4,7 +4,8 @@
 //! the cap, though they would have fit had the poll been charged as it went: 20 ms polls under 5 ms of 10 ms came to 40 % of a
 //! CPU in place of 50 %. So spills are remembered with the time at which they fell due, and a charge that finds its CPU's
 //! balance short takes back what spilt within the time that it charges: of each spill at most what the charge had used by then
-//! beyond what its CPU held and beyond what it took back already. That is exactly by how much less would have spilt.
+//! beyond what its CPU held and beyond what it took back already. That is exactly by how much less would have spilt. A thread beside
+//! the run queues that waited for a processor is charged less than the time that it is charged for: by a spill it had used its part.
 //!
 //! Nothing is minted: what is taken back is discarded no more ([`super::ledger`]), each spill once, and whatever spilt before a
 //! poll began stays lost, so that an idle past still pays for nothing that comes after it.
@@ -39,6 +40,33 @@ impl Spill {
     }
 }
 
+/// Time that is charged when all of it has been used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LateCharge {
+    /// Since when it was used, evenly.
+    pub(super) begin: u64,
+    /// For how long, ns; and how much of that time.
+    pub(super) lasted: u64,
+    pub(super) used: u64,
+    /// What its CPU had for it.
+    pub(super) held: u64,
+    /// What is owed of it.
+    pub(super) debt: u64,
+}
+
+impl LateCharge {
+    /// How much of it was used up to `time`.
+    fn used_by(&self, time: u64) -> u64 {
+        let passed = time.saturating_sub(self.begin);
+        if self.used >= self.lasted {
+            return passed;
+        }
+        let used = u128::from(passed) * u128::from(self.used) / u128::from(self.lasted);
+        // No more than what passed.
+        used as u64
+    }
+}
+
 /// The spills of one pool, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Spills(VecDeque<Spill>);
@@ -65,13 +93,22 @@ impl Spills {
         });
     }
 
-    /// Takes out what the charge of a poll from `begin` on has a right to, which used more than the `held` ns that its CPU
-    /// had, and owes `debt`.
-    pub(super) fn take(&mut self, begin: u64, held: u64, debt: u64) -> u64 {
+    /// Takes out what a charge has a right to.
+    pub(super) fn take(&mut self, charge: &LateCharge) -> u64 {
+        let &LateCharge {
+            begin, held, debt, ..
+        } = charge;
         let mut taken = 0;
         for spill in &mut self.0 {
-            let used = spill.last.saturating_sub(begin).saturating_sub(held);
-            let part = spill.after(begin).min(used.min(debt).saturating_sub(taken));
+            let used = charge.used_by(spill.last).saturating_sub(held);
+            let due = spill.after(begin);
+            let part = due.min(used.min(debt).saturating_sub(taken));
+            if part > 0 && spill.first <= begin {
+                // Joined ones: what is left fell due earlier, and is no other's who began then.
+                let gone = u128::from(spill.last - begin) * u128::from(part) / u128::from(due);
+                // No more than from its beginning on.
+                spill.last -= gone as u64;
+            }
             spill.amount -= part;
             taken += part;
         }

@@ -393,6 +393,21 @@ pub(crate) fn cpu_time(thread: i32) -> Option<u64> {
     Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos))
 }
 
+/// How often the calling thread gave its processor up to wait for something. One system call.
+pub(crate) fn waits() -> Option<u64> {
+    // SAFETY: an rusage is plain data; the call writes the local.
+    let usage = unsafe {
+        let mut usage: libc::rusage = core::mem::zeroed();
+        checked(c_long::from(libc::getrusage(
+            libc::RUSAGE_THREAD,
+            &raw mut usage,
+        )))
+        .ok()?;
+        usage
+    };
+    u64::try_from(usage.ru_nvcsw).ok()
+}
+
 /// What the kernel says of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {

@@ -93,6 +93,10 @@ pub(crate) fn cpu_time(_thread: i32) -> Option<u64> {
     None
 }
 
+pub(crate) fn waits() -> Option<u64> {
+    None
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Status {
     pub(crate) letter: u8,
