@@ -361,7 +361,8 @@ pub(crate) struct PollNotes {
     pub(crate) absent: Nanos,
     /// Time beyond the poll that the task and its groups pay in virtual time: the virtual CPU slept in it.
     pub(crate) extra: Nanos,
-    /// Time beyond the poll that only the task pays, in virtual time, inside its group: a gate's.
+    /// Time beyond the poll that only the task pays, in virtual time, inside its group: a gate's. Of a bearer's turn: what others account for, which
+    /// its groups pay, too.
     pub(crate) debt: Nanos,
     /// A gate's poll was let through.
     pub(crate) passed: bool,

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::{Group, Scheduler};
+use quotient::{Group, InGroupExt as _, Scheduler};
 
 /// How long each of the scenes takes.
 const SCENE: Duration = Duration::from_millis(1_200);
 /// What the sum of the clocks may differ by. The steps of the runtime around a poll are charged, which are long in a debug build, and so is
-/// what polls of less than half a millisecond lose to other programs: 1.04 to 1.09 was seen beside four busy processes. (The fault was
-/// a factor of 1.2 to 2.6.)
-const TOLERANCE: f64 = 0.2;
+/// what polls of less than half a millisecond lose to other programs: 1.03 to 1.12 was seen beside four busy processes. (The faults
+/// were factors of 1.2 to 2.6, and of 1.9.)
+const TOLERANCE: f64 = 0.3;
 
 /// What is to be charged.
 #[derive(Clone, Default)]
@@ -119,6 +119,30 @@ fn a_poll_that_ends_as_it_is_detached_is_charged_once() {
     for vcpus in [1, 2] {
         preempted::run(vcpus, Duration::from_secs(1), |scheduler| async move {
             scene(&scheduler, "children", spawner).await;
+        });
+    }
+}
+
+/// Polls of many turns that work for another group in their middle.
+async fn lender(books: Books, groups: [Group; 2], index: usize) {
+    let mut turn = index;
+    while !books.stop.load(Ordering::Relaxed) {
+        turn += 1;
+        books.compute(Duration::from_millis(2));
+        let inside = books.clone();
+        let long = Duration::from_millis(if turn.is_multiple_of(4) { 30 } else { 4 });
+        let work = async move { inside.compute(long) };
+        work.in_group(&groups[turn / 2 % 2]).await;
+        books.compute(Duration::from_millis(2));
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_poll_that_works_for_another_group_by_turns_is_charged_once() {
+    for vcpus in [1, 2] {
+        preempted::run(vcpus, Duration::from_secs(1), |scheduler| async move {
+            scene(&scheduler, "in_group", lender).await;
         });
     }
 }

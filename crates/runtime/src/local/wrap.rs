@@ -22,6 +22,7 @@ use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::OwnTime;
 use crate::group::GroupShared;
 use crate::meter::Meter;
+use crate::preempt::{begins_for_others, ended_for_others};
 use crate::shared::Shared;
 
 /// Time that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for polls of tasks: no host gives a
@@ -75,6 +76,11 @@ pub(crate) fn replace_group(
     let expects_long = group.long_wraps.load(Ordering::Relaxed);
     let replace = |local: &Local| {
         let reading = local.reading_for(shared, now, expects_long);
+        if local.is_outermost(local.wrap.get())
+            && let Some(OwnTime { wall, cpu }) = reading
+        {
+            begins_for_others(cpu.saturating_add(now.saturating_sub(wall)));
+        }
         Saved {
             member: local.keep_member(),
             group: local.set_group(Some((shared.clone(), group.clone()))),
@@ -117,6 +123,9 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
             drop(local.member.take());
         }
         local.wrap.set(saved.wrap);
+        if local.is_outermost(saved.wrap) {
+            ended_for_others(elapsed.saturating_sub(absent));
+        }
         local.noted.set(true);
         local.excluded.set(saved.excluded.saturating_add(elapsed));
         local.absent.set(saved.absent.saturating_add(absent));
@@ -126,6 +135,11 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
 }
 
 impl Local {
+    /// Whether what begins or ends inside `around` is the first that a task's poll does for others: who bills the poll by turns must know.
+    fn is_outermost(&self, around: Option<Wrap>) -> bool {
+        around.is_none() && self.polling.get()
+    }
+
     /// The reading of the thread's CPU clock to measure from: the last one, or one that is made now.
     fn reading_for(&self, shared: &Arc<Shared>, now: Nanos, expects_long: bool) -> Option<OwnTime> {
         let scheduler = shared.number;

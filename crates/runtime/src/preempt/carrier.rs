@@ -26,6 +26,38 @@ pub(crate) fn current() -> Option<Arc<Carrier>> {
     CURRENT.with(|current| current.borrow().clone())
 }
 
+/// Somebody else accounts for what the calling thread does in its poll, from the time `cpu` of its CPU clock on: see `vcpu::bill`.
+pub(crate) fn begins_for_others(cpu: Nanos) {
+    let _ = CURRENT.try_with(|current| {
+        if let Some(carrier) = &*current.borrow() {
+            let since = cpu.as_nanos().wrapping_add(1);
+            carrier.theirs_since.store(since, Ordering::Release);
+        }
+    });
+}
+
+/// That is over, and they have accounted for `used`.
+pub(crate) fn ended_for_others(used: Nanos) {
+    let _ = CURRENT.try_with(|current| {
+        if let Some(carrier) = &*current.borrow() {
+            let before = carrier.theirs.load(Ordering::Relaxed);
+            let theirs = before.saturating_add(used.as_nanos());
+            carrier.theirs.store(theirs, Ordering::Relaxed);
+            carrier.theirs_since.store(0, Ordering::Release);
+        }
+    });
+}
+
+/// A poll that others had their part in has ended where it began.
+#[cold]
+pub(crate) fn nothing_for_others() {
+    let _ = CURRENT.try_with(|current| {
+        if let Some(carrier) = &*current.borrow() {
+            carrier.theirs.store(0, Ordering::Relaxed);
+        }
+    });
+}
+
 /// Makes the calling thread a carrier, or no longer.
 pub(super) fn set_current(carrier: Option<Arc<Carrier>>) {
     CURRENT.with(|current| *current.borrow_mut() = carrier);
@@ -55,6 +87,10 @@ pub(crate) struct Carrier {
     began: AtomicU64,
     /// Its thread's CPU time when the short turn in progress began, plus 1; 0 if it has none. The watch's alone. Unit: nanoseconds.
     short_turn: AtomicU64,
+    /// CPU time of its thread in the poll in progress, and in all since it bears, that others account for; and its thread's CPU time, plus 1, when
+    /// they began to, if they are at it. Its thread's alone. Unit: nanoseconds.
+    theirs: AtomicU64,
+    theirs_since: AtomicU64,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
     shown: AtomicU32,
     /// Whether it may run, whether it has finished, where its proxy is.
@@ -64,18 +100,45 @@ pub(crate) struct Carrier {
 /// What a bearer has used, and what of that is charged.
 #[derive(Debug, Default)]
 struct Charges {
-    /// Its thread's CPU time that is charged, ns.
+    /// How things stood when it began to bear: what came before is charged otherwise.
+    parting: Parting,
+    /// What of its thread's CPU time since is charged, and what of it others account for, as far as that was seen.
     charged: Nanos,
+    theirs: Nanos,
     /// Its thread's CPU time at the end.
     total: Option<Nanos>,
-    /// The part of it that others pay for.
+    /// What else others account for.
     excluded: Nanos,
-    /// Both clocks when its poll was detached, and whether that was because it slept in the kernel.
-    parting: (OwnTime, bool),
     /// CPU time when it was found to be blocked.
     blocked_at: Nanos,
     /// Where its poll ended.
     ended_on: Option<Processor>,
+}
+
+/// How things stood when a poll was detached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parting {
+    /// Both clocks.
+    pub(crate) at: OwnTime,
+    /// What of the poll up to then others account for.
+    pub(crate) theirs: Nanos,
+    /// That was because it slept in the kernel.
+    pub(crate) was_asleep: bool,
+}
+
+/// What a bearer has used since the charge before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// To be charged.
+    pub(crate) own: Nanos,
+    /// What others account for by themselves: it is paid for in virtual time, since it was had by turns.
+    pub(crate) theirs: Nanos,
+}
+
+impl Charge {
+    pub(crate) fn sum(self) -> Nanos {
+        self.own.saturating_add(self.theirs)
+    }
 }
 
 impl Carrier {
@@ -88,6 +151,8 @@ impl Carrier {
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             short_turn: AtomicU64::new(0),
+            theirs: AtomicU64::new(0),
+            theirs_since: AtomicU64::new(0),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
         }
@@ -108,18 +173,20 @@ impl Carrier {
 
     /// What its thread has used up to here is charged otherwise.
     pub(crate) fn charge_from(&self, cpu: Nanos) {
-        self.turns.lock().charges.charged = cpu;
+        self.turns.lock().charges.parting.at.cpu = cpu;
     }
 
     /// The watch, while the poll cannot end: from here on it is a bearer's.
     pub(super) fn parts(&self, at: OwnTime, is_asleep: bool) {
-        let charges = &mut self.turns.lock().charges;
-        charges.parting = (at, is_asleep);
-        charges.charged = at.cpu;
+        self.turns.lock().charges.parting = Parting {
+            at,
+            theirs: self.theirs(at.cpu),
+            was_asleep: is_asleep,
+        };
     }
 
-    /// When that was, and whether it slept.
-    pub(crate) fn parting(&self) -> (OwnTime, bool) {
+    /// How things stood then.
+    pub(crate) fn parting(&self) -> Parting {
         self.turns.lock().charges.parting
     }
 
@@ -301,16 +368,24 @@ impl Carrier {
         self.short_turn.store(0, Ordering::Relaxed);
     }
 
-    /// CPU time since the last charge. At the end the rest, less what others pay for.
-    pub(crate) fn take_charge(&self) -> Nanos {
+    /// What of its thread's CPU time up to `at` others account for. A little too much, for once, if they end just now.
+    fn theirs(&self, at: Nanos) -> Nanos {
+        let since = self.theirs_since.load(Ordering::Acquire);
+        let before = Nanos(self.theirs.load(Ordering::Relaxed));
+        if since == 0 {
+            return before;
+        }
+        before.saturating_add(at.saturating_sub(Nanos(since - 1)))
+    }
+
+    /// CPU time since the last charge, up to its end if it has come to that.
+    pub(crate) fn take_charge(&self) -> Charge {
         let now = self.cpu_time();
         let charges = &mut self.turns.lock().charges;
-        let total = charges.total.or(now).unwrap_or(charges.charged);
-        let open = total.saturating_sub(charges.charged);
-        charges.charged = total.max(charges.charged);
-        // More can be excluded than is open: the rest has been charged twice, a turn at most.
-        let excluded = std::mem::take(&mut charges.excluded);
-        open.saturating_sub(excluded)
+        match charges.total.or(now) {
+            Some(at) => charges.take(at, self.theirs(at)),
+            None => Charge::default(),
+        }
     }
 
     /// The outcome, once.
@@ -358,6 +433,20 @@ impl Carrier {
 }
 
 impl Charges {
+    /// All up to `at`, `theirs` of it others', less what was taken before: what was taken too much is made good the next time.
+    fn take(&mut self, at: Nanos, theirs: Nanos) -> Charge {
+        let theirs = theirs.saturating_sub(self.parting.theirs);
+        let all = at.saturating_sub(self.parting.at.cpu);
+        let own = all.saturating_sub(theirs).saturating_sub(self.excluded);
+        let charge = Charge {
+            own: own.saturating_sub(self.charged),
+            theirs: theirs.saturating_sub(self.theirs),
+        };
+        self.charged = self.charged.max(own);
+        self.theirs = self.theirs.max(theirs);
+        charge
+    }
+
     /// Whether a bearer that was found to be blocked uses time again.
     fn gets_on(&self, now: Nanos) -> bool {
         now.saturating_sub(self.blocked_at) >= RETURN_AFTER
@@ -366,3 +455,30 @@ impl Charges {
 
 /// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
 const RETURN_AFTER: Nanos = Nanos(50_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_account_for_is_charged_once() {
+        let micros = Nanos::from_micros;
+        let mut charges = Charges::default();
+        charges.parting.at.cpu = micros(5_000);
+        charges.parting.theirs = micros(300);
+        let mut take = |at: u64, theirs: u64| {
+            let charge = charges.take(micros(at), micros(theirs));
+            (
+                charge.own.as_nanos() / 1_000,
+                charge.theirs.as_nanos() / 1_000,
+            )
+        };
+        assert_eq!(take(6_000, 300), (1_000, 0));
+        assert_eq!(take(8_000, 1_800), (500, 1_500));
+        // They had less than it had looked like, and then more.
+        assert_eq!(take(9_000, 1_300), (1_500, 0));
+        assert_eq!(take(10_000, 3_300), (0, 1_500));
+        assert_eq!(take(11_000, 3_300), (0, 0), "charged before");
+        assert_eq!(take(12_000, 3_300), (1_000, 0));
+    }
+}

@@ -104,7 +104,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use quotient_core::{Enqueue, Nanos};
 use quotient_pause::{Pauser, Processor};
 
-pub(crate) use self::carrier::{Carrier, Outcome, current};
+pub(crate) use self::carrier::{
+    Carrier, Charge, Outcome, Parting, begins_for_others, current, ended_for_others,
+    nothing_for_others,
+};
 pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
 use self::heartbeat::Heartbeat;
 pub(crate) use self::nap::Nap;

@@ -18,7 +18,7 @@ use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
 use crate::local::{Entered, PollNotes};
-use crate::preempt::{Carrier, Outcome, Preempting};
+use crate::preempt::{Carrier, Charge, Outcome, Preempting};
 use crate::shared::{CLOSED, OPEN, Shared, VcpuShared};
 use crate::task::{self, Parked, Polled};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
@@ -78,13 +78,12 @@ impl Vcpu {
         me.turns.store(turn.next_multiple_of(2), Ordering::Release);
         let now = shared.now();
         let seat = &preempting.seats[self.index];
-        let (parting, was_asleep) = bearer.parting();
-        let (wall, absent) = before_parting(seat, started, parting);
-        let billed = wall.saturating_sub(absent);
+        let parting = bearer.parting();
+        let (billed, absent) = before_parting(seat, started, &parting);
         let taken = {
             let mut queue = lock(me);
             queue.charge_except(now, now.saturating_sub(started).saturating_sub(billed));
-            if was_asleep {
+            if parting.was_asleep {
                 // It held the virtual CPU (`Vcpu::slept`).
                 queue.charge_turn(absent);
             }
@@ -205,7 +204,7 @@ impl Vcpu {
             let charge = bearer.take_charge();
             self.note_turn(me, charge, now.saturating_sub(started));
             if RuntimeGates::events() {
-                shared.log.polled(self.index, charge, now);
+                shared.log.polled(self.index, charge.sum(), now);
             }
             return (Previous::Away(proxy), now);
         }
@@ -237,14 +236,14 @@ impl Vcpu {
         let charge = bearer.take_charge();
         self.note_turn(me, charge, wall);
         if RuntimeGates::events() {
-            shared.log.polled(self.index, charge, now);
+            shared.log.polled(self.index, charge.sum(), now);
         }
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
         }
         let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
-        let idle = charge.as_nanos() < wall.as_nanos() / BLOCKED_PART;
+        let idle = charge.sum().as_nanos() < wall.as_nanos() / BLOCKED_PART;
         if (slept && idle || said) && bearer.handle.is_asleep() == Some(true) {
             preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
             preempting.dismiss(self.index, bearer, false);
@@ -254,18 +253,18 @@ impl Vcpu {
     }
 
     /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `wall`.
-    fn note_turn(&mut self, me: &VcpuShared, charge: Nanos, wall: Nanos) {
+    fn note_turn(&mut self, me: &VcpuShared, charge: Charge, wall: Nanos) {
         self.notes = PollNotes {
             excluded: wall,
-            extra: charge,
+            extra: charge.own,
             absent: Nanos::ZERO,
-            debt: Nanos::ZERO,
+            debt: charge.theirs,
             passed: false,
             leave: false,
             noted: true,
         };
         self.move_reference(wall);
-        me.clock.show(charge);
+        me.clock.show(charge.own);
         me.resched.store(false, Ordering::Relaxed);
     }
 }
@@ -327,14 +326,11 @@ fn bear(
         debug_assert!(false, "a thread without a carrier has lost a poll");
         return;
     };
-    let mut excluded = Nanos::ZERO;
     let outcome = loop {
         let now = shared.now();
         let wall = now.saturating_sub(began.started);
         let notes = entered.end_task();
         drop(entered.take_deferral());
-        // What others pay for is theirs in the bearer's charge, which is of CPU time, too.
-        excluded = excluded.saturating_add(notes.excluded.saturating_sub(notes.absent));
         let at = OwnTime {
             wall: now,
             cpu: carrier.cpu_time().unwrap_or_default(),
@@ -377,7 +373,7 @@ fn bear(
         }
     };
     preempting.one_less();
-    let (chosen_by, away) = carrier.finish(&preempting.log, outcome, excluded);
+    let (chosen_by, away) = carrier.finish(&preempting.log, outcome, Nanos::ZERO);
     std::sync::atomic::fence(Ordering::SeqCst);
     preempting.end_nap(chosen_by);
     if let Some(proxy) = away {

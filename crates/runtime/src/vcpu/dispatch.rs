@@ -13,6 +13,7 @@ use crate::defer::was_deferred;
 use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::local::{self, Entered, PollNotes};
+use crate::preempt::nothing_for_others;
 use crate::shared::{Shared, VcpuShared};
 use crate::task::Polled;
 use crate::task_context::{Owned, Task, TaskContext};
@@ -130,7 +131,11 @@ impl Vcpu {
         let mut now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
-        let billed = self.bill(shared, me, entered.end_task(), wall, payer, now);
+        let notes = entered.end_task();
+        if self.preempting && notes.excluded != Nanos::ZERO {
+            nothing_for_others();
+        }
+        let billed = self.bill(shared, me, notes, wall, payer, now);
         self.record(shared, wall, delay, location);
         let previous = match polled {
             Polled::Pending(mut parking) => {

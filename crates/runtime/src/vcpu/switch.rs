@@ -127,6 +127,9 @@ impl Vcpu {
                 // The carrier slept; the bearer's CPU time, on another thread, is what the turn has cost.
                 queue.charge_except(now, self.notes.excluded);
                 queue.charge_extra(self.notes.extra);
+                if self.notes.debt != Nanos::ZERO {
+                    queue.charge_turn(self.notes.debt);
+                }
                 look_at_refill(shared);
                 put_back_proxy(queue, proxy, now);
             }
