@@ -257,6 +257,11 @@ fn a_request_is_more_than_a_burst_of_a_thread() {
         words.contains("ms of requests") && words.contains("300 requests of 600 bursts"),
         "{words}"
     );
+    // Nobody was selected.
+    assert!(
+        words.contains("all 2 tasks of the trace (2 names, 1 groups) are limited together"),
+        "{words}"
+    );
     let nobody = quotient(&["advise", &trace, "--request-from", "fornt"]);
     assert_eq!(nobody.status.code(), Some(2));
     assert!(stderr(&nobody).contains("\"front\""), "{}", stderr(&nobody));

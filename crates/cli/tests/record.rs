@@ -82,6 +82,34 @@ fn a_recording_shows_who_ran_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_programs_mark_is_in_the_recording() {
+    let folder = Folder::new("record-marks");
+    let file = folder.file("trace.txt");
+    let mut recorder = command(&["record", "1s", "--out", &file])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let option = format!(
+        "/sys/kernel/tracing/instances/quotient-{}/options/copy_trace_marker",
+        recorder.id()
+    );
+    let mark = format!("B|{}|seldom", std::process::id());
+    let mut is_possible = false;
+    while recorder.try_wait().expect("our own child").is_none() {
+        is_possible |= std::path::Path::new(&option).exists();
+        // Opened each time: tracefs may be there for this recording only, and somebody else's recorder may have gone with it.
+        let _ = std::fs::write("/sys/kernel/tracing/trace_marker", &mark);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let output = recorder.wait_with_output().expect("a recorder that ends");
+    if is_refused(&output, &file) || !is_possible {
+        return;
+    }
+    let text = std::fs::read_to_string(&file).expect("a recording");
+    assert!(text.contains(&mark), "no {mark} in {} bytes", text.len());
+}
+
+#[test]
 fn wrong_subjects_are_refused_before_anything_is_touched() {
     let folder = Folder::new("record-refused");
     let file = folder.file("trace.txt");

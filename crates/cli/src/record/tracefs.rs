@@ -32,6 +32,10 @@ const EVENTS: [&str; 6] = [
 /// Who moves to another cgroup.
 const ATTACH: &str = "cgroup/cgroup_attach_task";
 
+/// What programs write to the `trace_marker` at the root of tracefs comes here, too: kernels since 6.16 can do that. On older ones a program has
+/// to write to `instances/quotient-PID/trace_marker`.
+const MARKERS: &str = "options/copy_trace_marker";
+
 /// tracefs, unmounted again when it was mounted for us.
 pub(super) struct Tracefs {
     root: PathBuf,
@@ -145,6 +149,9 @@ impl Instance {
         instance.write("trace_clock", "mono")?;
         instance.write("buffer_size_kb", &buffer_kb.to_string())?;
         instance.write("options/record-tgid", "1")?;
+        if instance.place.join(MARKERS).exists() {
+            instance.write(MARKERS, "1")?;
+        }
         if !only.is_empty() {
             instance.write("options/event-fork", "1")?;
             let numbers: Vec<String> = only.iter().map(u32::to_string).collect();

@@ -24,6 +24,10 @@ const CLIENT_PERCENT: usize = 75;
 /// Fewer requests have no 99th percentile. Origin: as bursts.
 const REQUESTS_MIN: usize = 100;
 
+/// What a thread may compute, ns, from its wake-up or from the end of a marked request to the mark of the next one, if that one has caused it.
+/// Default 200 us: reading and parsing, not work of its own.
+const ON_THE_WAY: u64 = 200_000;
+
 /// What a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
@@ -84,9 +88,21 @@ struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Act {
     Open(u32),
+    /// One that came while the burst ran.
+    Came {
+        request: u32,
+        at: u64,
+    },
     Close(u32),
     /// Wakes the task of this index.
     Wake(u32),
+}
+
+/// The marked requests of a burst so far, by what it had computed: when the last one came, and where it ended.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    came: u64,
+    end: u64,
 }
 
 /// Where a burst is: task and place among its bursts.
@@ -321,8 +337,44 @@ impl Builder<'_> {
         request
     }
 
-    /// Requests as the program sees them.
+    /// A marked request begins. A program marks it when it gets to it, which is later than it came: the first of a burst came with its
+    /// wake-up, and one that follows another without a sleep came after that one and before its own begin, no one knows when: half-way is taken.
+    fn begin_marked(
+        &mut self,
+        request: u32,
+        (task, place): (usize, usize),
+        offset: u64,
+        served: &mut HashMap<(usize, usize), Served>,
+    ) {
+        let burst = self.demands[task].bursts[place];
+        let before = served.get(&(task, place)).copied();
+        let idle_from = before.map_or(0, |before| before.end);
+        let piece = &mut self.tasks[task].bursts[place];
+        let mut came = offset;
+        if offset.saturating_sub(idle_from) > ON_THE_WAY {
+            // It did something else first: who knows since when this has waited.
+            piece.acts.push((offset, Act::Open(request)));
+        } else if let Some(before) = before {
+            came = u64::midpoint(before.came.min(offset), offset);
+            let at = burst.at + came;
+            piece.acts.push((offset, Act::Came { request, at }));
+        } else if piece.is_woken {
+            came = 0;
+            let (waker, at) = self.places[&burst.by];
+            let acts = &mut self.tasks[waker].bursts[at].acts;
+            acts.push((burst.offset, Act::Open(request)));
+        } else if piece.opens.is_none() {
+            came = 0;
+            piece.opens = Some(request);
+        } else {
+            piece.acts.push((offset, Act::Open(request)));
+        }
+        served.entry((task, place)).or_default().came = came;
+    }
+
+    /// Requests as the program sees them, from when they came.
     fn mark(&mut self, selected: &Recording, names: &[String]) {
+        let mut served = HashMap::new();
         for marked in &selected.marked {
             let (Some(begin), Some(end)) = (
                 self.places.get(&marked.begin.burst),
@@ -338,9 +390,8 @@ impl Builder<'_> {
             self.counts.push(1);
             *self.begins.entry(marked.name.clone()).or_insert(0) += 1;
             let (begin, end) = (*begin, *end);
-            self.tasks[begin.0].bursts[begin.1]
-                .acts
-                .push((marked.begin.offset, Act::Open(request)));
+            self.begin_marked(request, begin, marked.begin.offset, &mut served);
+            served.entry(end).or_default().end = marked.end.offset;
             self.tasks[end.0].bursts[end.1]
                 .acts
                 .push((marked.end.offset, Act::Close(request)));
@@ -425,6 +476,14 @@ impl Compiler<'_> {
             Act::Open(request) => Step::Open {
                 request: self.first + request,
                 at: Step::NOW,
+            },
+            Act::Came { request, at } => Step::Open {
+                request: self.first + request,
+                at: match self.how {
+                    Loop::Open => Nanos(at + self.shift),
+                    // It comes when somebody else is done, whenever that is.
+                    Loop::Closed => Step::NOW,
+                },
             },
             Act::Close(request) => Step::Close {
                 request: self.first + request,

@@ -121,6 +121,67 @@ fn marks_are_requests_as_the_program_sees_them() {
 }
 
 #[test]
+fn requests_that_found_their_server_busy_are_told_apart_by_marks() {
+    // Every 100 ms a device wakes `svc`, which serves two requests of 2 ms, the second of which came while it did, and sleeps.
+    let mut text = String::from("# tracer: nop\n");
+    for number in 0..120_u64 {
+        let at = 1_000_000 + number * 100_000;
+        let mut line = |who: &str, micros: u64, what: &str| {
+            let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+            let _ = writeln!(text, "{who} [000] d..2. {seconds}.{rest:06}: {what}");
+        };
+        line(
+            "<idle>-0",
+            at,
+            "sched_waking: comm=svc pid=7 prio=120 target_cpu=000",
+        );
+        line(
+            "<idle>-0",
+            at + 10,
+            "sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120",
+        );
+        for (begin, mark) in [
+            (20, "B|7|get"),
+            (2_020, "E|7"),
+            (2_030, "B|7|get"),
+            (4_030, "E|7"),
+        ] {
+            line("svc-7", at + begin, &format!("tracing_mark_write: {mark}"));
+        }
+        line(
+            "svc-7",
+            at + 4_040,
+            "sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120",
+        );
+    }
+    let recording = read(&text);
+    let requests = Requests::of(&recording, None, &Rule::Marks(vec!["get".to_owned()]));
+    assert_eq!(requests.requests, 240);
+    let times = |plan: &dyn Fn(&mut Plan)| {
+        let mut run = Plan::new(Machine::flat(1));
+        run.duration = Nanos::from_secs(13);
+        let group = run.group("app");
+        requests.add_to(&mut run, "requests", group, Loop::Open, Nanos::ZERO);
+        plan(&mut run);
+        let mut simulation = Simulation::new(&run, Discard).unwrap();
+        simulation.run().unwrap();
+        simulation.outcome().meter("requests").unwrap().times
+    };
+    // The first from its wake-up: 2.01 ms; the second, which came half-way to its begin: 3.02. As bursts all would be of 4.03.
+    let free = times(&|_| {});
+    assert_eq!(
+        (free.count, free.p50_ns / 10_000, free.max_ns / 10_000),
+        (240, 201, 301)
+    );
+    // With 3 of the 4 ms that each period needs, the second ones wait for the next period, and from when they came.
+    let late = times(&|plan| {
+        let limit = quotient_core::Limit::new(Nanos::from_millis(3), Nanos::from_millis(100));
+        plan.groups[0].limit = Some(limit);
+    });
+    assert!(late.max_ns > 50_000_000, "{late:?}");
+}
+
+#[test]
 fn who_begins_requests_can_be_said() {
     let recording = read(&front_and_worker(200, false));
     let from = |name: &str| Rule::Chains(vec![name.to_owned()]);
