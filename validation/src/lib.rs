@@ -14,6 +14,7 @@
 //! | [`runtime`] | a scenario as tasks in groups of Quotient |
 //! | [`simulator`] | a scenario in virtual time |
 //! | [`real`] | `quotient advise` against the kernel: record, predict, set the limit for real |
+//! | [`programs`] | wake-ups as schbench sends them, and rt-app, under the kernel and simulated |
 //! | [`outcome`] | what every host reports, and the comparison |
 //!
 //! Needs root and a cgroup cpu controller; [`cgroup::Controller::find`] says why it cannot be done elsewhere.
@@ -29,6 +30,7 @@ pub mod load;
 pub mod machine;
 pub mod observe;
 pub mod outcome;
+pub mod programs;
 pub mod real;
 pub mod runtime;
 pub mod scenario;

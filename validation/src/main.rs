@@ -13,7 +13,7 @@ use quotient_validation::real::judge::{self, Case};
 use quotient_validation::real::{self};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
-use quotient_validation::{Interrupt, Problem, advice, kernel, simulator};
+use quotient_validation::{Interrupt, Problem, advice, kernel, programs, simulator};
 use serde_json::json;
 
 /// Limited groups under the real kernel and under Quotient, side by side. Needs root and a cgroup cpu controller.
@@ -29,6 +29,9 @@ struct Arguments {
     /// Seconds a run (1..=600)
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// How long a poll of the runtime's spinners computes, microseconds (10..=100000)
+    #[arg(long, value_name = "MICROS", default_value_t = 50, value_parser = value_parser!(u64).range(10..=100_000))]
+    poll: u64,
     /// Only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -38,12 +41,18 @@ struct Arguments {
     /// Instead: `quotient advise` against the kernel. Records loads, predicts limits, sets them for real and judges. Needs tracefs
     #[arg(long, conflicts_with = "advice")]
     real: bool,
+    /// Instead: schbench's wake-ups and rt-app, if it is installed, under the kernel and simulated; --runs and --only count
+    #[arg(long, conflicts_with_all = ["advice", "real"])]
+    programs: bool,
     /// With --real: the binary [default: the one beside this]
     #[arg(long, value_name = "FILE", requires = "real")]
     quotient: Option<PathBuf>,
-    /// With --real: runs under each limit (1..=100); the kernel's own spread counts from 10
+    /// With --real and --programs: runs under each limit (1..=100); the kernel's own spread counts from 10
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..=100))]
     runs: u64,
+    /// With --real: limits in per cent of what is used without one (50..=1000) [default: 110,150,200,300]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', requires = "real", value_parser = value_parser!(u64).range(50..=1_000))]
+    limits: Vec<u64>,
     /// With --real: the preset of the predictions
     #[arg(long, value_name = "RELEASE", default_value = "6.18")]
     preset: String,
@@ -97,6 +106,9 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
     if arguments.real {
         return for_real(arguments, length, interrupt);
     }
+    if arguments.programs {
+        return with_programs(arguments, length, interrupt);
+    }
     let controller = Controller::find()?;
     let (mut rows, mut comparisons) = (Vec::new(), Vec::new());
     for scenario in scenario::all() {
@@ -104,7 +116,11 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
         if wanted.is_some_and(|text| !scenario.name.contains(text.as_str())) {
             continue;
         }
-        let (outcomes, compared) = measure(&controller, &scenario, length, interrupt)?;
+        let settings = Settings {
+            poll: Duration::from_micros(arguments.poll),
+            ..Settings::like_this_machine()
+        };
+        let (outcomes, compared) = measure(&controller, &scenario, settings, length, interrupt)?;
         if !arguments.json {
             print_comparison(&outcomes, &compared);
         }
@@ -128,11 +144,11 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Result<(), Problem> {
 fn measure(
     controller: &Controller,
     scenario: &Scenario,
+    settings: Settings,
     length: Duration,
     interrupt: &Interrupt,
 ) -> Result<(Vec<Outcome>, Vec<Comparison>), Problem> {
     let first = kernel::run(controller, scenario, length, interrupt)?;
-    let settings = Settings::like_this_machine();
     let others = vec![
         runtime::run(settings, scenario, length, interrupt)?,
         runtime::run(settings.like_the_kernel(), scenario, length, interrupt)?,
@@ -202,6 +218,11 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
         quotient: arguments.quotient.clone().map_or_else(real::beside, Ok)?,
         length,
         runs: usize::try_from(arguments.runs).unwrap_or(1),
+        percents: if arguments.limits.is_empty() {
+            real::SHARES_PERCENT.to_vec()
+        } else {
+            arguments.limits.clone()
+        },
         only: arguments.only.clone(),
         preset: arguments.preset.clone(),
         limited: !arguments.free_only,
@@ -272,6 +293,52 @@ fn print_case(case: &Case) {
         spread(case.p99),
         verdict.p99.map_or("-", word),
     );
+}
+
+/// Known programs on both sides.
+fn with_programs(
+    arguments: &Arguments,
+    length: Duration,
+    interrupt: &Interrupt,
+) -> Result<(), Problem> {
+    let runs = usize::try_from(arguments.runs).unwrap_or(1);
+    let only = arguments.only.as_deref();
+    let print = |figure: &programs::Figure| {
+        if !arguments.json {
+            let spread = |spread: judge::Spread| {
+                format!("{:.2} ({:.2}..{:.2})", spread.mid, spread.low, spread.high)
+            };
+            println!(
+                "{:<40} {:<22} kernel {:>26}  simulated {:>26} {}",
+                figure.of,
+                figure.what,
+                spread(figure.kernel),
+                spread(figure.simulated),
+                if figure.holds() { "ok" } else { "MISS" }
+            );
+        }
+    };
+    let (figures, left_out) = programs::compare(length, runs, only, interrupt, print)?;
+    if arguments.json {
+        let rows: Vec<_> = figures
+            .iter()
+            .map(|figure| json!({ "figure": figure, "holds": figure.holds() }))
+            .collect();
+        println!(
+            "{}",
+            json!({ "kernel": kernel_release(), "seconds": length.as_secs(), "rows": rows, "left_out": left_out })
+        );
+        return Ok(());
+    }
+    for reason in left_out {
+        println!("left out: {reason}");
+    }
+    let held = figures.iter().filter(|figure| figure.holds()).count();
+    println!(
+        "{held} of {} within 15 % or inside the kernel's own spread",
+        figures.len()
+    );
+    Ok(())
 }
 
 fn advised(length: Duration, json: bool, interrupt: &Interrupt) -> Result<(), Problem> {

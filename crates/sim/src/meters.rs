@@ -48,6 +48,8 @@ pub struct Percentiles {
     pub count: u64,
     /// Their mean.
     pub mean_ns: u64,
+    /// One in twenty was at most this long: of slack, the bad end.
+    pub p5_ns: u64,
     /// Half of them were at most this long.
     pub p50_ns: u64,
     /// Nine in ten.
@@ -67,6 +69,7 @@ impl Percentiles {
             count: histogram.len(),
             // Truncated: the figure is good to two digits anyway.
             mean_ns: histogram.mean() as u64,
+            p5_ns: at(0.05),
             p50_ns: at(0.5),
             p90_ns: at(0.9),
             p99_ns: at(0.99),

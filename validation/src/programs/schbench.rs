@@ -227,6 +227,9 @@ mod tests {
 
     #[test]
     fn simulated_wake_ups_wait_for_the_next_period_under_a_limit_only() {
+        if crate::outcome::cpus() < 2.0 {
+            return; // On one CPU they wait for each other.
+        }
         let length = Duration::from_secs(20);
         let run = |index: usize| predicted(caps()[index].1, length, 1).expect("a valid plan");
         let (free, capped, burst) = (run(0), run(1), run(2));

@@ -18,7 +18,7 @@ pub const RUNS_MIN: usize = 10;
 pub struct Spread {
     /// The least.
     pub low: f64,
-    /// The median.
+    /// The median; of throttled ratios the mean.
     pub mid: f64,
     /// The most.
     pub high: f64,
@@ -34,6 +34,16 @@ impl Spread {
             low: at(0),
             mid: at(sorted.len() / 2),
             high: at(sorted.len().saturating_sub(1)),
+        }
+    }
+
+    /// The same range about the mean of what `figure` says of `runs`: what a ratio is over all of them, since all are as long.
+    #[must_use]
+    pub fn about_mean<T>(self, runs: &[T], figure: impl Fn(&T) -> f64) -> Spread {
+        let sum: f64 = runs.iter().map(figure).sum();
+        Spread {
+            mid: sum / runs.len() as f64,
+            ..self
         }
     }
 

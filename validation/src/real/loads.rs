@@ -3,7 +3,10 @@
 //! Every thread of a load is called [`NAME`], so that a trace can be asked about them. Who only brings work to them from outside
 //! is called [`OUTSIDE`] and is not limited.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -18,6 +21,9 @@ use crate::load::{compute, thread_cpu};
 pub const NAME: &str = "svc";
 /// Threads beside it.
 pub const OUTSIDE: &str = "svc-clients";
+
+/// What loads call their requests in a trace.
+pub const REQUEST: &str = "request";
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +68,48 @@ impl Kind {
     /// How a person who knows the load asks about it.
     pub const fn advice(self) -> &'static [&'static str] {
         match self {
-            Kind::Open => &["--loop", "open"],
+            // Here a request may find its server at work: then no wake-up tells of it, and the program has to.
+            Kind::Open | Kind::Pool | Kind::Chain => &["--loop", "open", "--marker", REQUEST],
             Kind::Closed => &["--loop", "closed"],
-            Kind::Pool | Kind::Chain | Kind::Answers => &["--loop", "open"],
-            Kind::Periodic => &["--loop", "open"],
+            Kind::Answers | Kind::Periodic => &["--loop", "open"],
         }
+    }
+}
+
+/// A load's marks in the kernel's trace, while it is recorded: how a program tells of requests that no wake-up shows.
+#[derive(Debug, Default)]
+struct Marks(Option<File>);
+
+impl Marks {
+    /// Nothing is marked where the file cannot be opened: then a recording has no requests, and `advise` says so.
+    fn open(tracefs: Option<&Path>) -> Marks {
+        let path = tracefs.map(|root| root.join("trace_marker"));
+        Marks(path.and_then(|path| File::options().write(true).open(path).ok()))
+    }
+
+    fn write(&self, mark: &str) {
+        if let Some(mut file) = self.0.as_ref() {
+            // A mark that is missing is seen as a missing request.
+            let _ = file.write_all(mark.as_bytes());
+        }
+    }
+
+    /// The calling thread begins, and ends, a request.
+    fn begin(&self) {
+        self.write(&format!("B|{}|{REQUEST}", std::process::id()));
+    }
+
+    fn end(&self) {
+        self.write(&format!("E|{}", std::process::id()));
+    }
+
+    /// A request that other threads end.
+    fn start(&self, number: u64) {
+        self.write(&format!("S|{}|{REQUEST}|{number}", std::process::id()));
+    }
+
+    fn finish(&self, number: u64) {
+        self.write(&format!("F|{}|{REQUEST}|{number}", std::process::id()));
     }
 }
 
@@ -117,6 +160,9 @@ struct Shared {
     log: Arc<Log>,
     cgroup: Arc<Cgroup>,
     seed: u64,
+    marks: Arc<Marks>,
+    /// Requests sent so far.
+    sent: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -126,14 +172,15 @@ impl Shared {
 }
 
 /// Computes for `work` of this thread's CPU time.
-fn serve(work: Duration) {
+pub(crate) fn serve(work: Duration) {
     let end = thread_cpu() + work;
     while thread_cpu() < end {
         compute();
     }
 }
 
-fn exponential(random: &mut Random, mean: Duration) -> Duration {
+/// A memoryless time.
+pub(crate) fn exponential(random: &mut Random, mean: Duration) -> Duration {
     let mean = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(random.exponential(mean))
 }
@@ -148,20 +195,27 @@ const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-fn sleep_until(moment: Instant) {
+pub(crate) fn sleep_until(moment: Instant) {
     thread::sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-/// Starts a load in a cgroup; another seed gives other arrivals of the same kind.
+/// Starts a load in a cgroup; another seed gives other arrivals of the same kind. It marks its requests in the trace of that tracefs.
 ///
 /// # Errors
 /// A thread that cannot be started or moved.
-pub fn start(kind: Kind, cgroup: &Arc<Cgroup>, seed: u64) -> Result<Running, Problem> {
+pub fn start(
+    kind: Kind,
+    cgroup: &Arc<Cgroup>,
+    seed: u64,
+    tracefs: Option<&Path>,
+) -> Result<Running, Problem> {
     let shared = Shared {
         stop: Arc::default(),
         log: Arc::default(),
         cgroup: cgroup.clone(),
         seed,
+        marks: Arc::new(Marks::open(tracefs)),
+        sent: Arc::default(),
     };
     let mut running = Running {
         stop: shared.stop.clone(),
@@ -225,8 +279,10 @@ fn open(shared: &Shared, mut random: Random) {
     while shared.goes_on() {
         due += exponential(&mut random, millis(12));
         sleep_until(due);
+        shared.marks.begin();
         serve(around(&mut random, millis(1)));
         shared.log.note(due);
+        shared.marks.end();
     }
 }
 
@@ -249,8 +305,8 @@ fn periodic(shared: &Shared, _: Random) {
     }
 }
 
-/// A request on its way.
-type Request = (Instant, Duration);
+/// A request on its way: when it was due, what it needs, its number.
+type Request = (Instant, Duration, u64);
 
 fn pool(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
     let (send, receive) = mpsc::channel::<Request>();
@@ -263,11 +319,12 @@ fn pool(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .recv();
-                let Ok((due, work)) = next else {
+                let Ok((due, work, number)) = next else {
                     return;
                 };
                 serve(work);
                 shared.log.note(due);
+                shared.marks.finish(number);
             }
         })?;
     }
@@ -288,8 +345,10 @@ fn arrivals(
         while shared.goes_on() {
             due += exponential(&mut random, gap);
             sleep_until(due);
+            let number = shared.sent.fetch_add(1, Ordering::Relaxed);
+            shared.marks.start(number);
             // The service may have ended first.
-            let _ = send.send((due, around(&mut random, millis(1))));
+            let _ = send.send((due, around(&mut random, millis(1)), number));
         }
     })
 }
@@ -298,16 +357,17 @@ fn chain(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
     let (to_front, front) = mpsc::channel::<Request>();
     let (to_back, back) = mpsc::channel::<Request>();
     inside(running, shared, 0, move |_, _| {
-        while let Ok((due, work)) = front.recv() {
+        while let Ok((due, work, number)) = front.recv() {
             serve(work / 2);
             // The other one ends when this channel does.
-            let _ = to_back.send((due, work));
+            let _ = to_back.send((due, work, number));
         }
     })?;
     inside(running, shared, 1, move |shared, _| {
-        while let Ok((due, work)) = back.recv() {
+        while let Ok((due, work, number)) = back.recv() {
             serve(work);
             shared.log.note(due);
+            shared.marks.finish(number);
         }
     })?;
     arrivals(running, shared, to_front, millis(12))

@@ -23,8 +23,8 @@ use loads::Kind;
 
 /// Before anything is measured: threads start, the first limit takes hold.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Limits that are tried, in per cent of what is used without one.
-const SHARES_PERCENT: [u64; 4] = [110, 150, 200, 300];
+/// Limits that are tried unless others are asked for, in per cent of what is used without one.
+pub const SHARES_PERCENT: [u64; 4] = [110, 150, 200, 300];
 /// The limit of the recordings that are made under one.
 const RECORDED_PERCENT: u64 = 150;
 /// The seed of the arrivals that are recorded.
@@ -41,6 +41,8 @@ pub struct Settings {
     pub length: Duration,
     /// Runs under each limit.
     pub runs: usize,
+    /// The limits, in per cent of what is used without one.
+    pub percents: Vec<u64>,
     /// Loads whose names contain this.
     pub only: Option<String>,
     /// The preset that predictions are made with.
@@ -102,7 +104,8 @@ fn measured(
 ) -> Result<Vec<Case>, Problem> {
     let free = recorded(settings, kind, cgroup, None, interrupt)?;
     let used = free.advise(settings, kind, None, &[4_000])?.used;
-    let shares: Vec<u64> = SHARES_PERCENT
+    let shares: Vec<u64> = settings
+        .percents
         .iter()
         .map(|percent| (used * percent / 100).max(20))
         .collect();
@@ -138,7 +141,7 @@ fn measured(
                 cpus: *share as f64 / 1000.0,
                 period_ms: 100,
                 predicted_throttled: row.throttled,
-                throttled: column(&|truth| truth.throttled),
+                throttled: column(&|truth| truth.throttled).about_mean(&truth, |run| run.throttled),
                 predicted_p99: row.p99,
                 p99: column(&|truth| truth.p99),
                 runs: truth.len(),
@@ -185,7 +188,7 @@ fn tried(
     interrupt: &Interrupt,
 ) -> Result<Truth, Problem> {
     cgroup.set_cap(Some(cap(permille)))?;
-    let load = loads::start(kind, cgroup, seed)?;
+    let load = loads::start(kind, cgroup, seed, None)?;
     wait(WARM_UP, interrupt)?;
     let (before, from) = (cgroup.counters()?, Instant::now());
     wait(settings.length, interrupt)?;
@@ -198,6 +201,43 @@ fn tried(
         throttled: 100.0 * counters.nr_throttled as f64 / counters.nr_periods.max(1) as f64,
         p99,
     })
+}
+
+/// Where the kernel keeps tracefs.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// tracefs, so that a load can mark its requests before a recording begins; unmounted again if it was not there.
+struct Tracefs {
+    is_there: bool,
+    is_ours: bool,
+}
+
+impl Tracefs {
+    fn there() -> Tracefs {
+        let is_mounted = || Path::new(TRACEFS).join("trace_marker").exists();
+        let is_ours = !is_mounted()
+            && Command::new("mount")
+                .args(["-t", "tracefs", "tracefs", TRACEFS])
+                .status()
+                .is_ok_and(|status| status.success());
+        Tracefs {
+            is_there: is_mounted(),
+            is_ours,
+        }
+    }
+
+    fn root(&self) -> Option<&'static Path> {
+        self.is_there.then_some(Path::new(TRACEFS))
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // Whoever uses it meanwhile keeps it.
+            let _ = Command::new("umount").arg(TRACEFS).status();
+        }
+    }
 }
 
 /// A trace in a file that is gone when this is.
@@ -218,7 +258,8 @@ fn recorded(
     interrupt: &Interrupt,
 ) -> Result<Trace, Problem> {
     cgroup.set_cap(permille.map(cap))?;
-    let load = loads::start(kind, cgroup, RECORDED_SEED)?;
+    let tracefs = Tracefs::there();
+    let load = loads::start(kind, cgroup, RECORDED_SEED, tracefs.root())?;
     wait(WARM_UP, interrupt)?;
     let name = format!(
         "quotient-validation-{}-{}.txt",
