@@ -172,6 +172,7 @@ fn cluster() -> Option<Vec<PrivateServer>> {
 #[test]
 #[ignore = "five seconds, three servers"]
 fn a_cluster_keeps_each_tenant_on_one_node() {
+    let begun = Instant::now();
     let Some(mut servers) = cluster() else { return };
     let runtime = runtime();
     let list: Vec<String> = servers
@@ -206,9 +207,13 @@ fn a_cluster_keeps_each_tenant_on_one_node() {
     names.sort();
     expected.sort();
     assert_eq!(names, expected);
-    // Each node has remembered since it began, which was just now.
+    // Each node has remembered since it began, which was just now unless the machine is very slow.
     let nobody = ask(&runtime, &store, "tenants/nobody", 1);
-    assert!(matches!(nobody, Ok(Reply::Unknown { .. })), "{nobody:?}");
+    let young = begun.elapsed().as_micros() < u128::from(quotient_fleet::MEMORY_SETTLES.0);
+    assert!(
+        !young || matches!(nobody, Ok(Reply::Unknown { .. })),
+        "{nobody:?}"
+    );
     let memory = runtime.block_on(store.memory()).expect("remembered");
     assert_eq!(runtime.block_on(store.memory()), Ok(memory));
     let confirmed = runtime.block_on(store.confirm());
