@@ -1,6 +1,6 @@
 //! The one thread that the runtime owns: it looks at the virtual CPUs while they cannot look themselves.
 //!
-//! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits) it (1) asks running tasks whose slice is over
+//! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits, or where a thread of its own preempts polls) it (1) asks running tasks whose slice is over
 //! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
 //! limits when they are due, and calls the wakers of `alarms`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so and runs no user code.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due; if one is to come, after
@@ -28,7 +28,8 @@ use crate::watch::Watch;
 /// Period of the tick. Unit: nanoseconds. Default: 1 ms, the kernel's at HZ=1000; bounds how late a checkpoint learns that
 /// its slice is over. One wake-up costs about 5 us, 0.5 % of one processor while anything runs.
 pub(crate) const TICK: Nanos = Nanos::from_micros(1_000);
-/// Longest period while nothing waits behind a running task. Unit: nanoseconds. Default: 4 ms: each wake-up of this thread preempts a
+/// Longest period while nothing waits behind a running task, or where polls are preempted: there another thread looks every
+/// millisecond (`preempt::watch`). Unit: nanoseconds. Default: 4 ms: each wake-up of this thread preempts a
 /// worker, and a thousand a second cost 1.8 % of a server that has one processor. A task that gets stuck is then noticed within
 /// 4 ms and a tick.
 const QUIET_PERIOD: Nanos = Nanos::from_micros(4_000);
@@ -90,6 +91,12 @@ impl TickControl {
             self.run();
             self.unpark();
         }
+    }
+
+    /// There is something that does not wait for the period's end.
+    pub(crate) fn hurry(&self) {
+        self.run();
+        self.unpark();
     }
 
     /// The scheduler has ended: the thread returns.
@@ -244,6 +251,8 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         shared.cpu_timers.look_at_all();
     }
     let removing = crate::group::finish_removals(shared);
+    let samples = shared.records_pressure.load(Ordering::Relaxed);
+    let waiting = waiting && (samples || shared.preempt.is_none());
     if let Some(preempting) = &shared.preempt {
         preempting.tick(shared);
     }

@@ -224,6 +224,9 @@ impl Future for Vcpu {
         }
         shared.idle.remove_if_there(this.index);
         shared.tick.run();
+        if let Some(preempting) = &shared.preempt {
+            preempting.wake_watch();
+        }
         let bomb = AbortOnUnwind;
         let leave = {
             let entered = local::enter(&shared, this.index);

@@ -369,6 +369,12 @@ impl Preempting {
         }
     }
 
+    /// A virtual CPU begins a turn: the watch looks from now on. One load while it does.
+    #[inline]
+    pub(crate) fn wake_watch(&self) {
+        self.control.wake();
+    }
+
     /// The tick thread begins a look.
     pub(crate) fn tick_begins(&self, now: Nanos) {
         self.heartbeat.look_begins(now);

@@ -17,6 +17,7 @@ use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
 use crate::shared::Shared;
 use crate::task_context::Task;
+use crate::tick::TICK;
 use crate::watch::STUCK;
 
 /// A poll that nobody waits behind is detached after this, so that the first to come need not wait for the watch. Unit: nanoseconds.
@@ -256,7 +257,7 @@ impl Preempting {
         }
         if state.bearers.iter().any(|bearer| bearer.has_returned()) {
             // Its proxy is queued again by the tick thread, which would sleep on if all virtual CPUs do.
-            shared.tick.run();
+            shared.tick.hurry();
         }
         busy || !state.bearers.is_empty() || state.burst.is_some()
     }
@@ -325,6 +326,9 @@ impl Preempting {
             let elapsed = now.saturating_sub(Nanos(since - 1));
             let waits = shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0;
             let turn = Nanos(u64::try_from(self.settings.turn.as_nanos()).unwrap_or(u64::MAX));
+            if elapsed >= TICK {
+                me.resched.store(true, Ordering::Relaxed);
+            }
             let due = elapsed >= ALONE.max(turn) || waits && elapsed >= turn;
             let computes = has_computed(used, now.saturating_sub(before.at), spent, turn);
             if due && computes {
