@@ -10,6 +10,8 @@ pub(crate) struct Clock {
     pub(super) weight: u64,
     /// D, in virtual time x shares.
     pub(super) deficit: i128,
+    /// How often CPUs came to change it; begins anew after 2^64.
+    pub(super) writes: u64,
 }
 
 impl Clock {

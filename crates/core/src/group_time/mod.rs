@@ -128,7 +128,9 @@ pub(crate) struct Note {
 impl GroupTime {
     fn lock(&self) -> MutexGuard<'_, Clock> {
         // Plain arithmetic that cannot stop half way.
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut clock = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.writes = clock.writes.wrapping_add(1);
+        clock
     }
 
     fn show(&self, clock: &Clock) {
@@ -266,6 +268,7 @@ impl GroupTime {
             Ok(clock) => clock,
             Err(_) => return false,
         };
+        clock.writes = clock.writes.wrapping_add(1);
         time.serve(group, parent, &mut clock, own, credit);
         true
     }

@@ -72,6 +72,12 @@ impl ServiceClock {
 }
 
 impl Group {
+    /// How often CPUs have written the clock that the group's children share, this look included: what it costs other
+    /// processors that group time is one for all. Begins anew after 2^64. Looking writes it too. A short lock.
+    pub fn clock_writes(&self) -> u64 {
+        self.time.lock().writes
+    }
+
     /// Whether the group and each one above it owes its siblings nothing, once `running`, service of anybody's that goes on and is
     /// not charged yet, is counted. True where no sibling has anything to run, and always on one CPU. For hosts that may run more
     /// than they have CPUs. O(depth), and a short lock a level.
