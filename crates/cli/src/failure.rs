@@ -13,6 +13,9 @@ pub enum Failure {
     Run(String),
     /// The input is not what it should be, so nothing can be said of it. Exit code 3.
     Unreadable(String),
+    /// Some of the input is not what it should be; what can be said of the rest was said. Exit code 4.
+    #[cfg(feature = "fleet")]
+    Partly(String),
     /// Nobody reads what the command prints any more (`| head`). Exit code 141, as a shell reports it; no message.
     Closed,
     /// Ctrl-C or a termination signal. Exit code 130, as a shell reports it.
@@ -26,6 +29,8 @@ impl Failure {
             Self::Usage(_) => ExitCode::from(2),
             Self::Run(_) => ExitCode::from(1),
             Self::Unreadable(_) => ExitCode::from(3),
+            #[cfg(feature = "fleet")]
+            Self::Partly(_) => ExitCode::from(4),
             Self::Closed => ExitCode::from(141),
             Self::Interrupted => ExitCode::from(130),
         }
@@ -56,6 +61,8 @@ impl fmt::Display for Failure {
             Self::Usage(message) | Self::Run(message) | Self::Unreadable(message) => {
                 formatter.write_str(message)
             }
+            #[cfg(feature = "fleet")]
+            Self::Partly(message) => formatter.write_str(message),
             Self::Closed => formatter.write_str("nobody reads the output any more"),
             Self::Interrupted => formatter.write_str("interrupted; nothing is left running"),
         }

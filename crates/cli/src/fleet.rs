@@ -44,7 +44,7 @@ enum Action {
         /// The tenant, which is the path of its groups, such as `tenants/acme`
         tenant: String,
     },
-    /// Every tenant of the store (walks over all its keys)
+    /// Every tenant of the store (walks over all its keys); exit code 4 if some of their keys cannot be read
     List,
     /// Says that the store is new and has forgotten no limits: tenants without one run freely at once, not after 30 seconds
     Confirm,
@@ -124,8 +124,8 @@ fn time(text: &str) -> Result<Micros, String> {
 /// Speaks to the store.
 ///
 /// # Errors
-/// `Usage` for an address that is none and a limit out of range, `Unreadable` for a store whose answers cannot be used, `Run` for one that
-/// cannot be reached or refuses, and for a tenant that it does not know.
+/// `Usage` for an address that is none, a name that no group can have and a limit out of range, `Unreadable` for a store whose answers cannot
+/// be used (`Partly` for a list of which some can), `Run` for one that cannot be reached or refuses, and for a tenant that it does not know.
 pub fn run(arguments: &FleetArguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -166,7 +166,9 @@ fn unknown(tenant: &str) -> Failure {
 fn failure(error: StoreError) -> Failure {
     let text = error.to_string();
     match error {
-        StoreError::Address(_) | StoreError::Limit(_) => Failure::Usage(text),
+        StoreError::Address(_) | StoreError::Limit(_) | StoreError::Tenant(_) => {
+            Failure::Usage(text)
+        }
         StoreError::Garbage(_) | StoreError::WrongType(_) | StoreError::Format(_) => {
             Failure::Unreadable(text)
         }
@@ -175,9 +177,6 @@ fn failure(error: StoreError) -> Failure {
 }
 
 async fn write(store: &RedisStore, set: &SetArguments, json: bool) -> Result<(), Failure> {
-    if set.tenant.is_empty() {
-        return Err(Failure::Usage("a tenant has a name".to_owned()));
-    }
     let limit = FleetLimit::new(MicroCpus::ZERO)
         .with_processes(set.processes)
         .with_burst(set.burst);
@@ -194,14 +193,43 @@ async fn write(store: &RedisStore, set: &SetArguments, json: bool) -> Result<(),
     print(&format!("{}: {}\n", set.tenant, words(&limit)))
 }
 
+/// Whether it is one tenant's key that cannot be used, and not the store.
+fn is_of_one_key(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Garbage(_) | StoreError::WrongType(_) | StoreError::Format(_)
+    )
+}
+
+/// All that can be read; the others on standard error.
 async fn list(store: &RedisStore, json: bool) -> Result<(), Failure> {
-    for tenant in store.list().await.map_err(failure)? {
-        // A tenant may have gone since.
-        if let Some((limit, figures)) = store.get(&tenant).await.map_err(failure)? {
-            show(&tenant, &limit, &figures, json)?;
-        }
+    let tenants = store.list().await.map_err(failure)?;
+    let mut broken = 0;
+    for tenant in &tenants {
+        let said = match store.get(tenant).await {
+            Ok(Some((limit, figures))) => {
+                show(tenant, &limit, &figures, json)?;
+                continue;
+            }
+            // A name that is no text was listed, and is not found by what stands for it.
+            Ok(None) if tenant.contains(char::REPLACEMENT_CHARACTER) => {
+                "its name is not UTF-8".to_owned()
+            }
+            // It has gone since.
+            Ok(None) => continue,
+            Err(error) if is_of_one_key(&error) => error.to_string(),
+            Err(error) => return Err(failure(error)),
+        };
+        eprintln!("quotient: tenant {tenant:?}: {said}");
+        broken += 1;
     }
-    Ok(())
+    match broken {
+        0 => Ok(()),
+        _ => Err(Failure::Partly(format!(
+            "{broken} of {} tenants cannot be read",
+            tenants.len()
+        ))),
+    }
 }
 
 async fn follow(store: &RedisStore, watch: &WatchArguments, json: bool) -> Result<(), Failure> {

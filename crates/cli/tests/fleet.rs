@@ -78,8 +78,80 @@ fn limits_are_set_shown_listed_and_watched() {
     );
 }
 
+/// What another program wrote into one tenant's key must not hide the tenants after it.
+#[test]
+fn a_broken_key_hides_no_other_tenant_from_the_list() {
+    let Some(server) = server::start("broken", &[]) else {
+        return;
+    };
+    let address = server.address();
+    let call = |arguments: &[&str]| fleet(&address, arguments);
+    for tenant in ["tenants/acme", "tenants/middle", "tenants/zoo"] {
+        stdout(&call(&["set", tenant, "2"]));
+    }
+    write_bytes(
+        server.port(),
+        &[b"SET", b"quotient:1:{tenants/alien}:tenant", b"1"],
+    );
+    let field = b"quotient:1:{tenants/middle}:tenant";
+    write_bytes(server.port(), &[b"HSET", field, b"quota", b"much"]);
+    write_bytes(
+        server.port(),
+        &[b"SET", b"quotient:1:{tenants/\xff}:tenant", b"1"],
+    );
+    let list = call(&["list"]);
+    assert_eq!(list.status.code(), Some(4), "{}", stderr(&list));
+    let shown = String::from_utf8_lossy(&list.stdout);
+    let names: Vec<&str> = shown
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert_eq!(names, ["tenants/acme", "tenants/zoo"]);
+    for said in [
+        "\"tenants/alien\": a key of the tenant holds something else",
+        "\"tenants/middle\"",
+        "\"tenants/\u{fffd}\"",
+        "3 of 5 tenants",
+    ] {
+        assert!(stderr(&list).contains(said), "{said}: {}", stderr(&list));
+    }
+}
+
+/// One command in the server's own protocol, which takes any bytes, and its answer, which is no error.
+fn write_bytes(port: u16, words: &[&[u8]]) {
+    use std::io::{Read, Write};
+    let mut connection = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a server");
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend(b"\r\n");
+    }
+    connection.write_all(&bytes).expect("sent");
+    let mut first = [0];
+    connection.read_exact(&mut first).expect("an answer");
+    assert_ne!(first, *b"-", "{words:?} is refused");
+}
+
+#[test]
+fn a_database_that_the_server_does_not_have_is_a_wrong_address() {
+    let Some(server) = server::start("database", &[]) else {
+        return;
+    };
+    for number in ["99", "-1"] {
+        let output = fleet(&format!("{}/{number}", server.address()), &["list"]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("not the address of a store: the number of its database"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
 #[test]
 fn wrong_arguments_and_addresses_are_named() {
+    let long = "t".repeat(70_000);
     for (arguments, said) in [
         (["set", "tenants/acme", "0", "--burst=1s"], "0.001"),
         (["set", "tenants/acme", "1", "--burst=1"], "unit"),
@@ -92,7 +164,11 @@ fn wrong_arguments_and_addresses_are_named() {
             "lease of 1000 us",
         ),
         (["set", "tenants/acme", "1", "--processes=0"], "1..=100000"),
-        (["set", "", "1", "--burst=1s"], "name"),
+        (["set", "", "1", "--burst=1s"], "empty"),
+        (["set", "tenants/", "1", "--burst=1s"], "\"tenants/\""),
+        (["set", "/tenants/x", "1", "--burst=1s"], "absolute"),
+        (["set", "tenants/a\nb", "1", "--burst=1s"], "control"),
+        (["set", &long, "1", "--burst=1s"], "longer than 4096"),
         (["watch", "tenants/acme", "--count", "0"], "1..=1000000000"),
         (["get", "tenants/acme", "--store", "nonsense"], "address"),
         (

@@ -5,6 +5,8 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::sync::{Mutex, MutexGuard};
 
+use quotient_core::{GroupError, GroupTree};
+
 use crate::limit::{FleetLimit, FleetLimitError};
 use crate::message::{Reply, Request};
 use crate::tenant::{Tenant, TenantFigures};
@@ -18,7 +20,7 @@ pub trait Store: Send + Sync {
         questions: &[(&str, Request)],
     ) -> impl Future<Output = Vec<Result<Reply, StoreError>>> + Send;
 
-    /// Sets a tenant's limit and returns its version.
+    /// Sets a tenant's limit and returns its version. A name that no group can have is refused ([`StoreError::Tenant`]).
     fn set(
         &self,
         tenant: &str,
@@ -51,6 +53,8 @@ pub enum StoreError {
     Address(String),
     /// The limit is out of range.
     Limit(FleetLimitError),
+    /// The tenant's name is not the path of a group.
+    Tenant(GroupError),
 }
 
 impl fmt::Display for StoreError {
@@ -79,6 +83,12 @@ impl fmt::Display for StoreError {
             }
             StoreError::Address(why) => write!(formatter, "not the address of a store: {why}"),
             StoreError::Limit(error) => error.fmt(formatter),
+            StoreError::Tenant(error) => {
+                write!(
+                    formatter,
+                    "a tenant's name is the path of its groups: {error}"
+                )
+            }
         }
     }
 }
@@ -89,6 +99,14 @@ impl From<FleetLimitError> for StoreError {
     fn from(error: FleetLimitError) -> Self {
         StoreError::Limit(error)
     }
+}
+
+/// Whether groups can have this path, with the scheduler's own rule: a limit of another name holds for nobody.
+///
+/// # Errors
+/// [`StoreError::Tenant`] names the rule, and what breaks it.
+pub(crate) fn check_tenant(tenant: &str) -> Result<(), StoreError> {
+    GroupTree::check_path(tenant).map_err(StoreError::Tenant)
 }
 
 /// For how long a store that may have forgotten limits is not believed that there is none: who knows one looks every ten seconds whether
@@ -223,7 +241,8 @@ impl Store for MemoryStore {
         tenant: &str,
         limit: FleetLimit,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send {
-        ready(self.set_limit(tenant, limit).map_err(StoreError::Limit))
+        let checked = check_tenant(tenant);
+        ready(checked.and_then(|()| Ok(self.set_limit(tenant, limit)?)))
     }
 
     fn memory(&self) -> impl Future<Output = Result<u64, StoreError>> + Send {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use quotient::Scheduler;
 use quotient_fleet::{
-    Allowance, Fleet, FleetError, FleetLimit, MemoryStore, MicroCpus, Micros, Reply, Request,
-    Store, StoreError,
+    Allowance, Fleet, FleetError, FleetLimit, MemoryStore, MicroCpus, Micros, RedisStore, Reply,
+    Request, Store, StoreError,
 };
 
 /// A hang is a failure after this long.
@@ -291,6 +291,25 @@ async fn a_prefix_without_its_slash_is_the_same_and_one_that_is_no_path_is_refus
             "{refused:?}"
         );
     }
+    scheduler.shutdown().await;
+}
+
+/// A limit under a name that no group can have would hold for nobody, and nobody would say so.
+#[tokio::test]
+async fn a_limit_for_a_name_that_no_group_can_have_is_refused() {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let fleet = Fleet::embedded().start(&scheduler).expect("a fleet");
+    let memory = MemoryStore::new();
+    // Nobody listens there; nobody is asked.
+    let redis = RedisStore::new("redis://127.0.0.1:1").expect("an address");
+    let long = "t".repeat(70_000);
+    for name in ["", "tenants/", "/tenants/x", "tenants/a\nb", &long] {
+        let refused = fleet.set(name, limit()).await;
+        assert!(matches!(refused, Err(StoreError::Tenant(_))), "{refused:?}");
+        assert_eq!(Store::set(&memory, name, limit()).await, refused);
+        assert_eq!(redis.set(name, limit()).await, refused);
+    }
+    drop(fleet);
     scheduler.shutdown().await;
 }
 

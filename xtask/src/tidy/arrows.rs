@@ -25,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quotient-core",
         ],
     ),
-    ("quotient-fleet", &["quotient"]),
+    ("quotient-fleet", &["quotient", "quotient-core"]),
     ("quotient-config", &["quotient"]),
     ("quotient-attach", &["quotient", "quotient-trace"]),
     ("quotient-allocators", &["quotient"]),

@@ -31,7 +31,7 @@ use crate::holder::{Allowance, HolderFigures, Settings};
 use crate::limit::{FleetLimit, FleetLimitError};
 use crate::message::{ProcessId, Reply, Request};
 use crate::redis::RedisStore;
-use crate::store::{MemoryStore, Store, StoreError};
+use crate::store::{MemoryStore, Store, StoreError, check_tenant};
 use crate::units::{MicroCpus, Micros};
 
 /// Period of the local limits. Unit: microseconds. Default: 50 ms; longer for rates below 0.02 CPU, since a quota is 1 ms at least.
@@ -257,8 +257,9 @@ impl Fleet {
     /// Sets a tenant's limit in the fleet and returns its version. All processes follow within one lease.
     ///
     /// # Errors
-    /// [`StoreError`]; the old limit stays.
+    /// [`StoreError`]; the old limit stays. [`StoreError::Tenant`] for a name that no group can have.
     pub async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
+        check_tenant(tenant)?;
         self.setter.set(tenant, limit).await
     }
 

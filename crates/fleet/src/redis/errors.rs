@@ -31,6 +31,10 @@ pub(super) fn explain(error: &RedisError) -> StoreError {
     if why.contains("unknown command") {
         return StoreError::Version(why);
     }
+    if why.contains("switch database") {
+        // What the server answers to the `SELECT` of a new connection, before anything else is sent.
+        return StoreError::Address(format!("the number of its database: {why}"));
+    }
     if why.contains("ACL failure") || why.contains("No permissions") {
         return StoreError::Denied(why);
     }

@@ -33,7 +33,7 @@ use self::wire::{
 };
 use crate::limit::FleetLimit;
 use crate::message::{Reply, Request};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, check_tenant};
 use crate::tenant::TenantFigures;
 use crate::units::Micros;
 
@@ -169,7 +169,7 @@ impl RedisStore {
     }
 
     /// The names of all tenants that the store knows, in order; at most [`LISTED_MAX`]. Walks over all keys of the server, or of each
-    /// server of a cluster.
+    /// server of a cluster. What is no text in a name, which nobody set with this crate, is the replacement character.
     ///
     /// # Errors
     /// [`StoreError`], as each call.
@@ -201,13 +201,14 @@ impl RedisStore {
             let (next, found) = match answer {
                 Value::Array(mut parts) if parts.len() == 2 => {
                     let next = number(&parts[0])?;
-                    let keys: Vec<String> = ::redis::from_redis_value(parts.remove(1))
+                    let keys: Vec<Vec<u8>> = ::redis::from_redis_value(parts.remove(1))
                         .map_err(|error| StoreError::Garbage(error.to_string()))?;
                     (next, keys)
                 }
                 other => return Err(StoreError::Garbage(format!("{other:?}"))),
             };
-            names.extend(found.iter().filter_map(|key| tenant_of(key)));
+            let found = found.iter().map(|key| String::from_utf8_lossy(key));
+            names.extend(found.filter_map(|key| tenant_of(&key)));
             cursor = next;
             if cursor == 0 || names.len() >= LISTED_MAX {
                 return Ok(());
@@ -231,6 +232,7 @@ impl Store for RedisStore {
     }
 
     async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
+        check_tenant(tenant)?;
         limit.validate()?;
         let command = set_command(tenant, limit, self.link.is_cluster());
         number(&self.link.call_one(command).await?)
