@@ -57,11 +57,15 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"once\"",
-            "test.toml:6:8: workload w: a workload of kind Once needs `work`",
+            "test.toml:6:8: workload w: a workload of kind once needs `work`",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"open-loop\"\nwork = \"1ms\"",
+            "workload w: a workload of kind open-loop needs `gap`",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nrounds = 5",
-            "has no use for `rounds`",
+            "a workload of kind spin has no use for `rounds`",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = 0",

@@ -224,6 +224,28 @@ pub(super) enum Kind {
     Replay,
 }
 
+impl Kind {
+    /// As a scenario says it, for messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Once => "once",
+            Self::OpenLoop => "open-loop",
+            Self::ClosedLoop => "closed-loop",
+            Self::Periodic => "periodic",
+            Self::Pipe => "pipe",
+            Self::Messaging => "messaging",
+            Self::Pipeline => "pipeline",
+            Self::Build => "build",
+            Self::WakeAndWork => "wake-and-work",
+            Self::ClockReaders => "clock-readers",
+            Self::KeyFlips => "key-flips",
+            Self::RtApp => "rt-app",
+            Self::Replay => "replay",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ClockName {

@@ -63,9 +63,9 @@ impl<'a> Fields<'a> {
     }
 
     fn needed<T>(&mut self, name: &'static str, value: Option<T>) -> Result<T, Fault> {
-        let kind = self.table.kind;
+        let kind = self.table.kind.name();
         self.optional(name, value)
-            .ok_or_else(|| self.fault(format!("a workload of kind {kind:?} needs `{name}`")))
+            .ok_or_else(|| self.fault(format!("a workload of kind {kind} needs `{name}`")))
     }
 
     fn span(&mut self, name: &'static str, value: Option<SpanValue>) -> Result<Span, Fault> {
@@ -81,8 +81,8 @@ impl<'a> Fields<'a> {
         match self.unused.first() {
             None => Ok(()),
             Some(name) => Err(self.fault(format!(
-                "a workload of kind {:?} has no use for `{name}`",
-                self.table.kind
+                "a workload of kind {} has no use for `{name}`",
+                self.table.kind.name()
             ))),
         }
     }
