@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use quotient_trace::check::{Check, Findings, Options};
+use quotient_trace::check::{Check, Findings, Options, Rule};
 use quotient_trace::{Amount, Gaps, Item, Limit};
 use serde::Serialize;
 
@@ -118,6 +118,10 @@ fn report(name: &str, findings: &Findings, gaps: &Gaps) -> String {
     for (rule, count) in &findings.counts {
         text += &format!("{count:>8}  {}\n", rule.name());
     }
+    if findings.counts.contains_key(&Rule::WorkConservation) {
+        text += "          work_conservation: on a busy machine the thread of an idle CPU may itself have waited for a processor; \
+                 --idle-wait-ms accepts longer waits\n";
+    }
     let verdict = match (findings.is_clean(), gaps.is_any()) {
         (true, false) => "every rule was kept".to_owned(),
         (true, true) => format!("no rule was seen broken, but {gaps}"),
@@ -150,6 +154,19 @@ fn parse_limit(text: &str) -> Result<(String, Limit), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_idle_wait_says_what_else_it_may_be() {
+        let said = |rule| {
+            let findings = Findings {
+                counts: [(rule, 3)].into(),
+                ..Findings::default()
+            };
+            report("trace", &findings, &Gaps::default())
+        };
+        assert!(said(Rule::WorkConservation).contains("--idle-wait-ms"));
+        assert!(!said(Rule::Starvation).contains("--idle-wait-ms"));
+    }
 
     #[test]
     fn limits_are_cgroup_values() {

@@ -50,6 +50,14 @@ pub fn run(arguments: &ConfigArguments) -> Result<(), Failure> {
     }
 }
 
+/// A number of groups, in words.
+fn counted(groups: usize) -> String {
+    match groups {
+        1 => "1 group".to_owned(),
+        _ => format!("{groups} groups"),
+    }
+}
+
 fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let name = arguments.file.display().to_string();
     let text = read(arguments, &name)?;
@@ -72,7 +80,11 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
         let lines = problems.iter().map(|problem| format!("{name}:{problem}\n"));
         lines.collect()
     } else {
-        format!("{name}: good: {groups} groups, defaults for the children of {children}\n")
+        format!(
+            "{name}: good: {}, defaults for the children of {}\n",
+            counted(groups),
+            counted(children)
+        )
     };
     print(&report)?;
     let Some(problems) = problems else {

@@ -16,6 +16,10 @@ fn exit_codes_tell_wrong_settings_from_no_file_and_no_toml() {
     };
     let (code, text) = check("[groups.web]\nweight = 3\n");
     assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("good: 1 group, defaults for the children of 0 groups"),
+        "{text}"
+    );
     let (code, text) = check("[groups.web]\nweight = 30000\n");
     assert_eq!(code, Some(1), "{text}");
     assert!(

@@ -80,7 +80,7 @@ fn verdict(report: &Report<'_>) -> String {
             }
         ),
         None if report.doubts.is_decisive() => {
-            "recommended: nothing, for the reasons above".to_owned()
+            "recommended: nothing; what stands behind DOUBT above says why".to_owned()
         }
         None => "recommended: none of these; try more CPUs (--cpus)".to_owned(),
     }
