@@ -188,9 +188,11 @@ pub use quotient_keys::{self as keys, FlipError};
 pub use quotient_pause::{Demotion, InstallError, Signal, Uninterrupted, uninterrupted};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};
 
-/// The guides' blocks of code, as tests.
+/// The blocks of code of the README and the guides, as tests.
 #[cfg(all(doctest, not(loom)))]
 mod guides {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
     #[doc = include_str!("../../../docs/guides/two-runtimes.md")]
     mod two_runtimes {}
     #[doc = include_str!("../../../docs/guides/foreign-tasks.md")]
