@@ -87,7 +87,8 @@ impl Attach {
     /// Opens the socket and starts its thread.
     ///
     /// # Errors
-    /// [`AttachError`]; there is no socket then.
+    /// [`AttachError`]; there is no socket then. [`AttachError::NoFolder`] is what services and containers get, which have no
+    /// `XDG_RUNTIME_DIR`: give a [`path`](Self::path).
     pub fn open(self) -> Result<Attached, AttachError> {
         #[cfg(target_os = "linux")]
         return crate::serve::open(self).map(|server| Attached { server });
