@@ -294,6 +294,30 @@ async fn a_prefix_without_its_slash_is_the_same_and_one_that_is_no_path_is_refus
     scheduler.shutdown().await;
 }
 
+/// Two fleets over the same groups would take each other's limits for local ones, and the smaller of both only falls.
+#[tokio::test]
+async fn a_second_fleet_over_the_same_groups_is_refused_until_the_first_is_dropped() {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let other = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let start = |prefix: &str, on: &Scheduler| {
+        let fleet = Fleet::embedded().group_prefix(prefix);
+        fleet.start(on)
+    };
+    let first = start("tenants/", &scheduler).expect("a fleet");
+    for prefix in ["tenants", "tenants/"] {
+        let refused = start(prefix, &scheduler).err();
+        let taken = FleetError::Taken("tenants/".to_owned());
+        assert_eq!(refused, Some(taken), "{prefix}");
+    }
+    let elsewhere = start("others/", &scheduler).expect("other groups");
+    let there = start("tenants/", &other).expect("another scheduler");
+    drop(first);
+    let next = start("tenants/", &scheduler).expect("the first is gone");
+    drop((next, elsewhere, there));
+    scheduler.shutdown().await;
+    other.shutdown().await;
+}
+
 /// A limit under a name that no group can have would hold for nobody, and nobody would say so.
 #[tokio::test]
 async fn a_limit_for_a_name_that_no_group_can_have_is_refused() {

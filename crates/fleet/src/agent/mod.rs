@@ -1,7 +1,7 @@
 //! The background task of a scheduler: it leases for every group under the prefix, and gives each an ordinary limit.
 //!
 //! # What it does
-//! Every 25 ms (50 while nobody uses all that it may, 250 while all rest) it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
+//! Every 25 ms (50 while nobody uses all that it may, 250 after all have rested for 15 s) it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
 //! their limits (`tenant`), and collects what is to be asked: one round trip for all of them, of which one is under way at a time, beside the
 //! ticks (`task`), of fewer requests after one that was late (`batch`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
 //!
@@ -14,6 +14,7 @@
 //! under way, or because this task came late is owed and paid out of the next one.
 
 mod batch;
+mod claim;
 mod pass;
 mod task;
 mod tenant;
@@ -25,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient::{Group, Scheduler};
 
+use self::claim::Claim;
 use self::pass::State;
 use crate::clock;
 use crate::holder::{Allowance, HolderFigures, Settings};
@@ -47,6 +49,8 @@ pub enum FleetError {
     Store(StoreError),
     /// The prefix is not the path of a group, with or without a slash at its end.
     Prefix(String),
+    /// The groups below this prefix have a fleet on this scheduler already: one at a time.
+    Taken(String),
 }
 
 impl fmt::Display for FleetError {
@@ -60,6 +64,10 @@ impl fmt::Display for FleetError {
                     "the prefix {prefix:?} is not the path of a group"
                 )
             }
+            FleetError::Taken(prefix) => write!(
+                formatter,
+                "the prefix {prefix:?} has a fleet on this scheduler already, and may have one at a time; drop that one first"
+            ),
         }
     }
 }
@@ -110,7 +118,7 @@ impl FleetBuilder {
     /// [`Fleet::stats`], and once in the log.
     ///
     /// # Errors
-    /// [`FleetError`]: outside a runtime, or not an address.
+    /// [`FleetError`]: outside a runtime, not an address, or a prefix that has a fleet on this scheduler.
     pub fn start(self, scheduler: &Scheduler) -> Result<Fleet, FleetError> {
         match self.address.clone() {
             Some(address) => {
@@ -128,7 +136,8 @@ impl FleetBuilder {
     /// The same on a store of the caller's.
     ///
     /// # Errors
-    /// [`FleetError`]: outside a runtime, a prefix that is no path, a floor above [`FleetLimit::QUOTA_MAX`].
+    /// [`FleetError`]: outside a runtime, a prefix that is no path or has a fleet on this scheduler, a floor above
+    /// [`FleetLimit::QUOTA_MAX`].
     pub fn start_on<S: Store + 'static>(
         self,
         scheduler: &Scheduler,
@@ -146,13 +155,15 @@ impl FleetBuilder {
             return Err(FleetError::Store(StoreError::Limit(error)));
         }
         let prefix = prefix_of(&self.prefix, scheduler)?;
+        let claim = Claim::new(scheduler, &prefix);
+        let claim = claim.ok_or_else(|| FleetError::Taken(prefix.clone()))?;
         let settings = Settings {
             process: ProcessId(random()),
             capacity: MicroCpus::whole(scheduler.vcpus() as u64),
             floor: self.floor,
             strict: self.strict,
         };
-        let state = State::new(settings, prefix, scheduler.clone());
+        let state = State::new(settings, prefix, scheduler.clone()).with_claim(claim);
         let state = Arc::new(Mutex::new(state));
         let setter: Arc<dyn Setter> = Arc::new(SetOn(store.clone()));
         let task = handle.spawn(task::run(state.clone(), store));
@@ -230,6 +241,8 @@ pub struct Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
+        // At once, not when the runtime comes to drop the task: another fleet may be started next.
+        lock(&self.state).end();
         self.task.abort();
     }
 }
@@ -263,7 +276,7 @@ impl Fleet {
         self.setter.set(tenant, limit).await
     }
 
-    /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second while no tenant works), before which it runs on its local limit. Returns whether it has a
+    /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second when no tenant has worked for 15 s), before which it runs on its local limit. Returns whether it has a
     /// budget in the fleet: not if its path does not lie directly below the prefix, or it was removed.
     pub fn adopt(&self, group: &Group) -> bool {
         lock(&self.state).adopt(group, clock::now())

@@ -25,6 +25,7 @@ use quotient::{Group, Scheduler, ThrottleWatch};
 use tokio::sync::Notify;
 
 use super::batch::Batch;
+use super::claim::Claim;
 use super::tenant::Tenant;
 use super::{FleetFigures, TenantStats};
 use crate::clock;
@@ -54,6 +55,12 @@ const MEMORY_LOOK: Micros = Micros::from_secs(10);
 /// And after it could not be, or while leases are still to be told: one second.
 const MEMORY_LOOK_AGAIN: Micros = Micros::SECOND;
 
+/// How long all must have rested before ticks are long: bursts come in rows, and one that is seen a quarter of a second late wastes
+/// what others do not use.
+///
+/// Unit: microseconds. Default: 15 s: longer than the pauses between bursts, a quarter of [`ROUND`].
+const IDLE_AFTER: Micros = Micros::from_secs(15);
+
 /// Who would ask within this part of a lease goes along with who must ask now.
 const ALONG_PARTS: u64 = 12;
 
@@ -82,6 +89,9 @@ pub(super) struct State {
     /// Whether somebody is to ask, and could not; and whether somebody is not calm. As of the last look.
     asks_late: bool,
     hungry: bool,
+    /// When somebody last did not rest, and whether that is [`IDLE_AFTER`] ago.
+    busy_at: Micros,
+    rests_long: bool,
     /// The store's memory when it was last looked at, and when it is to be again.
     memory: Option<u64>,
     memory_at: Micros,
@@ -89,6 +99,9 @@ pub(super) struct State {
     said_unsure: bool,
     batch: Batch,
     adopted: Arc<Notify>,
+    /// The prefix is this fleet's; until it has ended, after which nothing is written any more.
+    claim: Option<Claim>,
+    ended: bool,
     pub(super) figures: FleetFigures,
 }
 
@@ -97,9 +110,9 @@ pub(super) struct State {
 pub(super) enum Pulse {
     /// Somebody uses all that it may, or waits to ask.
     Quick,
-    /// All keep within what they have.
+    /// All keep within what they have, or have rested for less than [`IDLE_AFTER`].
     Calm,
-    /// All rest.
+    /// All rest, and have for long.
     Idle,
 }
 
@@ -139,13 +152,23 @@ impl State {
             free_rest: false,
             asks_late: false,
             hungry: false,
+            busy_at: Micros::ZERO,
+            rests_long: false,
             memory: None,
             memory_at: Micros::ZERO,
             said_unsure: false,
             batch: Batch::default(),
             adopted: Arc::default(),
+            claim: None,
+            ended: false,
             figures: FleetFigures::default(),
         }
+    }
+
+    /// The prefix is held until the fleet ends.
+    pub(super) fn with_claim(mut self, claim: Claim) -> State {
+        self.claim = Some(claim);
+        self
     }
 
     fn is_ours(&self, path: &str) -> bool {
@@ -164,7 +187,7 @@ impl State {
 
     /// Takes a group in; returns whether it has a budget in the fleet now.
     pub(super) fn adopt(&mut self, group: &Group, now: Micros) -> bool {
-        if !self.is_ours(group.path()) {
+        if self.ended || !self.is_ours(group.path()) {
             return false;
         }
         if let Some(known) = self.find(group.path()) {
@@ -231,7 +254,8 @@ impl State {
             return Pulse::Quick;
         }
         match (self.busy.is_empty(), self.resting.is_empty()) {
-            (true, false) => Pulse::Idle,
+            (true, false) if self.rests_long => Pulse::Idle,
+            (true, false) => Pulse::Calm,
             (true, true) => Pulse::Quick,
             _ if self.hungry => Pulse::Quick,
             _ => Pulse::Calm,
@@ -331,6 +355,9 @@ impl State {
 
     /// Looks at the groups; returns what is to be asked, if nothing is under way.
     pub(super) fn tick(&mut self, may_ask: bool) -> Work {
+        if self.ended {
+            return Work::default();
+        }
         let now = clock::now();
         let questions = self.look(now, may_ask);
         let known = self.memory.is_some() || !questions.is_empty();
@@ -388,6 +415,11 @@ impl State {
                 self.resting.insert(path, tenant);
             }
         }
+        // Who was only looked at, as all are every [`ROUND`], rests again by now.
+        if !self.busy.is_empty() {
+            self.busy_at = now;
+        }
+        self.rests_long = now >= self.busy_at + IDLE_AFTER;
         self.asks_late = somebody_asks && !may_ask;
         if may_ask && somebody_asks {
             self.ask(now)
@@ -432,6 +464,9 @@ impl State {
 
     /// Takes in the answers to one round trip.
     pub(super) fn take(&mut self, questions: &[Question], answers: Vec<Result<Reply, StoreError>>) {
+        if self.ended {
+            return;
+        }
         let now = clock::now();
         self.figures.exchanges += 1;
         self.figures.requests += questions.len() as u64;
@@ -490,12 +525,17 @@ impl State {
         }
     }
 
-    /// Nobody sees to leases any more: floors from now on.
+    /// Nobody sees to leases any more: floors from now on, and nothing is written after them. Then the prefix is free for another fleet, which so
+    /// never meets a write of this one. Once.
     pub(super) fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
         let now = clock::now();
         for tenant in self.busy.values_mut().chain(self.resting.values_mut()) {
             tenant.end(now);
         }
+        self.claim = None;
     }
 
     /// Every tenant, by path.
@@ -531,6 +571,46 @@ mod tests {
         let answers = answers.collect();
         state.take(&work.questions, answers);
         work.questions.len()
+    }
+
+    /// Bursts come in rows: with long ticks at once the next one would be seen a quarter of a second late. And the look at all of them
+    /// once a minute is no activity.
+    #[tokio::test]
+    async fn ticks_are_long_only_after_all_have_rested_for_a_while() {
+        let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+        let settings = Settings {
+            process: ProcessId(1),
+            capacity: MicroCpus::whole(1),
+            floor: MicroCpus(10_000),
+            strict: false,
+        };
+        let store = MemoryStore::new();
+        let limit = FleetLimit::new(MicroCpus::whole(1));
+        store.set_limit("tenants/one", limit).expect("a limit");
+        let mut state = State::new(settings, "tenants/".to_owned(), scheduler.clone());
+        let group = scheduler.group("tenants/one").expect("a path");
+        let begun = clock::now();
+        state.adopt(&group.create().expect("a group"), begun);
+        let mut rested = begun;
+        while !state.busy.is_empty() {
+            rested += Micros::from_millis(50);
+            assert!(rested < begun + Micros::from_secs(10), "it does not rest");
+            let questions = state.look(rested, true);
+            let work = Work {
+                questions,
+                memory: false,
+            };
+            exchange(&mut state, &store, &work);
+        }
+        let at = |state: &mut State, after: Micros| {
+            state.look(rested + after, true);
+            state.pulse()
+        };
+        let most = Micros(IDLE_AFTER.0 - 100_000);
+        assert_eq!(at(&mut state, most), Pulse::Calm);
+        assert_eq!(at(&mut state, IDLE_AFTER), Pulse::Idle);
+        assert_eq!(at(&mut state, ROUND + ROUND), Pulse::Idle, "a round");
+        scheduler.shutdown().await;
     }
 
     #[tokio::test]

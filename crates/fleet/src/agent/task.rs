@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(25);
 /// While nobody uses all that it may. Unit: milliseconds. Default: 50.
 const CALM_TICK: Duration = Duration::from_millis(50);
 
-/// While all groups rest. Unit: milliseconds. Default: 250: a tick costs a process without work some 100 us of processor, most of it the system's.
+/// After all groups have rested for a while. Unit: milliseconds. Default: 250: a tick costs a process without work some 100 us of processor, most of it the system's.
 const IDLE_TICK: Duration = Duration::from_millis(250);
 
 /// How long an answer may take: a quarter of the longest lease that it is about, within these bounds. The shorter is a quarter of the assumed

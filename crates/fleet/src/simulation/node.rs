@@ -12,7 +12,7 @@ use crate::units::{MicroCpus, Micros};
 /// How often a process looks at its figures, as a part of the lease.
 const LOOKS: u64 = 32;
 
-/// And at the latest after: 100 ms. The background task looks every 250 ms while all of its groups rest, which is not simulated.
+/// And at the latest after: 100 ms. The background task looks every 250 ms after all of its groups have rested for 15 s, which is not simulated.
 const LOOK_MAX: Micros = Micros::from_millis(100);
 
 pub(super) struct Node {
