@@ -161,6 +161,8 @@ pub(crate) struct Seat {
     /// The carrier's reference (`vcpu::bill`), for the thread that takes over from it. Written between polls only. Unit: nanoseconds.
     reference_wall: AtomicU64,
     reference_cpu: AtomicU64,
+    /// Who pays for the poll that is under way here, if that is the one of a dead task in another group's place. Written between polls only.
+    payer: Mutex<Option<Arc<GroupShared>>>,
     pub(crate) nap: Nap,
 }
 
@@ -178,6 +180,7 @@ impl Default for Seat {
             blocked: AtomicBool::new(false),
             reference_wall: AtomicU64::new(0),
             reference_cpu: AtomicU64::new(0),
+            payer: Mutex::default(),
             nap: Nap::default(),
         }
     }
@@ -202,6 +205,18 @@ impl Seat {
             wall: Nanos(self.reference_wall.load(Ordering::Relaxed)),
             cpu: Nanos(self.reference_cpu.load(Ordering::Relaxed)),
         }
+    }
+
+    /// `payer` pays for the poll that begins now.
+    #[cold]
+    pub(crate) fn is_paid_by(&self, payer: &Arc<GroupShared>) {
+        *lock(&self.payer) = Some(payer.clone());
+    }
+
+    /// The poll is over here, by its end or since its thread was left with it. For who has the right to turn the virtual CPU.
+    #[cold]
+    pub(crate) fn take_payer(&self) -> Option<Arc<GroupShared>> {
+        lock(&self.payer).take()
     }
 
     /// The bearer that was chosen here is not any more: its processor is free.

@@ -80,9 +80,11 @@ impl Vcpu {
         let seat = &preempting.seats[self.index];
         let parting = bearer.parting();
         let (billed, absent) = before_parting(seat, started, &parting);
+        let payer = seat.take_payer();
         let taken = {
             let mut queue = lock(me);
-            queue.charge_except(now, now.saturating_sub(started).saturating_sub(billed));
+            let here = if payer.is_some() { Nanos::ZERO } else { billed };
+            queue.charge_except(now, now.saturating_sub(started).saturating_sub(here));
             if parting.was_asleep {
                 // It held the virtual CPU (`Vcpu::slept`).
                 queue.charge_turn(absent);
@@ -95,11 +97,18 @@ impl Vcpu {
             debug_assert!(false, "a poll was detached, and no task is current");
             return;
         };
-        look_at_refill(shared);
-        let group = {
-            let _shape = shared.lock_shape();
-            group::lookup(shared, &core)
+        let group = match payer {
+            // A dead task in another group's place, which was meant for destructors that end soon. Its own group's limit holds for the rest.
+            Some(payer) => {
+                payer.pay_for_the_dead(billed, self.index, now);
+                payer
+            }
+            None => {
+                let _shape = shared.lock_shape();
+                group::lookup(shared, &core)
+            }
         };
+        look_at_refill(shared);
         bearer.show_as(task);
         preempting.settle_in(self.index, bearer, &group);
         if absent != Nanos::ZERO {
@@ -149,6 +158,10 @@ impl Vcpu {
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
+        let seat = &preempting.seats[self.index];
+        if let Some(payer) = &payer {
+            seat.is_paid_by(payer);
+        }
         let preemptible = task.owned_mut().group.is_preemptible();
         let (polled, end) = if preemptible {
             poll_in_region(task)
@@ -174,6 +187,9 @@ impl Vcpu {
                 self.own_time().unwrap_or_default(),
             );
             return (Previous::Lost, started);
+        }
+        if began.payer.is_some() {
+            seat.take_payer();
         }
         let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
         if !matches!(previous, Previous::Again(_)) {
