@@ -10,7 +10,7 @@ use crate::group::{Group, admits};
 use crate::inbox::Arrival;
 use crate::local;
 use crate::loss::{Loss, note};
-use crate::meter::ThreadMeter;
+use crate::meter::{ThreadMeter, settle_here};
 use crate::preempt::run_by_turns;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
@@ -101,15 +101,19 @@ where
     let run = move || {
         unrun.starts();
         if promise.is_aborted() {
+            // Their destructors are the group's.
+            let _meter = ThreadMeter::enter_within(&charged);
+            drop(function);
+            drop(promise);
             return;
         }
-        let output = {
-            catch_unwind(AssertUnwindSafe(|| {
-                run_by_turns(&charged, || promise.run(|| span.run(function)))
-            }))
-        };
-        // The bill is paid before the handle sees the end.
-        promise.deliver(output);
+        run_by_turns(&charged, || {
+            let output = catch_unwind(AssertUnwindSafe(|| promise.run(|| span.run(function))));
+            // The bill is paid before the handle sees the end. What the end sets off is the group's, too: the handle's waker, or
+            // the destructor of an output that nobody wants.
+            settle_here();
+            promise.deliver(output);
+        });
     };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(run)),

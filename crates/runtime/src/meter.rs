@@ -295,6 +295,16 @@ pub(crate) fn group(slot: &Slot) -> Option<Charged> {
     group
 }
 
+/// What the calling thread has done for its innermost group is on the clocks and paid for, exactly; it goes on.
+pub(crate) fn settle_here() {
+    let _ = local::with_meter(|slot| {
+        if let Some(mut meter) = slot.take() {
+            meter.stop();
+            slot.set(Some(meter));
+        }
+    });
+}
+
 impl Meter {
     fn enter(slot: &Slot, group: &Group, pays: bool) -> Result<usize, MeterError> {
         let clock = thread_cpu_time();

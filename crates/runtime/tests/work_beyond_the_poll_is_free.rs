@@ -129,6 +129,36 @@ fn the_waker_of_a_handle() {
     });
 }
 
+/// A tenant had 1.2 processors beside its limit by such wakers.
+#[test]
+fn the_waker_of_a_blocking_function() {
+    on_every_host(|vcpus| async move {
+        is_billed(vcpus, |_, done| async move {
+            // It ends after the handle was polled: one that had ended before would be ready at once, and wake nobody.
+            let (open, gate) = std::sync::mpsc::channel::<()>();
+            let function = quotient::spawn_blocking(move || gate.recv().is_err());
+            let (mut woken, mut open) = (Woken(function, done), Some(open));
+            let _ = poll_fn(|context| {
+                let polled = Pin::new(&mut woken).poll(context);
+                open.take();
+                polled
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_output_of_a_blocking_function_that_nobody_wants() {
+    on_every_host(|vcpus| async move {
+        is_billed(vcpus, |_, done| async move {
+            drop(quotient::spawn_blocking(move || Hidden(done)));
+        })
+        .await;
+    });
+}
+
 /// A timer that is due soon and has left its waker. One that was due already when it was polled first is ready at once and wakes
 /// nobody: the spinner of the round before, or a host that takes the processor between the two, may have used up the time until
 /// then. Such a one is replaced by a later one.
