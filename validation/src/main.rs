@@ -275,9 +275,7 @@ fn print_case(case: &Case) {
     let recorded = case
         .recorded_under
         .map_or("free".to_owned(), |cpus| format!("under {cpus:.2}"));
-    let spread = |spread: judge::Spread| {
-        format!("{:.1} ({:.1}..{:.1})", spread.mid, spread.low, spread.high)
-    };
+    let spread = |spread: judge::Spread| format!("{spread:.1}");
     println!(
         "{:<9} {recorded:<10} {:>6.2}  {:>30} {:>20} {:<5} {:>30} {:>24} {}",
         case.load,
@@ -305,9 +303,7 @@ fn with_programs(
     let only = arguments.only.as_deref();
     let print = |figure: &programs::Figure| {
         if !arguments.json {
-            let spread = |spread: judge::Spread| {
-                format!("{:.2} ({:.2}..{:.2})", spread.mid, spread.low, spread.high)
-            };
+            let spread = |spread: judge::Spread| format!("{spread:.2}");
             println!(
                 "{:<40} {:<22} kernel {:>26}  simulated {:>26} {}",
                 figure.of,

@@ -4,6 +4,9 @@
 //! tenant than it may do, kills two processes and the server on the way (`--faults`; `--away=MILLISECONDS`, 2000, until there is another; `--lease=MILLISECONDS`, 1000), and says how much CPU time the tenant got
 //! of what its quota earned, and how many calls that took. Nothing is left running.
 
+#[path = "../tests/common/busy.rs"]
+mod busy;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,15 +56,7 @@ fn node(address: &str) -> Result<(), Box<dyn std::error::Error>> {
         let fleet = Fleet::builder(address).start(&scheduler)?;
         fleet.adopt(&group);
         for _ in 0..2 {
-            group.spawn(async {
-                loop {
-                    let begun = Instant::now();
-                    while begun.elapsed() < Duration::from_micros(200) {
-                        std::hint::spin_loop();
-                    }
-                    tokio::task::yield_now().await;
-                }
-            });
+            group.spawn(busy::burn());
         }
         let (lines, mut come) = tokio::sync::mpsc::unbounded_channel();
         std::thread::spawn(move || {

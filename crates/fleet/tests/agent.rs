@@ -1,7 +1,11 @@
 //! Real schedulers under a fleet's limit, on this machine's processors.
 
+#[path = "common/busy.rs"]
+mod busy;
 #[path = "common/server.rs"]
 mod server;
+#[path = "common/waiting.rs"]
+mod waiting;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,26 +16,11 @@ use quotient_fleet::{
     Request, Store, StoreError,
 };
 
+use self::busy::burn;
+use self::waiting::until;
+
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "{what} takes too long");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn burn() {
-    loop {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_micros(200) {
-            std::hint::spin_loop();
-        }
-        tokio::task::yield_now().await;
-    }
-}
 
 /// A local limit in CPUs.
 fn cpus(limit: quotient::Limit) -> f64 {
@@ -65,7 +54,7 @@ async fn one_process_alone_has_the_whole_budget() {
             tenant.path == "tenants/acme" && tenant.figures.used > Micros::from_millis(60)
         })
     };
-    until("a lease", leased).await;
+    until(PATIENCE, "a lease", leased).await;
     // Never more than the quota, a lease, the floors and a period have earned, however slow the machine is.
     let begun = Instant::now();
     let before = group.cpu_time();
@@ -76,14 +65,14 @@ async fn one_process_alone_has_the_whole_budget() {
     let max = group.max().expect("a limit");
     assert!(max.quota.as_nanos() < max.period.as_nanos(), "{max}");
     // Without a limit in the fleet the local one is what it was.
-    until("an answer", || {
+    until(PATIENCE, "an answer", || {
         let stats = fleet.stats();
         stats
             .iter()
             .any(|tenant| tenant.path == "tenants/free" && tenant.allowance == Allowance::Unlimited)
     })
     .await;
-    until("the local limit", || {
+    until(PATIENCE, "the local limit", || {
         other
             .max()
             .is_some_and(|max| max.to_string() == "50000 100000")
@@ -113,7 +102,7 @@ async fn without_a_store_groups_run_on_floors_and_never_freely() {
         .expect("a fleet");
     fleet.adopt(&group);
     group.spawn(burn());
-    until("a failure", || fleet.figures().away).await;
+    until(PATIENCE, "a failure", || fleet.figures().away).await;
     assert!(matches!(
         fleet.stats()[0].allowance,
         Allowance::Floor(MicroCpus(20_000))
@@ -161,20 +150,20 @@ async fn two_processes_share_and_survive_their_store() {
             .map(|(_, _, fleet)| fleet.stats()[0].figures.used);
         each.all(|used| used > Micros::from_millis(30))
     };
-    until("a lease each", leases).await;
+    until(PATIENCE, "a lease each", leases).await;
     server.kill();
     let floors = || {
         let mut each = parts.iter().map(|(_, _, fleet)| fleet.stats()[0].allowance);
         each.all(|allowance| matches!(allowance, Allowance::Floor(_)))
     };
-    until("floors", floors).await;
+    until(PATIENCE, "floors", floors).await;
     // An empty server: the limit comes back from those who knew it.
     server.restart().expect("a server again");
     let used: Vec<_> = parts
         .iter()
         .map(|(_, _, fleet)| fleet.stats()[0].figures.used)
         .collect();
-    until("leases again", || {
+    until(PATIENCE, "leases again", || {
         let now = parts
             .iter()
             .map(|(_, _, fleet)| fleet.stats()[0].figures.used);
@@ -199,10 +188,10 @@ async fn a_group_that_was_removed_and_made_again_has_a_budget() {
     fleet.set("tenants/acme", limit()).await.expect("set");
     let limited = |group: &quotient::Group| group.max().is_some_and(|max| cpus(max) < 1.0);
     let first = make();
-    until("a limit", || limited(&first)).await;
+    until(PATIENCE, "a limit", || limited(&first)).await;
     first.remove(quotient::Leftover::Refuse).expect("removed");
     let second = make();
-    until("a limit of the second", || limited(&second)).await;
+    until(PATIENCE, "a limit of the second", || limited(&second)).await;
     // Groups elsewhere have none.
     let elsewhere = scheduler.group("others/acme").expect("a path");
     let elsewhere = elsewhere.create().expect("a group");
@@ -222,13 +211,13 @@ async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
     fleet.set("tenants/acme", limit()).await.expect("set");
     group.spawn(burn());
     let lease = || matches!(fleet.stats()[0].allowance, Allowance::Lease(_));
-    until("a lease", || !fleet.stats().is_empty() && lease()).await;
+    until(PATIENCE, "a lease", || !fleet.stats().is_empty() && lease()).await;
     // Burst on a limit of ours goes with the next write, and the limit does not stay for good.
     let now = group.max().expect("a limit");
     group
         .set_burst(Duration::from_micros(100))
         .expect("a burst");
-    until("a limit without it", || {
+    until(PATIENCE, "a limit without it", || {
         group
             .max()
             .is_some_and(|max| max.burst == quotient::Nanos(0))
@@ -237,11 +226,14 @@ async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
     assert!(now.burst == quotient::Nanos(0));
     // A hand's limit that is smaller than any lease is in force; a larger one leaves the lease in force.
     group.set_max("1ms/1s").expect("a limit");
-    until("the lease's end", || fleet.stats()[0].figures.asked > 3).await;
+    until(PATIENCE, "the lease's end", || {
+        fleet.stats()[0].figures.asked > 3
+    })
+    .await;
     let in_force = group.max().expect("a limit");
     assert!(cpus(in_force) < 0.0011, "{in_force}");
     group.set_max("4s/1s").expect("a limit");
-    until("a lease in force", || {
+    until(PATIENCE, "a lease in force", || {
         group.max().is_some_and(|max| cpus(max) < 2.0)
     })
     .await;
@@ -251,7 +243,7 @@ async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
         ..limit()
     };
     fleet.set("tenants/acme", free).await.expect("set");
-    until("the hand's limit", || {
+    until(PATIENCE, "the hand's limit", || {
         group.max().is_some_and(|max| cpus(max) > 3.9)
     })
     .await;
@@ -390,7 +382,7 @@ async fn a_store_that_is_too_slow_for_all_at_once_answers_them_in_parts() {
     let fleet = Fleet::builder("")
         .start_on(&scheduler, store)
         .expect("a fleet");
-    until("an answer for each of them", || {
+    until(PATIENCE, "an answer for each of them", || {
         let stats = fleet.stats();
         stats.len() == TENANTS && stats.iter().all(|tenant| tenant.limit.is_some())
     })

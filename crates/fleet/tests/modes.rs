@@ -2,6 +2,8 @@
 //!
 //! What takes seconds is ignored by default: `cargo test -p quotient-fleet --features tls --test modes -- --include-ignored`.
 
+#[path = "common/busy.rs"]
+mod busy;
 #[path = "common/request.rs"]
 mod request;
 #[path = "common/server.rs"]
@@ -375,15 +377,7 @@ fn a_failover_while_leases_are_out_mints_nothing() {
     let fleet = quotient_fleet::Fleet::builder(&address);
     let fleet = fleet.start(&scheduler).expect("a fleet");
     assert!(fleet.adopt(&group), "below the prefix");
-    group.spawn(async {
-        loop {
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_micros(200) {
-                std::hint::spin_loop();
-            }
-            tokio::task::yield_now().await;
-        }
-    });
+    group.spawn(busy::burn());
     let figures = || fleet.stats()[0].figures;
     let leases = |what: &str, count: u64| {
         let before = figures().granted;

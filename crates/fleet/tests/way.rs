@@ -1,10 +1,14 @@
 //! The way to the store is long, too long, silent, or cut: leases while answers come in time, floors while they do not, and no more than the
 //! bound in all.
 
+#[path = "common/busy.rs"]
+mod busy;
 #[path = "common/proxy.rs"]
 mod proxy;
 #[path = "common/server.rs"]
 mod server;
+#[path = "common/waiting.rs"]
+mod waiting;
 
 use std::time::{Duration, Instant};
 
@@ -13,31 +17,15 @@ use quotient_fleet::{
     Allowance, Fleet, FleetLimit, HolderFigures, MicroCpus, Micros, RedisStore, Store,
 };
 
+use self::busy::burn;
 use self::proxy::Proxy;
+use self::waiting::until;
 
 /// A hang is a failure after this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const QUOTA: f64 = 0.3;
 const FLOOR: f64 = 0.01;
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "{what} takes too long");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn burn() {
-    loop {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_micros(200) {
-            std::hint::spin_loop();
-        }
-        tokio::task::yield_now().await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_way_costs_no_lease_and_one_that_is_too_long_leaves_a_floor() {
@@ -62,7 +50,7 @@ async fn a_long_way_costs_no_lease_and_one_that_is_too_long_leaves_a_floor() {
     let figures = || -> HolderFigures { fleet.stats()[0].figures };
     let leases_again = |what: &'static str| {
         let before = figures().granted;
-        until(what, move || figures().granted >= before + 3)
+        until(PATIENCE, what, move || figures().granted >= before + 3)
     };
     let on_floor = || matches!(fleet.stats()[0].allowance, Allowance::Floor(_));
     // There and back within the patience of a quarter of a lease.
@@ -71,16 +59,19 @@ async fn a_long_way_costs_no_lease_and_one_that_is_too_long_leaves_a_floor() {
     // Beyond it: each answer comes when nobody waits for it any more.
     proxy.delay(Duration::from_millis(500));
     let late = fleet.figures().late;
-    until("a late round trip", || fleet.figures().late > late).await;
-    until("a floor", on_floor).await;
+    until(PATIENCE, "a late round trip", || {
+        fleet.figures().late > late
+    })
+    .await;
+    until(PATIENCE, "a floor", on_floor).await;
     proxy.delay(Duration::ZERO);
     leases_again("a lease by a short way").await;
     proxy.hold();
-    until("a floor in silence", on_floor).await;
+    until(PATIENCE, "a floor in silence", on_floor).await;
     proxy.mend();
     leases_again("a lease after silence").await;
     proxy.cut();
-    until("a floor without a way", on_floor).await;
+    until(PATIENCE, "a floor without a way", on_floor).await;
     proxy.mend();
     leases_again("a lease by a new way").await;
     // What was charged is exact, however slow the machine is: quota and floors, one lease, one second's floors.

@@ -110,31 +110,11 @@ fn blocking_functions_run_on_without_budget() {
 fn destructors_of_the_dead_run_on_without_budget() {
     const BOMBS: u32 = 60;
     const FUSE: Duration = Duration::from_millis(5);
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            common::burn(FUSE);
-        }
-    }
     preempted::run(2, Duration::from_secs(1), |scheduler| async move {
         let group = scheduler.group("g").unwrap().max("10ms/100ms");
         let group = group.create().unwrap();
         let began = Instant::now();
-        let bombs: Vec<_> = (0..BOMBS)
-            .map(|_| {
-                let bomb = Bomb;
-                group.spawn(async move {
-                    let _bomb = bomb;
-                    std::future::pending::<()>().await;
-                })
-            })
-            .collect();
-        for bomb in &bombs {
-            bomb.abort();
-        }
-        for bomb in bombs {
-            assert!(bomb.await.unwrap_err().is_cancelled());
-        }
+        common::set_off(common::bombs(&group, BOMBS, FUSE)).await;
         // Of 300 ms, 100 are left for the first quota, what the dead may have ahead of it, a turn of each, and short turns of the
         // stopped. The rest takes 2 s. Without the limit it took 0.2.
         let passed = began.elapsed();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{CountDrop, burn, eventually, on_every_host, scheduler};
+use common::{CountDrop, bombs, burn, eventually, on_every_host, scheduler, set_off};
 use quotient::Group;
 
 /// A bound on a wait that must end, and ends at once as a rule.
@@ -134,36 +134,17 @@ fn destructors_of_the_dead_do_not_escape_the_limit() {
 fn bombs_do_not_escape_the_limit_nor_the_clock() {
     const BOMBS: u32 = 20;
     const FUSE: Duration = Duration::from_millis(5);
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            burn(FUSE);
-        }
-    }
     for kill in [false, true] {
         on_every_host(|vcpus| async move {
             let (scheduler, group) = scheduler(vcpus);
             group.set_max("10ms/100ms").unwrap();
             let inner = group.child("inner").create().unwrap();
             let started = Instant::now();
-            let bombs: Vec<_> = (0..BOMBS)
-                .map(|_| {
-                    let bomb = Bomb;
-                    inner.spawn(async move {
-                        let _bomb = bomb;
-                        std::future::pending::<()>().await;
-                    })
-                })
-                .collect();
+            let bombs = bombs(&inner, BOMBS, FUSE);
             if kill {
                 inner.kill().unwrap();
             }
-            for bomb in &bombs {
-                bomb.abort();
-            }
-            for bomb in bombs {
-                assert!(bomb.await.unwrap_err().is_cancelled());
-            }
+            set_off(bombs).await;
             // Of 100 ms the first quota, the allowance and a poll on each virtual CPU come at once: 30 ms. The rest, 70 ms, takes
             // 700 ms, and a period less as refills go.
             let elapsed = started.elapsed();

@@ -40,8 +40,7 @@ impl Figure {
     /// Whether the simulated median is within 15 % of the kernel's, or within the kernel's own spread.
     pub fn holds(&self) -> bool {
         let (simulated, kernel) = (self.simulated.mid, self.kernel);
-        let is_inside = (kernel.low..=kernel.high).contains(&simulated);
-        is_inside || (simulated - kernel.mid).abs() <= 0.15 * kernel.mid.abs()
+        kernel.holds(simulated) || (simulated - kernel.mid).abs() <= 0.15 * kernel.mid.abs()
     }
 }
 
@@ -98,13 +97,16 @@ fn nanos(duration: Duration) -> Nanos {
     Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Each column of `runs`, with the name and unit of it.
-fn columns<const N: usize>(
+/// Each column of the kernel's runs beside simulated ones, one a seed, with the name and unit of it; `done` hears of each.
+fn beside_simulated<const N: usize>(
     of: &str,
     names: [&str; N],
     kernel: &[[f64; N]],
-    simulated: &[[f64; N]],
-) -> Vec<Figure> {
+    predict: impl Fn(u64) -> Result<[f64; N], Problem>,
+    done: &mut impl FnMut(&Figure),
+) -> Result<Vec<Figure>, Problem> {
+    let simulated: Result<Vec<_>, _> = (1..=SEEDS).map(predict).collect();
+    let simulated = simulated?;
     let column = |runs: &[[f64; N]], index: usize| {
         Spread::of(&runs.iter().map(|run| run[index]).collect::<Vec<_>>())
     };
@@ -112,9 +114,11 @@ fn columns<const N: usize>(
         of: of.to_owned(),
         what: (*what).to_owned(),
         kernel: column(kernel, index),
-        simulated: column(simulated, index),
+        simulated: column(&simulated, index),
     };
-    names.iter().enumerate().map(figure).collect()
+    let figures: Vec<_> = names.iter().enumerate().map(figure).collect();
+    figures.iter().for_each(done);
+    Ok(figures)
 }
 
 /// The value at `part` of all, of figures in any order; 0 of none.

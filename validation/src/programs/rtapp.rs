@@ -11,7 +11,7 @@ use std::time::Duration;
 use quotient_sim::rtapp;
 use serde_json::{Value, json};
 
-use super::{Figure, SEEDS, at, columns, plan_for, simulated};
+use super::{Figure, at, beside_simulated, plan_for, simulated};
 use crate::cgroup::{Cgroup, Controller};
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
@@ -97,12 +97,8 @@ pub fn compare(
             kernel.push(read(&folder, seconds)?);
         }
         cgroup.set_cap(None)?;
-        let predicted: Result<Vec<_>, _> = (1..=SEEDS)
-            .map(|seed| predicted(cap, seconds, seed))
-            .collect();
-        let found = columns(name, NAMES, &kernel, &predicted?);
-        found.iter().for_each(&mut *done);
-        figures.extend(found);
+        let predict = |seed| predicted(cap, seconds, seed);
+        figures.extend(beside_simulated(name, NAMES, &kernel, predict, done)?);
     }
     Ok(figures)
 }

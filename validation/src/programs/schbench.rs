@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quotient_sim::{Random, Span, synthetic};
 
-use super::{Figure, SEEDS, WARM_UP, at, columns, nanos, plan_for, simulated};
+use super::{Figure, WARM_UP, at, beside_simulated, nanos, plan_for, simulated};
 use crate::cgroup::{Cgroup, Controller};
 use crate::real::loads::{exponential, serve, sleep_until};
 use crate::scenario::Cap;
@@ -67,12 +67,8 @@ pub fn compare(
         }
         // Without the limit what is left over ends at once.
         cgroup.set_cap(None)?;
-        let predicted: Result<Vec<_>, _> = (1..=SEEDS)
-            .map(|seed| predicted(cap, length, seed))
-            .collect();
-        let found = columns(name, NAMES, &kernel, &predicted?);
-        found.iter().for_each(&mut *done);
-        figures.extend(found);
+        let predict = |seed| predicted(cap, length, seed);
+        figures.extend(beside_simulated(name, NAMES, &kernel, predict, done)?);
     }
     Ok(figures)
 }

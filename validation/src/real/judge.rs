@@ -1,5 +1,7 @@
 //! Whether a prediction holds against what the kernel did: computed, not looked at.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// How far a throttled ratio may be off. Unit: points.
@@ -47,8 +49,21 @@ impl Spread {
         }
     }
 
-    fn holds(&self, value: f64) -> bool {
+    /// Whether the value is within it.
+    pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
+    }
+}
+
+/// Median and range, to as many places as the format asks for; one if it does not.
+impl fmt::Display for Spread {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = formatter.precision().unwrap_or(1);
+        let Spread { low, mid, high } = self;
+        write!(
+            formatter,
+            "{mid:.places$} ({low:.places$}..{high:.places$})"
+        )
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::{Group, Scheduler};
+use quotient::{Group, JoinHandle, Scheduler};
 
 /// A scheduler with one group.
 pub fn scheduler(vcpus: usize) -> (Scheduler, Group) {
@@ -78,6 +78,34 @@ pub fn burn(duration: Duration) {
         for value in 0..2_000_u64 {
             sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(value));
         }
+    }
+}
+
+/// Tasks of the group that wait for ever, and compute for `fuse` when they are dropped.
+pub fn bombs(group: &Group, count: u32, fuse: Duration) -> Vec<JoinHandle<()>> {
+    struct Bomb(Duration);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            burn(self.0);
+        }
+    }
+    let bomb = |_| {
+        let bomb = Bomb(fuse);
+        group.spawn(async move {
+            let _bomb = bomb;
+            std::future::pending::<()>().await;
+        })
+    };
+    (0..count).map(bomb).collect()
+}
+
+/// Aborts all at once, and waits until each has been dropped.
+pub async fn set_off(bombs: Vec<JoinHandle<()>>) {
+    for bomb in &bombs {
+        bomb.abort();
+    }
+    for bomb in bombs {
+        assert!(bomb.await.unwrap_err().is_cancelled());
     }
 }
 

@@ -1,0 +1,106 @@
+//! What a look finds and asks, on a store in memory.
+
+use super::*;
+use crate::limit::FleetLimit;
+use crate::message::ProcessId;
+use crate::store::MemoryStore;
+use crate::units::MicroCpus;
+
+/// A process of one CPU that looks after the groups below `tenants/`, of which there is none.
+fn no_tenants() -> (Scheduler, State) {
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let settings = Settings {
+        process: ProcessId(1),
+        capacity: MicroCpus::whole(1),
+        floor: MicroCpus(10_000),
+        strict: false,
+    };
+    let state = State::new(settings, "tenants/".to_owned(), scheduler.clone());
+    (scheduler, state)
+}
+
+/// Asks all of it at once and takes in the answers; returns how many tenants it was.
+fn exchange(state: &mut State, store: &MemoryStore, work: &Work) -> usize {
+    let answers = work.questions.iter();
+    let answers = answers.map(|(path, request)| Ok(store.ask(path, request)));
+    let answers = answers.collect();
+    state.take(&work.questions, answers);
+    work.questions.len()
+}
+
+/// Bursts come in rows: with long ticks at once the next one would be seen a quarter of a second late. And the look at all of them
+/// once a minute is no activity.
+#[tokio::test]
+async fn ticks_are_long_only_after_all_have_rested_for_a_while() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    let limit = FleetLimit::new(MicroCpus::whole(1));
+    store.set_limit("tenants/one", limit).expect("a limit");
+    let group = scheduler.group("tenants/one").expect("a path");
+    let begun = clock::now();
+    state.adopt(&group.create().expect("a group"), begun);
+    let mut rested = begun;
+    while !state.busy.is_empty() {
+        rested += Micros::from_millis(50);
+        assert!(rested < begun + Micros::from_secs(10), "it does not rest");
+        let questions = state.look(rested, true);
+        let work = Work {
+            questions,
+            memory: false,
+        };
+        exchange(&mut state, &store, &work);
+    }
+    let at = |state: &mut State, after: Micros| {
+        state.look(rested + after, true);
+        state.pulse()
+    };
+    let most = Micros(IDLE_AFTER.0 - 100_000);
+    assert_eq!(at(&mut state, most), Pulse::Calm);
+    assert_eq!(at(&mut state, IDLE_AFTER), Pulse::Idle);
+    assert_eq!(at(&mut state, ROUND + ROUND), Pulse::Idle, "a round");
+    scheduler.shutdown().await;
+}
+
+#[tokio::test]
+async fn groups_that_rest_tell_a_store_that_forgot_their_limits() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    store.set_time(Micros::from_secs(1_000));
+    let limit = FleetLimit::new(MicroCpus::whole(1));
+    for name in ["one", "two"] {
+        let path = format!("tenants/{name}");
+        store.set_limit(&path, limit).expect("a limit");
+        let group = scheduler.group(&path).expect("a path");
+        state.adopt(&group.create().expect("a group"), clock::now());
+    }
+    let first = state.tick(true);
+    assert!(first.memory, "with the first questions");
+    state.remember(Ok(1));
+    assert_eq!(exchange(&mut state, &store, &first), 2);
+    // A floor is reserved and nothing is wanted: they rest.
+    let mut ticks = 0;
+    while !state.busy.is_empty() {
+        let work = state.tick(true);
+        exchange(&mut state, &store, &work);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        ticks += 1;
+        assert!(ticks < 10_000, "they do not rest");
+    }
+    state.remember(Ok(1));
+    assert_eq!(state.tick(true).questions.len(), 0, "it is the same");
+    store.restart(false);
+    state.remember(Ok(2));
+    let mut told = 0;
+    while told < 2 {
+        let work = state.tick(true);
+        told += exchange(&mut state, &store, &work);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        ticks += 1;
+        assert!(ticks < 10_000, "nobody tells");
+    }
+    for name in ["one", "two"] {
+        let there = store.limit(&format!("tenants/{name}"));
+        assert_eq!(there.and_then(|limit| limit.quota), limit.quota);
+    }
+    scheduler.shutdown().await;
+}
