@@ -51,6 +51,11 @@ pin_project! {
 
 #[cfg(feature = "tower")]
 impl<F> InGroup<F> {
+    /// Whether a task of the group stands for this future: one that is to be ended, and counted, by whoever ends the group.
+    pub(crate) fn is_seated(&self) -> bool {
+        self.gate.as_ref().is_some_and(GateHandle::is_seated)
+    }
+
     /// Makes the gate now, as one of the tasks that the group may have: concurrent requests cannot exceed their number.
     ///
     /// # Errors

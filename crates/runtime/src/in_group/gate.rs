@@ -169,6 +169,12 @@ impl Gate {
         }
     }
 
+    /// Whether there is no member, not yet or not any more.
+    #[cfg(feature = "tower")]
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) & ENDED != 0
+    }
+
     /// An inner poll took `time`.
     pub(super) fn owe(&self, time: Nanos) {
         self.debt.fetch_add(time.as_nanos(), Ordering::AcqRel);

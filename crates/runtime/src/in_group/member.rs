@@ -17,6 +17,8 @@ use crate::group::{Group, GroupShared, spawn_member};
 use crate::group::{Seat, spawn_uncounted};
 use crate::local;
 use crate::task::AbortHandle;
+#[cfg(feature = "tower")]
+use crate::task_context::TaskRef;
 
 /// A debt from which on the member pays first and queues again, and less than which it lets the next poll through in the
 /// same turn. Unit: nanoseconds. Default 200 us, the length of a virtual CPU's turn: so much later the rest of the group learns
@@ -69,6 +71,16 @@ fn write_off(gate: &Gate, group: &GroupShared) {
     }
 }
 
+/// Whether the task lives in `group`.
+#[cfg(feature = "tower")]
+fn is_in(task: &TaskRef, group: &Arc<GroupShared>) -> bool {
+    let membership = task.context().membership.lock();
+    let membership = membership.unwrap_or_else(|poison| poison.into_inner());
+    membership
+        .as_ref()
+        .is_some_and(|member| Arc::ptr_eq(&member.group, group))
+}
+
 /// The outer side's hold on its gate. Dropping it ends the member.
 #[derive(Debug)]
 pub(super) struct GateHandle {
@@ -106,6 +118,13 @@ impl GateHandle {
             member: None,
             refused: false,
         }
+    }
+
+    /// Whether the member lives, in the group that it was made in.
+    #[cfg(feature = "tower")]
+    pub(super) fn is_seated(&self) -> bool {
+        let task = self.member.as_ref().and_then(AbortHandle::task_ref);
+        !self.gate.has_ended() && task.is_some_and(|task| is_in(&task, &self.group))
     }
 
     fn new_member(&self) -> Member {

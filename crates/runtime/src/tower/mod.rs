@@ -350,7 +350,9 @@ impl<A: Divide, E: Send + 'static> Future for GroupFuture<A, E> {
                 std::task::ready!(poll_isolated::<A, E>(head, task, duty, context))
             }
             CallProjection::Charge { call } => {
-                if duty.is_over() {
+                // The end of the group comes to its tasks one by one, and counts those that it finds: the request, as one that has
+                // a task of its own, is over when its seat is taken away, which wakes it.
+                if duty.is_over() && !call.is_seated() {
                     Ok((duty.refuse::<A>(reason_of_end(duty.claim.group())), None))
                 } else {
                     match std::task::ready!(call.poll(context)) {
