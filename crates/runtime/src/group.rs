@@ -1,6 +1,7 @@
 //! Groups, as users hold them.
 
 mod builder;
+mod kept;
 mod members;
 mod shared;
 

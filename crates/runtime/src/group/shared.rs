@@ -38,6 +38,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, GroupError, Nanos};
 use quotient_keys::EnableGuard;
 
+use super::kept::Kept;
 use crate::in_group::Allowance;
 use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
@@ -101,6 +102,8 @@ pub(crate) struct GroupShared {
     pub(crate) allowance: Allowance,
     /// Keeps bandwidth control switched on while the group has a limit.
     gate: Mutex<Option<EnableGuard>>,
+    /// What libraries remember with the group.
+    pub(super) kept: Kept,
 }
 
 impl GroupShared {
@@ -134,6 +137,7 @@ impl GroupShared {
             long_wraps: AtomicBool::new(false),
             allowance: Allowance::default(),
             gate: Mutex::new(None),
+            kept: Kept::default(),
         }
     }
 
