@@ -80,6 +80,7 @@ pub(super) struct State {
     /// How many of the resting ones are still to be looked through since it moved, and after which.
     unseen: usize,
     cursor: Option<Arc<str>>,
+    /// When all are looked at again; zero before the first look.
     round_at: Micros,
     /// Who was throttled, by the numbers that tenants got; and whether tenants without a limit rest, since the last round.
     watch: Arc<ThrottleWatch>,
@@ -112,7 +113,7 @@ pub(super) enum Pulse {
     Quick,
     /// All keep within what they have, or have rested for less than [`IDLE_AFTER`].
     Calm,
-    /// All rest, and have for long.
+    /// All rest, if there are any, and have for long.
     Idle,
 }
 
@@ -253,11 +254,9 @@ impl State {
         if self.asks_late || self.batch.has_left_over() {
             return Pulse::Quick;
         }
-        match (self.busy.is_empty(), self.resting.is_empty()) {
-            (true, false) if self.rests_long => Pulse::Idle,
-            (true, false) => Pulse::Calm,
-            (true, true) => Pulse::Quick,
-            _ if self.hungry => Pulse::Quick,
+        match self.busy.is_empty() {
+            true if self.rests_long => Pulse::Idle,
+            false if self.hungry => Pulse::Quick,
             _ => Pulse::Calm,
         }
     }
@@ -289,6 +288,8 @@ impl State {
         if now >= self.round_at {
             self.round_at = now + ROUND;
             self.free_rest = false;
+            // With this very tick: who rests and is not due would count as somebody who needs more.
+            self.resting.values_mut().for_each(Tenant::look_next);
             self.busy.append(&mut self.resting);
             return;
         }
@@ -385,6 +386,9 @@ impl State {
     }
 
     fn look(&mut self, now: Micros, may_ask: bool) -> Vec<Question> {
+        if self.round_at == Micros::ZERO {
+            (self.round_at, self.busy_at) = (now + ROUND, now);
+        }
         self.scan(now);
         self.wake(now);
         let mut somebody_asks = self.batch.has_left_over() || self.asks_late;

@@ -5,6 +5,9 @@
 //! only what was seen in force ([`Group::replace_max`]), so that a limit that a user sets at the same moment is found, not lost. What a user
 //! writes exactly as we did cannot be told from ours. Burst, softness and smoothness that are set on a limit of ours go with the next
 //! write: a soft lease would be none.
+//!
+//! A fleet that ends leaves groups on their floors, and remembers with each ([`Group::keep`]) what it wrote and which limit is the local one. The
+//! next fleet takes that over as if it had written it: its floor is no local limit, which would hold whatever the fleet grants from then on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +37,13 @@ const CALM_LOOKS: u64 = 5;
 const LOOK_MIN: Micros = Micros::from_millis(25);
 const LOOK_MAX: Micros = Micros::from_millis(250);
 
+/// What a fleet that has ended leaves with a group: the limit that it wrote and what that stands for, and the limit that is not its.
+#[derive(Debug)]
+struct LeftOver {
+    written: (Option<Limit>, Allowance),
+    local: Option<Limit>,
+}
+
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) group: Group,
@@ -62,11 +72,15 @@ impl Tenant {
     pub(super) fn new(group: &Group, number: u64, settings: Settings, now: Micros) -> Tenant {
         let cpu = micros(group.cpu_time());
         let throttled = micros(group.bandwidth_stats().throttled);
+        let left_over = group.take_kept::<LeftOver>();
         Tenant {
             holder: Holder::new(settings, now, cpu, throttled),
-            local: group.max(),
+            local: match &left_over {
+                Some(left_over) => left_over.local,
+                None => group.max(),
+            },
             group: group.clone(),
-            written: None,
+            written: left_over.map(|left_over| left_over.written),
             cpu,
             cpu_at: now,
             looked_at: None,
@@ -121,6 +135,11 @@ impl Tenant {
     /// It was throttled: a look is due, and the next throttle is not told.
     pub(super) fn was_throttled(&mut self) {
         (self.watched, self.calm, self.pressed) = (false, false, true);
+        self.look_at = Micros::ZERO;
+    }
+
+    /// Is looked at with the next look at all.
+    pub(super) fn look_next(&mut self) {
         self.look_at = Micros::ZERO;
     }
 
@@ -180,7 +199,8 @@ impl Tenant {
         let within = match self.holder.allowance(now) {
             Allowance::Unlimited => true,
             Allowance::Lease(rate) => used.0 <= rate.over(passed).0 / CALM_PARTS * (CALM_PARTS - 1),
-            Allowance::Floor(_) => false,
+            // Without a lease whoever runs is to be looked at: it may need one.
+            Allowance::Floor(_) => used == Micros::ZERO,
         };
         self.calm = within && throttled == self.throttled && !self.pressed;
         (self.cpu, self.cpu_at, self.throttled) = (cpu, now, throttled);
@@ -200,7 +220,10 @@ impl Tenant {
 
     /// Puts what may be used in force. Returns whether the group still exists.
     pub(super) fn apply(&mut self, now: Micros) -> bool {
-        let allowance = self.holder.allowance(now);
+        self.put(self.holder.allowance(now))
+    }
+
+    fn put(&mut self, allowance: Allowance) -> bool {
         for _ in 0..REPLACE_TRIES {
             let in_force = self.group.max();
             if let Some((written, of)) = self.written {
@@ -239,15 +262,17 @@ impl Tenant {
         }
     }
 
-    /// Nobody sees to the lease any more: the floor from now on.
+    /// Nobody sees to the lease any more: the floor from now on, and for the next fleet what is whose.
     pub(super) fn end(&mut self, now: Micros) {
-        if self.holder.allowance(now) == Allowance::Unlimited {
-            return;
+        if self.holder.allowance(now) != Allowance::Unlimited {
+            let floor = self.holder.floor(now);
+            // A group that was removed meanwhile needs none.
+            self.put(Allowance::Floor(floor));
         }
-        let floor = self.holder.floor(now);
-        let limit = smaller(limit_of(floor, Micros::SECOND), self.local);
-        // A group that was removed meanwhile needs none.
-        let _ = self.group.set_max(limit);
+        if let Some(written) = self.written {
+            let local = self.local;
+            self.group.keep(LeftOver { written, local });
+        }
     }
 }
 

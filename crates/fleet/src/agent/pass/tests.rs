@@ -104,3 +104,106 @@ async fn groups_that_rest_tell_a_store_that_forgot_their_limits() {
     }
     scheduler.shutdown().await;
 }
+
+/// What a fleet leaves on a group when it ends is nobody's local limit: the next one would be held to it whatever is granted.
+#[tokio::test]
+async fn the_floor_that_a_fleet_leaves_is_not_the_local_limit_of_the_next() {
+    let (scheduler, mut first) = no_tenants();
+    let store = MemoryStore::new();
+    let make = |name: &str| {
+        let path = format!("tenants/{name}");
+        let limit = FleetLimit::new(MicroCpus::whole(1));
+        store.set_limit(&path, limit).expect("a limit");
+        scheduler.group(&path).expect("a path")
+    };
+    let free = make("free").create().expect("a group");
+    let own = make("own").max("30ms/100ms").create().expect("a group");
+    let written = make("written").create().expect("a group");
+    let lifted = make("lifted").max("30ms/100ms").create().expect("one");
+    let local = own.max();
+    let all = [&free, &own, &written, &lifted];
+    for group in all {
+        first.adopt(group, clock::now());
+    }
+    let work = first.tick(true);
+    assert_eq!(exchange(&mut first, &store, &work), 4);
+    first.end();
+    let floor = free.max().expect("a floor");
+    assert!(all.iter().all(|group| group.max() == Some(floor)));
+    // A user's hand meanwhile counts.
+    written.set_max("20ms/100ms").expect("a limit");
+    lifted.set_max("max").expect("no limit");
+    let theirs = written.max();
+    // Three fleets in a row, of which the second never hears from the store: nothing is lost on the way.
+    for hears in [false, true] {
+        let mut next = State::new(first.settings, "tenants/".to_owned(), scheduler.clone());
+        for group in all {
+            next.adopt(group, clock::now());
+        }
+        let work = next.tick(true);
+        if hears {
+            // Another store, which knows of no limit.
+            assert_eq!(exchange(&mut next, &MemoryStore::new(), &work), 4);
+            assert_eq!(free.max(), None, "the last fleet's floor");
+            assert_eq!(own.max(), local);
+            assert_eq!(written.max(), theirs);
+            assert_eq!(lifted.max(), None);
+        }
+        next.end();
+    }
+    assert_eq!(
+        own.max(),
+        local,
+        "who had no limit in the fleet has its own"
+    );
+    scheduler.shutdown().await;
+}
+
+/// All are looked at once a minute. Who was looked at just before that is not due then, and would count as one that needs more.
+#[tokio::test]
+async fn a_round_is_no_activity_of_those_who_rest() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    let begun = clock::now();
+    for name in ["one", "two"] {
+        let path = format!("tenants/{name}");
+        let limit = FleetLimit::new(MicroCpus::whole(1));
+        store.set_limit(&path, limit).expect("a limit");
+        let group = scheduler.group(&path).expect("a path");
+        state.adopt(&group.create().expect("a group"), begun);
+    }
+    let look = |state: &mut State, after: Micros| {
+        let questions = state.look(begun + after, true);
+        let memory = false;
+        exchange(state, &store, &Work { questions, memory })
+    };
+    let millis = Micros::from_millis;
+    // Each asks once, and rests when it is looked at next.
+    assert_eq!(look(&mut state, millis(25)), 2);
+    look(&mut state, millis(100));
+    for tick in 5..30 {
+        look(&mut state, millis(25 * tick));
+        assert_eq!(state.pulse(), Pulse::Calm, "tick {tick}");
+    }
+    let round = millis(25) + ROUND;
+    state.stats(begun + Micros(round.0 - 10_000));
+    look(&mut state, round);
+    assert_eq!((state.busy.len(), state.pulse()), (0, Pulse::Idle));
+    scheduler.shutdown().await;
+}
+
+/// A program that has made no group yet, or has none any more, is as idle as one whose groups rest.
+#[tokio::test]
+async fn without_groups_ticks_grow_long() {
+    let (scheduler, mut state) = no_tenants();
+    let begun = clock::now();
+    for (after, expected) in [
+        (Micros::ZERO, Pulse::Calm),
+        (Micros(IDLE_AFTER.0 - 1), Pulse::Calm),
+        (IDLE_AFTER, Pulse::Idle),
+    ] {
+        state.look(begun + after, true);
+        assert_eq!(state.pulse(), expected, "{after}");
+    }
+    scheduler.shutdown().await;
+}
