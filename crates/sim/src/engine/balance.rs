@@ -8,6 +8,7 @@ use quotient_trace::Sink;
 impl<S: Sink> Simulation<S> {
     /// Asks the core whether to pull, and does it. Returns whether anything came.
     pub(super) fn pull(&mut self, cpu: u32, reason: Reason) -> bool {
+        self.plans += 1;
         if self.settings.plugin.is_some() {
             return self.pull_one(cpu, reason);
         }

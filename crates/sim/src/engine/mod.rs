@@ -164,6 +164,7 @@ pub struct Simulation<S: Sink = Discard> {
     steps_now: u64,
     standstill: u64,
     handled: u64,
+    plans: u64,
     pub(crate) mechanisms: Mechanisms,
     pub(crate) sink: S,
 }
@@ -197,6 +198,11 @@ impl<S: Sink> Simulation<S> {
     /// Moments handled so far: ends of steps, of sleeps and of budgets, ticks, arrivals, refills.
     pub fn moments(&self) -> u64 {
         self.handled
+    }
+
+    /// Times that the balancer was asked whom to pull from, so far: each time it looks at all CPUs.
+    pub fn plans(&self) -> u64 {
+        self.plans
     }
 
     /// Gives the sink back, with what it has taken.

@@ -102,6 +102,7 @@ impl<S: Sink> Simulation<S> {
             steps_now: 0,
             standstill: 0,
             handled: 0,
+            plans: 0,
             mechanisms: Mechanisms::default(),
             sink,
         };

@@ -27,7 +27,7 @@ pub struct Evidence {
     pub pairs: u64,
     /// What a nanosecond more of response adds to the sleep behind it.
     pub slope: f64,
-    /// Its standard error; infinite where all responses are the same.
+    /// Its standard error; infinite, in JSON `null`, where all responses are the same.
     pub slope_error: f64,
     /// Standard deviation of sleeps as a part of their mean.
     pub variation: f64,

@@ -180,6 +180,10 @@ pub struct Finding {
     pub seed: Option<f64>,
     /// What was computed.
     pub value: f64,
+    /// What `value` is if it is no figure, where JSON has `null`: a part of nothing is `infinite`, nothing of nothing `undefined`. Such a
+    /// value meets nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_is: Option<&'static str>,
     /// The least that is accepted.
     pub min: Option<f64>,
     /// The most that is accepted.
@@ -303,13 +307,20 @@ impl Scenario {
                 let fault = Fault { span, what };
                 ScenarioError::new(&self.file, &self.text, fault)
             })?;
-            let met = expect.min.is_none_or(|min| value >= min)
+            let value_is = match value {
+                figure if figure.is_finite() => None,
+                figure if figure.is_infinite() => Some("infinite"),
+                _ => Some("undefined"),
+            };
+            let met = value_is.is_none()
+                && expect.min.is_none_or(|min| value >= min)
                 && expect.max.is_none_or(|max| value <= max);
             findings.push(Finding {
                 what: expect.what.clone(),
                 unit: expect.unit.clone(),
                 seed: expect.seed,
                 value,
+                value_is,
                 min: expect.min,
                 max: expect.max,
                 met,
