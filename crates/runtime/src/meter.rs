@@ -31,6 +31,7 @@ use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::duration;
 use crate::group::Group;
 use crate::local::{self, Charged};
+use crate::preempt::{Around, begins_for_others};
 
 /// A gap between two looks within which the time-stamp counter is believed. Unit: nanoseconds. Default 20 us, what also counts
 /// as no steal in a poll: a preemption costs the host more than that.
@@ -258,6 +259,10 @@ struct Entry {
     abandoned: bool,
     /// What is billed is charged to the group; if not, it is charged by turns.
     pays: bool,
+    /// Of a meter that pays, on a thread that is charged by turns: what is around it there.
+    around: Option<Around>,
+    /// The thread's CPU time when it was entered.
+    began: Nanos,
 }
 
 /// All meters of one thread, the innermost last. Never empty while it lies in its slot.
@@ -335,6 +340,10 @@ impl Meter {
                 unpaid: Nanos::ZERO,
                 abandoned: false,
                 pays,
+                began: cpu,
+                around: pays
+                    .then(|| begins_for_others(&group.inner, || cpu, false))
+                    .flatten(),
             });
             meter.restart(cpu);
             Ok(meter.entries.len())
@@ -469,6 +478,10 @@ impl Meter {
         if !entry.pays {
             return;
         }
+        let charged = entry.billed.saturating_sub(time);
+        let due = entry.around.as_ref();
+        let due = due.and_then(|around| around.shown(entry.billed, charged));
+        let time = due.unwrap_or(time);
         core.show_foreign_cpu_time(self.processor, time);
         entry.unpaid = entry.unpaid.saturating_add(time);
         let is_due = entry.unpaid >= BATCH;
@@ -533,6 +546,10 @@ impl Meter {
         };
         entry.group.inner.core.leave_outside();
         let cpu = self.base;
+        let outermost = entry.around.and_then(|around| around.ends(|| cpu).1);
+        if let Some(outermost) = outermost {
+            outermost.has_used(cpu.saturating_sub(entry.began));
+        }
         self.restart(cpu);
         duration(entry.billed)
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient::{Group, InGroupExt as _, Scheduler};
+use quotient::{Group, InGroupExt as _, Scheduler, ThreadMeter};
 
 /// How long each of the scenes takes.
 const SCENE: Duration = Duration::from_millis(1_200);
@@ -77,7 +77,7 @@ where
     common::eventually("the end of all long polls", || {
         scheduler
             .preempt_stats()
-            .is_some_and(|stats| stats.borne == 0)
+            .is_some_and(|stats| stats.borne == 0 && stats.foreign == 0)
     })
     .await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -143,6 +143,35 @@ fn a_poll_that_works_for_another_group_by_turns_is_charged_once() {
     for vcpus in [1, 2] {
         preempted::run(vcpus, Duration::from_secs(1), |scheduler| async move {
             scene(&scheduler, "in_group", lender).await;
+        });
+    }
+}
+
+/// Functions of many turns that work for another group in their middle: in a future, which waits for turns of its own, and in a meter.
+async fn blocker(books: Books, groups: [Group; 2], index: usize) {
+    let mut turn = index;
+    while !books.stop.load(Ordering::Relaxed) {
+        turn += 1;
+        let (books, group) = (books.clone(), groups[turn / 2 % 2].clone());
+        let work = move || {
+            books.compute(Duration::from_millis(2));
+            let long = Duration::from_millis(if turn.is_multiple_of(4) { 30 } else { 4 });
+            let inside = async { books.compute(long) }.in_group(&group);
+            tokio::runtime::Handle::current().block_on(inside);
+            let meter = ThreadMeter::enter(&group).unwrap();
+            books.compute(long);
+            drop(meter);
+            books.compute(Duration::from_millis(2));
+        };
+        quotient::spawn_blocking(work).await.unwrap();
+    }
+}
+
+#[test]
+fn a_function_that_works_for_another_group_by_turns_is_charged_once() {
+    for vcpus in [1, 2] {
+        preempted::run(vcpus, Duration::from_secs(1), |scheduler| async move {
+            scene(&scheduler, "functions", blocker).await;
         });
     }
 }

@@ -22,7 +22,7 @@ use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time};
 use crate::cpu_clock::OwnTime;
 use crate::group::GroupShared;
 use crate::meter::Meter;
-use crate::preempt::{begins_for_others, ended_for_others};
+use crate::preempt::{Around, begins_for_others, shown_for_others};
 use crate::shared::Shared;
 
 /// Time that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for polls of tasks: no host gives a
@@ -64,6 +64,8 @@ pub(crate) struct Saved {
     absent: Nanos,
     wrap: Option<Wrap>,
     meter: Option<Box<Meter>>,
+    /// Of a thread that is charged by turns.
+    around: Option<Around>,
 }
 
 /// Makes `group` the charged group of this thread, from `now`; give the result back to [`restore_group`]. `None` when the thread's
@@ -76,12 +78,14 @@ pub(crate) fn replace_group(
     let expects_long = group.long_wraps.load(Ordering::Relaxed);
     let replace = |local: &Local| {
         let reading = local.reading_for(shared, now, expects_long);
-        if local.is_outermost(local.wrap.get())
-            && let Some(OwnTime { wall, cpu }) = reading
-        {
-            begins_for_others(cpu.saturating_add(now.saturating_sub(wall)));
-        }
+        // Before anybody else is at work: it looks at its own account.
+        let meter = local.pause_meter();
+        let around = reading.and_then(|OwnTime { wall, cpu }| {
+            let estimate = || cpu.saturating_add(now.saturating_sub(wall));
+            begins_for_others(group, estimate, local.polling.get())
+        });
         Saved {
+            around,
             member: local.keep_member(),
             group: local.set_group(Some((shared.clone(), group.clone()))),
             excluded: local.excluded.replace(Nanos::ZERO),
@@ -92,7 +96,7 @@ pub(crate) fn replace_group(
                 shown: Nanos::ZERO,
                 absent: Nanos::ZERO,
             })),
-            meter: local.pause_meter(),
+            meter,
         }
     };
     LOCAL.try_with(replace).ok()
@@ -102,10 +106,15 @@ pub(crate) fn replace_group(
 /// because it was shown.
 pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Nanos {
     LOCAL.with(|local| {
-        let Some(wrap) = local.wrap.get() else {
+        let Some(mut wrap) = local.wrap.get() else {
             return Nanos::ZERO;
         };
         let elapsed = now.saturating_sub(wrap.started);
+        let outermost = saved.around.and_then(|around| {
+            let (charged, outermost) = around.ends(|| local.estimate(now));
+            wrap.shown = wrap.shown.max(charged);
+            outermost
+        });
         let (own, cpu) = local.own_time(&wrap, now, elapsed > SUSPICIOUS);
         if let (Some(cpu), Some((shared, _))) = (cpu, &*local.group.borrow()) {
             let scheduler = shared.number;
@@ -123,8 +132,8 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
             drop(local.member.take());
         }
         local.wrap.set(saved.wrap);
-        if local.is_outermost(saved.wrap) {
-            ended_for_others(elapsed.saturating_sub(absent));
+        if let Some(outermost) = outermost {
+            outermost.has_used(elapsed.saturating_sub(absent));
         }
         local.noted.set(true);
         local.excluded.set(saved.excluded.saturating_add(elapsed));
@@ -135,9 +144,12 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
 }
 
 impl Local {
-    /// Whether what begins or ends inside `around` is the first that a task's poll does for others: who bills the poll by turns must know.
-    fn is_outermost(&self, around: Option<Wrap>) -> bool {
-        around.is_none() && self.polling.get()
+    /// The thread's CPU clock, as far as can be told from the last reading.
+    fn estimate(&self, now: Nanos) -> Nanos {
+        self.reading.get().map_or(Nanos::ZERO, |known| {
+            let OwnTime { wall, cpu } = known.time;
+            cpu.saturating_add(now.saturating_sub(wall))
+        })
     }
 
     /// The reading of the thread's CPU clock to measure from: the last one, or one that is made now.
@@ -186,9 +198,9 @@ impl Local {
         let believed = wall.saturating_sub(wrap.absent);
         let look = believed.saturating_sub(wrap.shown) > SUSPICIOUS;
         let (own, _) = self.own_time(&wrap, now, look);
-        group
-            .core
-            .add_foreign_cpu_time(own.saturating_sub(wrap.shown), now);
+        let due = shown_for_others(own, wrap.shown, self.polling.get());
+        let due = due.unwrap_or(own.saturating_sub(wrap.shown));
+        group.core.add_foreign_cpu_time(due, now);
         self.wrap.set(Some(Wrap {
             shown: own,
             absent: wall.saturating_sub(own),

@@ -1,6 +1,5 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::Thread;
@@ -10,58 +9,13 @@ use quotient_core::event::{ResumeReason, TaskId};
 use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
+use super::others::Others;
 use super::turns::{Allowed, Turns};
 use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
+use crate::group::GroupShared;
 use crate::task::Parking;
 use crate::task_context::{Task, TaskContext};
-
-thread_local! {
-    /// The carrier that this thread is.
-    static CURRENT: RefCell<Option<Arc<Carrier>>> = const { RefCell::new(None) };
-}
-
-/// The carrier that the calling thread is, if it is one.
-pub(crate) fn current() -> Option<Arc<Carrier>> {
-    CURRENT.with(|current| current.borrow().clone())
-}
-
-/// Somebody else accounts for what the calling thread does in its poll, from the time `cpu` of its CPU clock on: see `vcpu::bill`.
-pub(crate) fn begins_for_others(cpu: Nanos) {
-    let _ = CURRENT.try_with(|current| {
-        if let Some(carrier) = &*current.borrow() {
-            let since = cpu.as_nanos().wrapping_add(1);
-            carrier.theirs_since.store(since, Ordering::Release);
-        }
-    });
-}
-
-/// That is over, and they have accounted for `used`.
-pub(crate) fn ended_for_others(used: Nanos) {
-    let _ = CURRENT.try_with(|current| {
-        if let Some(carrier) = &*current.borrow() {
-            let before = carrier.theirs.load(Ordering::Relaxed);
-            let theirs = before.saturating_add(used.as_nanos());
-            carrier.theirs.store(theirs, Ordering::Relaxed);
-            carrier.theirs_since.store(0, Ordering::Release);
-        }
-    });
-}
-
-/// A poll that others had their part in has ended where it began.
-#[cold]
-pub(crate) fn nothing_for_others() {
-    let _ = CURRENT.try_with(|current| {
-        if let Some(carrier) = &*current.borrow() {
-            carrier.theirs.store(0, Ordering::Relaxed);
-        }
-    });
-}
-
-/// Makes the calling thread a carrier, or no longer.
-pub(super) fn set_current(carrier: Option<Arc<Carrier>>) {
-    CURRENT.with(|current| *current.borrow_mut() = carrier);
-}
 
 /// What became of a borne poll.
 pub(crate) enum Outcome {
@@ -87,10 +41,8 @@ pub(crate) struct Carrier {
     began: AtomicU64,
     /// Its thread's CPU time when the short turn in progress began, plus 1; 0 if it has none. The watch's alone. Unit: nanoseconds.
     short_turn: AtomicU64,
-    /// CPU time of its thread in the poll in progress, and in all since it bears, that others account for; and its thread's CPU time, plus 1, when
-    /// they began to, if they are at it. Its thread's alone. Unit: nanoseconds.
-    theirs: AtomicU64,
-    theirs_since: AtomicU64,
+    /// What its thread does for others in the poll in progress, and in all since it bears.
+    others: Others,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
     shown: AtomicU32,
     /// Whether it may run, whether it has finished, where its proxy is.
@@ -107,8 +59,6 @@ struct Charges {
     theirs: Nanos,
     /// Its thread's CPU time at the end.
     total: Option<Nanos>,
-    /// What else others account for.
-    excluded: Nanos,
     /// CPU time when it was found to be blocked.
     blocked_at: Nanos,
     /// Where its poll ended.
@@ -151,11 +101,23 @@ impl Carrier {
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             short_turn: AtomicU64::new(0),
-            theirs: AtomicU64::new(0),
-            theirs_since: AtomicU64::new(0),
+            others: Others::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
         }
+    }
+
+    /// A thread of another pool.
+    pub(super) fn foreign(handle: Handle) -> Self {
+        Self {
+            others: Others::of_foreign(),
+            ..Self::new(handle)
+        }
+    }
+
+    /// What its thread does for others.
+    pub(super) fn others(&self) -> &Others {
+        &self.others
     }
 
     /// Its thread's CPU time so far.
@@ -180,7 +142,7 @@ impl Carrier {
     pub(super) fn parts(&self, at: OwnTime, is_asleep: bool) {
         self.turns.lock().charges.parting = Parting {
             at,
-            theirs: self.theirs(at.cpu),
+            theirs: self.others.theirs(at.cpu),
             was_asleep: is_asleep,
         };
     }
@@ -368,24 +330,22 @@ impl Carrier {
         self.short_turn.store(0, Ordering::Relaxed);
     }
 
-    /// What of its thread's CPU time up to `at` others account for. A little too much, for once, if they end just now.
-    fn theirs(&self, at: Nanos) -> Nanos {
-        let since = self.theirs_since.load(Ordering::Acquire);
-        let before = Nanos(self.theirs.load(Ordering::Relaxed));
-        if since == 0 {
-            return before;
-        }
-        before.saturating_add(at.saturating_sub(Nanos(since - 1)))
-    }
-
     /// CPU time since the last charge, up to its end if it has come to that.
     pub(crate) fn take_charge(&self) -> Charge {
         let now = self.cpu_time();
         let charges = &mut self.turns.lock().charges;
         match charges.total.or(now) {
-            Some(at) => charges.take(at, self.theirs(at)),
+            Some(at) => charges.take(at, self.others.theirs(at)),
             None => Charge::default(),
         }
+    }
+
+    /// What is to be charged by now to a group that accounts for what it does by itself, but does so at the end only.
+    pub(crate) fn take_charge_of_others(&self) -> Option<(Arc<GroupShared>, Nanos)> {
+        if !self.others.has_account() {
+            return None;
+        }
+        self.others.advance(self.cpu_time()?)
     }
 
     /// The outcome, once.
@@ -414,17 +374,11 @@ impl Carrier {
     }
 
     /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.
-    pub(crate) fn finish(
-        &self,
-        log: &PauseLog,
-        outcome: Outcome,
-        excluded: Nanos,
-    ) -> (usize, Option<Task>) {
+    pub(crate) fn finish(&self, log: &PauseLog, outcome: Outcome) -> (usize, Option<Task>) {
         let total = self.cpu_time();
         let note = |charges: &mut Charges| {
             charges.total = total;
             charges.ended_on = Processor::current();
-            charges.excluded = charges.excluded.saturating_add(excluded);
         };
         self.turns.finish(outcome, note, |by| {
             log.resumed(self.shown(), by, ResumeReason::End);
@@ -437,7 +391,7 @@ impl Charges {
     fn take(&mut self, at: Nanos, theirs: Nanos) -> Charge {
         let theirs = theirs.saturating_sub(self.parting.theirs);
         let all = at.saturating_sub(self.parting.at.cpu);
-        let own = all.saturating_sub(theirs).saturating_sub(self.excluded);
+        let own = all.saturating_sub(theirs);
         let charge = Charge {
             own: own.saturating_sub(self.charged),
             theirs: theirs.saturating_sub(self.theirs),

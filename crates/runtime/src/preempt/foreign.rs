@@ -29,6 +29,7 @@ use std::sync::atomic::{Ordering, fence};
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::carrier::{Carrier, Outcome};
+use super::others::set_current;
 use super::{Preempting, lock};
 use crate::group::Group;
 use crate::meter::ThreadMeter;
@@ -73,7 +74,7 @@ fn enlisted<R>(
         return None;
     }
     let entered = preempting.pool.pauser().enter(|thread| {
-        let carrier = Arc::new(Carrier::new(thread.handle()));
+        let carrier = Arc::new(Carrier::foreign(thread.handle()));
         let known = preempting.enlist(&group.shared, &carrier);
         known.then(|| part(preempting, &carrier)).flatten()
     });
@@ -91,15 +92,22 @@ struct Ends<'a> {
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        // Time in which others billed the thread: a meter inside this one, a future in another group.
+        set_current(None);
+        let end = self.carrier.cpu_time().unwrap_or_default();
+        let others = self.carrier.others();
+        let rest = others.close(end);
+        // What is not the meter's is others': a meter inside this one, a future in another group. It knows exactly, if none was forgotten.
         let own = self.meter.take().and_then(|mut meter| meter.leave().ok());
-        let own = Nanos(own.map_or(0, |own| u64::try_from(own.as_nanos()).unwrap_or(u64::MAX)));
-        let all = self.carrier.cpu_time().unwrap_or_default();
-        let others = all.saturating_sub(self.began).saturating_sub(own);
+        if let Some(own) = own {
+            let own = Nanos(u64::try_from(own.as_nanos()).unwrap_or(u64::MAX));
+            let all = end.saturating_sub(self.began);
+            others.come_to(all.saturating_sub(own));
+        }
+        if let Some((group, time)) = rest {
+            group.core.add_foreign_cpu_time(time, self.shared.now());
+        }
         self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
-        let (chosen_by, away) = self
-            .carrier
-            .finish(&self.preempting.log, Outcome::Done, others);
+        let (chosen_by, away) = self.carrier.finish(&self.preempting.log, Outcome::Done);
         fence(Ordering::SeqCst);
         self.preempting.end_nap(chosen_by);
         if let Some(proxy) = away {
@@ -130,6 +138,7 @@ fn take_turns<R>(
         meter: ThreadMeter::enter_unbilled(group).ok(),
         began,
     };
+    set_current(Some(carrier.clone()));
     let home = u16::try_from(shared.next_home()).unwrap_or(0);
     let location = std::panic::Location::caller();
     let context = TaskContext::uncounted(shared.clone(), location, home);

@@ -93,6 +93,7 @@ mod heartbeat;
 mod jobs;
 mod lookout;
 mod nap;
+mod others;
 mod pool;
 mod settings;
 mod turns;
@@ -104,13 +105,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use quotient_core::{Enqueue, Nanos};
 use quotient_pause::{Pauser, Processor};
 
-pub(crate) use self::carrier::{
-    Carrier, Charge, Outcome, Parting, begins_for_others, current, ended_for_others,
-    nothing_for_others,
-};
+pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
 pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
 use self::heartbeat::Heartbeat;
 pub(crate) use self::nap::Nap;
+pub(crate) use self::others::{
+    Around, begins_for_others, current, nothing_for_others, shown_for_others,
+};
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
 pub use self::settings::{Preempt, PreemptStats};

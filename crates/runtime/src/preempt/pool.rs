@@ -7,9 +7,10 @@ use std::task::Context;
 use quotient_core::Nanos;
 use quotient_pause::Pauser;
 
-use super::carrier::{Carrier, set_current};
+use super::carrier::Carrier;
 use super::jobs::Jobs;
 use super::lock;
+use super::others::set_current;
 use crate::host::{Host, TokioHost, VcpuFuture};
 use crate::shared::Shared;
 use crate::vcpu::Vcpu;

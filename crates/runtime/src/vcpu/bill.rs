@@ -29,11 +29,13 @@
 //! which the thread did not run: so `excluded - absent` is the CPU time of this thread that is theirs, and what is taken off an absence is
 //! `absent`.
 //! A bearer is charged in the middle of its poll, by another thread, and clocks do not go back: so its carrier says what is theirs as it comes
-//! (`Carrier::theirs`: from the outermost `in_group`'s begin, by an estimate of the CPU clock from the last reading, to its end, when it is known), and
+//! (`preempt::others`: from the outermost part's begin, by an estimate of the CPU clock from the last reading, to its end, when it is known), and
 //! each charge is all that the bearer has used since the parting, less all that is theirs, less what was charged before: what was wrong
 //! for once is made good by the next. What is theirs is paid for in virtual time, as it was had by turns; clocks and limits are
 //! charged by those who account for it. (The whole of it used to be charged by turns as well, and was taken off what was open at the end: polls inside an
-//! `in_group` were charged twice, 1.9 times in all.)
+//! `in_group` were charged twice, 1.9 times in all.) Threads of other pools say so in the same way.
+//! They account for it at their end, which may not come: so whoever charges the bearer also charges the innermost of them what that has used
+//! by then. (An endless poll inside an `in_group` used to be charged to nobody: 1.8 CPUs of a limit of 0.2.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -108,6 +108,7 @@ impl Vcpu {
                 group::lookup(shared, &core)
             }
         };
+        charge_others(shared, bearer, now);
         look_at_refill(shared);
         bearer.show_as(task);
         preempting.settle_in(self.index, bearer, &group);
@@ -217,6 +218,7 @@ impl Vcpu {
             preempting.stop_anywhere(bearer);
             bearer.stands_killed();
             let now = shared.now();
+            charge_others(shared, bearer, now);
             let charge = bearer.take_charge();
             self.note_turn(me, charge, now.saturating_sub(started));
             if RuntimeGates::events() {
@@ -249,6 +251,7 @@ impl Vcpu {
         let wall = now.saturating_sub(started);
         // Before the charge: what the bearer posts later is charged with the outcome.
         let finished = bearer.is_finished();
+        charge_others(shared, bearer, now);
         let charge = bearer.take_charge();
         self.note_turn(me, charge, wall);
         if RuntimeGates::events() {
@@ -282,6 +285,14 @@ impl Vcpu {
         self.move_reference(wall);
         me.clock.show(charge.own);
         me.resched.store(false, Ordering::Relaxed);
+    }
+}
+
+/// An `in_group` in the middle of the poll that `bearer` bears pays for what it has used up to now, since it may not end.
+fn charge_others(shared: &Shared, bearer: &Carrier, now: Nanos) {
+    if let Some((group, time)) = bearer.take_charge_of_others() {
+        group.core.add_foreign_cpu_time(time, now);
+        look_at_refill(shared);
     }
 }
 
@@ -389,7 +400,7 @@ fn bear(
         }
     };
     preempting.one_less();
-    let (chosen_by, away) = carrier.finish(&preempting.log, outcome, Nanos::ZERO);
+    let (chosen_by, away) = carrier.finish(&preempting.log, outcome);
     std::sync::atomic::fence(Ordering::SeqCst);
     preempting.end_nap(chosen_by);
     if let Some(proxy) = away {
