@@ -1,16 +1,18 @@
 //! One connection, made when it is needed and again after it broke; and calls that give a server the functions if it lacks them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::cluster::ClusterConfig;
 use ::redis::cluster_async::ClusterConnection;
-use ::redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use ::redis::{AsyncConnectionConfig, Cmd, RedisResult, Value};
+use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::Mutex;
 
 use super::address::Target;
-use super::errors::{broken, explain};
+use super::errors::{broken, explain, is_redirected};
+use super::nodes::{Map, Master, Nodes, Way, read_masters};
 use crate::store::StoreError;
 
 /// The functions, as the server loads them.
@@ -33,6 +35,8 @@ pub(super) fn mixed(text: &[u8]) -> u64 {
 pub(super) struct Link {
     target: Target,
     connection: Mutex<Option<Connection>>,
+    /// Of a cluster.
+    nodes: Nodes,
     pub(super) within: Duration,
 }
 
@@ -41,6 +45,7 @@ impl Link {
         Link {
             target,
             connection: Mutex::new(None),
+            nodes: Nodes::default(),
             within,
         }
     }
@@ -114,7 +119,7 @@ impl Link {
         Ok(made)
     }
 
-    /// Sends commands in one round trip (in a cluster: all at once, each to its node).
+    /// Sends commands in one round trip (in a cluster: all at once, those of a node in one batch).
     async fn send(&self, commands: &[Cmd]) -> Result<Vec<RedisResult<Value>>, StoreError> {
         let answers = match self.connect().await? {
             Connection::Single(mut connection) => {
@@ -126,13 +131,7 @@ impl Link {
                 pipe.query_async::<Vec<RedisResult<Value>>>(&mut connection)
                     .await
             }
-            Connection::Cluster(connection) => {
-                let calls = commands.iter().map(|command| {
-                    let mut connection = connection.clone();
-                    async move { command.query_async::<Value>(&mut connection).await }
-                });
-                Ok(futures_util::future::join_all(calls).await)
-            }
+            Connection::Cluster(connection) => Ok(self.send_by_node(&connection, commands).await),
         };
         let lost = match &answers {
             Err(error) => broken(error),
@@ -152,6 +151,74 @@ impl Link {
             )));
         }
         Ok(answers)
+    }
+
+    /// How the commands are put together to batches; `None`: not at all.
+    async fn batches(
+        &self,
+        connection: &ClusterConnection,
+        commands: &[Cmd],
+    ) -> Option<(Arc<Map>, Vec<(u16, Vec<usize>)>)> {
+        // One command finds its way by itself, and may be for all nodes.
+        if commands.len() < 2 {
+            return None;
+        }
+        let map = match self.nodes.begin() {
+            Way::Singly => return None,
+            Way::Batches(Some(map)) => map,
+            Way::Batches(None) => {
+                let masters = masters_of(connection.clone()).await.ok()?;
+                Arc::new(Map::new(&masters))
+            }
+        };
+        let batches = map.batches(commands);
+        Some((map, batches))
+    }
+
+    /// To the nodes of a cluster, each its own, all at once.
+    async fn send_by_node(
+        &self,
+        connection: &ClusterConnection,
+        commands: &[Cmd],
+    ) -> Vec<RedisResult<Value>> {
+        let Some((map, batches)) = self.batches(connection, commands).await else {
+            return send_singly(connection, commands.iter()).await;
+        };
+        let trips = batches
+            .iter()
+            .map(|(slot, batch)| send_batch(connection.clone(), commands, *slot, batch));
+        let trips = futures_util::future::join_all(trips).await;
+        let mut answers: Vec<Option<RedisResult<Value>>> = vec![None; commands.len()];
+        let mut well = true;
+        for ((_, batch), trip) in batches.iter().zip(trips) {
+            match trip {
+                Ok(values) => {
+                    for (index, value) in batch.iter().zip(values) {
+                        answers[*index] = Some(value.extract_error());
+                    }
+                }
+                Err(error) => {
+                    well = false;
+                    // Who was sent elsewhere gets there alone.
+                    if batch.len() == 1 || !is_redirected(&error) {
+                        for index in batch {
+                            answers[*index] = Some(Err(error.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        if well {
+            self.nodes.went_well(map);
+        }
+        let open: Vec<usize> = (0..commands.len())
+            .filter(|index| answers[*index].is_none())
+            .collect();
+        let again = send_singly(connection, open.iter().map(|index| &commands[*index])).await;
+        for (index, answer) in open.into_iter().zip(again) {
+            answers[index] = Some(answer);
+        }
+        answers.into_iter().flatten().collect()
     }
 
     /// Sends calls of our functions, and once more what a server answers that does not have them yet.
@@ -197,28 +264,13 @@ impl Link {
     /// # Errors
     /// [`StoreError`].
     pub(super) async fn masters(&self) -> Result<Vec<(String, u16)>, StoreError> {
-        let Connection::Cluster(mut connection) = self.connect().await? else {
-            return Ok(Vec::new());
-        };
-        let mut command = ::redis::cmd("CLUSTER");
-        let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let answer = connection
-            .route_command(command.arg("NODES").to_owned(), anybody)
-            .await
-            .map_err(|error| explain(&error))?;
-        let text: String = ::redis::from_redis_value(answer)
-            .map_err(|error| StoreError::Garbage(error.to_string()))?;
-        // "id host:port@bus[,hostname] flags ...": one line a node.
-        let master = |line: &str| {
-            let mut words = line.split_whitespace().skip(1);
-            let (address, flags) = (words.next()?, words.next()?);
-            if !flags.contains("master") || flags.contains("fail") || flags.contains("noaddr") {
-                return None;
+        match self.connect().await? {
+            Connection::Cluster(connection) => {
+                let masters = masters_of(connection).await?;
+                Ok(masters.into_iter().map(|master| master.address).collect())
             }
-            let (host, port) = address.split('@').next()?.rsplit_once(':')?;
-            Some((host.to_owned(), port.parse().ok()?))
-        };
-        Ok(text.lines().filter_map(master).collect())
+            Connection::Single(_) => Ok(Vec::new()),
+        }
     }
 
     /// One command to one node of a cluster.
@@ -237,4 +289,51 @@ impl Link {
         let answer = connection.route_command(command, there).await;
         answer.map_err(|error| explain(&error))
     }
+}
+
+/// Who has which slots, as any node says.
+async fn masters_of(mut connection: ClusterConnection) -> Result<Vec<Master>, StoreError> {
+    let mut command = ::redis::cmd("CLUSTER");
+    let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+    let answer = connection
+        .route_command(command.arg("NODES").to_owned(), anybody)
+        .await
+        .map_err(|error| explain(&error))?;
+    let text: String = ::redis::from_redis_value(answer)
+        .map_err(|error| StoreError::Garbage(error.to_string()))?;
+    Ok(read_masters(&text))
+}
+
+/// Each command by itself, all at once; the client crate knows the way.
+async fn send_singly<'a>(
+    connection: &ClusterConnection,
+    commands: impl Iterator<Item = &'a Cmd>,
+) -> Vec<RedisResult<Value>> {
+    let calls = commands.map(|command| {
+        let mut connection = connection.clone();
+        async move { command.query_async::<Value>(&mut connection).await }
+    });
+    futures_util::future::join_all(calls).await
+}
+
+/// Some of the commands to the node of a slot, in one go.
+async fn send_batch(
+    mut connection: ClusterConnection,
+    commands: &[Cmd],
+    slot: u16,
+    batch: &[usize],
+) -> RedisResult<Vec<Value>> {
+    let mut pipe = ::redis::Pipeline::with_capacity(batch.len());
+    for index in batch {
+        pipe.add_command(commands[*index].clone());
+    }
+    let there = SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master));
+    let values = connection
+        .route_pipeline(pipe, 0, batch.len(), there)
+        .await?;
+    if values.len() == batch.len() {
+        return Ok(values);
+    }
+    let why = format!("{} answers to {} commands", values.len(), batch.len());
+    Err((ErrorKind::Parse, "a batch", why).into())
 }

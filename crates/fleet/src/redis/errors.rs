@@ -15,6 +15,19 @@ pub(super) fn broken(error: &RedisError) -> bool {
     moved || error.is_connection_dropped() || error.is_timeout()
 }
 
+/// Whether another node of the cluster has the key, or will have it.
+pub(super) fn is_redirected(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(
+            ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::CrossSlot
+        )
+    )
+}
+
 pub(super) fn explain(error: &RedisError) -> StoreError {
     let why = error.to_string();
     let code = error.code().unwrap_or_default();

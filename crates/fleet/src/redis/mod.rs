@@ -18,6 +18,7 @@
 mod address;
 mod connection;
 mod errors;
+mod nodes;
 mod wire;
 
 use std::fmt;
