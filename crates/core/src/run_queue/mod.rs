@@ -21,7 +21,9 @@ mod catch_up;
 mod charge;
 mod detach;
 mod enqueue;
+mod follow;
 mod hand_over;
+mod members;
 mod pick;
 mod put;
 mod siblings;
@@ -36,16 +38,16 @@ pub use detach::Detached;
 pub use enqueue::GroupSlot;
 
 use crate::balance::Pull;
-use crate::config::{Config, GroupClock, Policy};
+use crate::config::{Config, Policy};
 use crate::gates::{AlwaysOn, Gates};
 use crate::group::Group;
 use crate::group_time::ServiceClock;
 use crate::load::CpuLoad;
-use crate::node::{NONE, Node, Place, Slab, cut_off};
+use crate::node::{NONE, Node, Slab};
 use crate::stopwatch::CpuClock;
 use crate::timeline::{Rules, Timeline};
 use crate::tree::{Changes, GroupTree};
-use crate::units::{CpuId, Nanos, VirtualTime};
+use crate::units::{CpuId, Nanos};
 use core::fmt;
 use core::marker::PhantomData;
 use std::collections::VecDeque;
@@ -256,271 +258,6 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[inline]
     fn publish_counts(&self) {
         self.load.publish_counts(self.nr_queued() as u32, self.nr);
-    }
-
-    /// The timeline for a group, created when this CPU meets the group first. Tasks of removed groups go to the
-    /// nearest live ancestor. O(1) but for the first time.
-    #[inline]
-    fn timeline_of(&mut self, group: &Arc<Group>) -> u32 {
-        let mut live = group;
-        while live.is_removed() {
-            match live.parent() {
-                Some(parent) => live = parent,
-                None => return ROOT,
-            }
-        }
-        let id = live.id() as usize;
-        if let Some(&slot) = self.slots.get(id)
-            && slot != NONE
-            && Arc::ptr_eq(&self.timelines[slot as usize].group, live)
-        {
-            return slot;
-        }
-        self.meet(live)
-    }
-
-    #[cold]
-    fn meet(&mut self, group: &Arc<Group>) -> u32 {
-        let Some(parent) = group.parent() else {
-            // The root of another tree: a caller's mistake that must not corrupt this queue.
-            return ROOT;
-        };
-        let parent = self.timeline_of(parent);
-        let id = group.id() as usize;
-        if self.slots.len() <= id {
-            self.slots.resize(id + 1, NONE);
-        }
-        self.forget_slot(id);
-        let cell = group.cells.of(self.cpu, || Arc::clone(&self.clock));
-        let mut timeline = Timeline::new(Arc::clone(group), cell, parent, self.rules.shift);
-        timeline.take_outside();
-        self.timelines[parent as usize].group.time.meet_group();
-        let index = self.vacant_index();
-        assert!(index != NONE, "a CPU meets fewer than 2^32 - 1 groups");
-        self.timelines[parent as usize].below += 1;
-        timeline.node = self.slab.insert(Node {
-            v: VirtualTime::default(),
-            deadline: VirtualTime::default(),
-            sum_exec: 0,
-            handle: None,
-            slice: self.rules.base_slice,
-            shares: group.shares(),
-            next: NONE,
-            prev: NONE,
-            timeline: parent,
-            owned: index,
-            migrated: 0,
-            place: Place::Off,
-            idle: group.is_idle(),
-            custom_slice: false,
-            deferring: false,
-        });
-        match self.timelines.get_mut(index as usize) {
-            Some(vacant) => *vacant = timeline,
-            None => self.timelines.push(timeline),
-        }
-        self.load.meet(index, group);
-        self.slots[id] = index;
-        let above = self.timelines[parent as usize].limited;
-        self.timelines[index as usize].limited = above;
-        if self.has_limit(index) {
-            self.attach_meter(index, true);
-        }
-        index
-    }
-
-    /// Frees the timeline that an id stood for, at once or when its last task has left.
-    fn forget_slot(&mut self, id: usize) {
-        let old = core::mem::replace(&mut self.slots[id], NONE);
-        if old == NONE {
-            return;
-        }
-        // Its limit goes with its name; whatever it kept back runs where it is.
-        if self.timelines[old as usize].meter.is_some() {
-            self.detach_meter(old);
-        }
-        self.timelines[old as usize].orphan = true;
-        self.free_if_orphan(old);
-    }
-
-    fn free_if_orphan(&mut self, index: u32) {
-        let mut index = index;
-        // Up to those that were kept for what was below them.
-        while let Some(parent) = self.free_one_orphan(index) {
-            index = parent;
-        }
-    }
-
-    /// Frees the timeline if nobody needs it any more, and says whose parent it had. A group may be removed while a task is on its way
-    /// into a group below it, which a limit then keeps back: nothing of that is in the timeline above, which is needed all the same.
-    pub(super) fn free_one_orphan(&mut self, index: u32) -> Option<u32> {
-        let timeline = &mut self.timelines[index as usize];
-        let used = timeline.nr > 0 || timeline.below > 0 || index == self.leaf;
-        if !timeline.orphan || timeline.vacant || used {
-            return None;
-        }
-        let parent = timeline.parent;
-        let node = core::mem::replace(&mut timeline.node, NONE);
-        let root = Arc::clone(&self.timelines[ROOT as usize].group);
-        let cell = Arc::clone(&self.timelines[ROOT as usize].cell);
-        // Drops the group and the queues' memory now rather than at the next reuse.
-        let mut vacant = Timeline::new(root, cell, ROOT, self.rules.shift);
-        vacant.vacant = true;
-        self.load.meet(index, &vacant.group);
-        self.timelines[index as usize] = vacant;
-        self.slab.release(node);
-        self.vacant_timelines.push(index);
-        self.timelines[parent as usize].below -= 1;
-        self.shrink_timelines();
-        Some(parent)
-    }
-
-    /// A place for a new timeline. The list of vacant ones also has some that were cut off since, or are used again.
-    fn vacant_index(&mut self) -> u32 {
-        while let Some(index) = self.vacant_timelines.pop() {
-            if let Some(timeline) = self.timelines.get(index as usize)
-                && timeline.vacant
-            {
-                return index;
-            }
-        }
-        u32::try_from(self.timelines.len()).unwrap_or(NONE)
-    }
-
-    /// Gives back the memory of vacant timelines at the end.
-    fn shrink_timelines(&mut self) {
-        let before = self.timelines.len();
-        cut_off(&mut self.timelines, |timeline| timeline.vacant);
-        let kept = self.timelines.len();
-        if kept == before {
-            return;
-        }
-        self.load.forget_from(kept);
-        if self.vacant_timelines.len() > 2 * kept {
-            self.vacant_timelines
-                .retain(|index| (*index as usize) < kept);
-            self.vacant_timelines.shrink_to(2 * kept);
-        }
-    }
-
-    /// Follows weight changes and removals that happened since the last look. One load if there were none.
-    #[inline]
-    fn follow_changes(&mut self) {
-        if self.changes.count() != self.changes_seen {
-            self.follow_changes_slow();
-        }
-    }
-
-    #[cold]
-    fn follow_changes_slow(&mut self) {
-        let (count, changed) = self.changes.since(self.changes_seen);
-        self.changes_seen = count;
-        let slots = match changed {
-            Some(mut ids) => {
-                // Each once: what a limit has to be charged is charged once.
-                ids.sort_unstable();
-                ids.dedup();
-                ids
-            }
-            None => (0..self.slots.len() as u32).collect(),
-        };
-        self.unfollowed = self.pending;
-        for id in slots {
-            let index = self.slots.get(id as usize).copied().unwrap_or(NONE);
-            if index == NONE || index == ROOT {
-                continue;
-            }
-            if self.timelines[index as usize].group.is_removed() {
-                self.forget_slot(id as usize);
-            } else {
-                self.refresh_weight(index);
-                self.follow_limit(index);
-            }
-        }
-        self.unfollowed = 0;
-    }
-
-    /// Brings the weight and idleness of a group's node up to date, wherever the node is.
-    fn refresh_weight(&mut self, index: u32) {
-        if !self.service_clock.is_whole() && self.timelines[index as usize].nr == 0 {
-            // Nothing to weigh here: what it was owed is measured in the weight that it left with.
-            return;
-        }
-        let shares = self.group_shares(index);
-        let timeline = &self.timelines[index as usize];
-        let (node, parent_level) = (timeline.node, timeline.parent);
-        let parent = parent_level as usize;
-        let idle = timeline.group.is_idle();
-        self.slab.get_mut(node).idle = idle;
-        let old = self.slab.get(node).shares;
-        if old == shares {
-            return;
-        }
-        if self.service_clock.is_global() {
-            self.reweigh(index, shares);
-            return;
-        }
-        let nodes = &mut self.slab.nodes;
-        match nodes[node as usize].place {
-            Place::Off => {
-                let v = self.timelines[parent].reference(self.rules.policy, 0);
-                let timeline = &mut self.timelines[index as usize];
-                let lag = i128::from(timeline.lag) * i128::from(old) / i128::from(shares);
-                timeline.lag = lag.clamp(-(1 << 61), 1 << 61) as i64;
-                let ahead = timeline.left_v.since(v).max(0);
-                let ahead = i128::from(ahead) * i128::from(old) / i128::from(shares);
-                timeline.left_v = v.plus(u64::try_from(ahead).unwrap_or(0).min(1 << 61));
-                nodes[node as usize].shares = shares;
-            }
-            Place::Current => {
-                // What was served so far was served at the old weight.
-                self.flush();
-                let parent = &mut self.timelines[parent];
-                let node = &mut self.slab.nodes[node as usize];
-                parent.reweight(node, shares);
-                parent.group_load += u64::from(shares);
-                parent.group_load -= u64::from(old);
-                parent.protect(node, &self.rules);
-                self.set_limit();
-            }
-            _ => {
-                let parent = &mut self.timelines[parent];
-                parent.unqueue(nodes, node, &self.rules);
-                parent.reweight(&mut nodes[node as usize], shares);
-                parent.group_load += u64::from(shares);
-                parent.group_load -= u64::from(old);
-                parent.queue(nodes, node, &self.rules);
-            }
-        }
-        self.publish_entities(parent_level);
-    }
-
-    /// Under [`GroupClock::PerCpu`], brings the weights on the path from a timeline to the root up to date, which follow
-    /// from what is runnable. O(depth x CPUs).
-    fn refresh_parts(&mut self, level: u32) {
-        if self.service_clock.is_whole() {
-            return;
-        }
-        let mut level = level;
-        // Not within a throttled hierarchy: that is made up for when it is left.
-        while level != ROOT && !self.is_closed(level) {
-            self.refresh_weight(level);
-            level = self.timelines[level as usize].parent;
-        }
-    }
-
-    fn group_shares(&mut self, index: u32) -> u32 {
-        let timeline = &mut self.timelines[index as usize];
-        let cpus = self.service_clock.cpus;
-        match self.service_clock.mode {
-            GroupClock::Foreign => timeline.group.shares(),
-            GroupClock::Averaged(mode) if G::load_averages() => {
-                split::shares_averaged(timeline, mode, cpus)
-            }
-            GroupClock::PerCpu(mode) | GroupClock::Averaged(mode) => {
-                split::shares_here(timeline, mode, cpus)
-            }
-        }
     }
 }
 
