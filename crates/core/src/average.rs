@@ -53,7 +53,13 @@ impl Average {
     /// Whether an entity at `v` is owed service (or exactly even).
     #[inline]
     pub(crate) fn is_eligible(&self, v: VirtualTime) -> bool {
-        i128::from(v.since(self.zero)) * i128::from(self.load) <= self.sum
+        i128::from(v.since(self.zero)) * self.signed_load() <= self.sum
+    }
+
+    /// W for a product with a signed distance: below 2^53, so that one multiplication of signed words does.
+    #[inline]
+    fn signed_load(&self) -> i128 {
+        i128::from(self.load.cast_signed())
     }
 
     /// V, rounded down.
@@ -87,7 +93,7 @@ impl Average {
             return distance > 0;
         }
         // floor(S / W) < d  <=>  S < d W, for integers and W > 0.
-        self.sum + extra < distance * i128::from(self.load)
+        self.sum + extra < distance * self.signed_load()
     }
 
     /// Moves the zero point to V when it has fallen far behind, so that distances stay small. O(1).
@@ -95,7 +101,7 @@ impl Average {
     pub(crate) fn recentre(&mut self) {
         let mean = self.mean();
         let distance = mean.since(self.zero);
-        self.sum -= i128::from(distance) * i128::from(self.load);
+        self.sum -= i128::from(distance) * self.signed_load();
         self.zero = mean;
     }
 

@@ -126,14 +126,20 @@ impl KeyQueue {
     #[inline(never)]
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         self.sequence = self.sequence.wrapping_add(1);
-        nodes[index as usize].place = self.side.heap();
         let item = Item {
             key,
             sequence: self.sequence,
             node: index,
         };
+        let position = self.heap.len();
         self.heap.push(item);
-        self.sift_up(nodes, self.heap.len() - 1, item);
+        let node = &mut nodes[index as usize];
+        node.place = self.side.heap();
+        node.prev = position as u32;
+        // Most queues are short, and most come behind.
+        if position > 0 && item.goes_before(&self.heap[(position - 1) / ARITY]) {
+            self.sift_up(nodes, position, item);
+        }
     }
 
     /// The first node and its key, rounded down to the quantum. O(1).
@@ -173,7 +179,8 @@ impl KeyQueue {
     /// `Off` until the caller decides. O(1) in the ring, O(log n) in the heap.
     #[inline(never)]
     pub(crate) fn remove<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
-        let place = nodes[index as usize].place;
+        let node = &mut nodes[index as usize];
+        let place = core::mem::replace(&mut node.place, Place::Off);
         self.len -= 1;
         if place == self.side.ring() {
             let key = self.floor(key);
@@ -182,15 +189,14 @@ impl KeyQueue {
             }
         } else {
             debug_assert!(place == self.side.heap());
-            self.remove_heap(nodes, index);
+            let position = node.prev as usize;
+            debug_assert!(self.heap[position].node == index);
+            self.remove_heap(nodes, position);
         }
-        nodes[index as usize].place = Place::Off;
     }
 
     #[inline]
-    fn remove_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32) {
-        let position = nodes[index as usize].prev as usize;
-        debug_assert!(self.heap[position].node == index);
+    fn remove_heap<T>(&mut self, nodes: &mut [Node<T>], position: usize) {
         if self.heap.capacity() > KEPT {
             give_back(&mut self.heap);
         }

@@ -1,9 +1,9 @@
-//! What comes next: a tournament over the CPUs, and a heap of timers. Ties are broken the same way on every machine.
+//! What comes next: a tournament over the CPUs, and timers by slots of time. Ties are broken the same way on every machine.
 //!
 //! A CPU has one next moment (the end of what its task does, or its tick), which is moved far more often than it is
 //! reached: in a heap every preemption would leave a dead entry behind. So each CPU has a place in a tournament tree,
 //! where moving a moment costs log2(CPUs) comparisons and nothing is left behind. Timers (sleepers, arrivals, periods)
-//! are never moved and go into a binary heap, ordered by time and then by when they were set.
+//! are never moved and wait in slots of time, of which the one that has come is put in order: by time, then by when they were set.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,49 +14,44 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The next moment of each CPU; the earliest is always known.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// A complete binary tree: node n has children 2n and 2n+1, leaves are the CPUs.
-    times: Vec<u64>,
-    winners: Vec<u32>,
+    /// A complete binary tree of moments and whose they are: node n has children 2n and 2n+1, leaves are the CPUs.
+    winners: Vec<(u64, u32)>,
     leaves: usize,
 }
 
 impl Moments {
     pub(crate) fn new(cpus: u32) -> Moments {
         let leaves = (cpus as usize).next_power_of_two();
-        let mut moments = Moments {
-            times: vec![NEVER; 2 * leaves],
-            winners: vec![0; 2 * leaves],
-            leaves,
-        };
+        let mut winners = vec![(NEVER, 0); 2 * leaves];
         for leaf in 0..leaves {
-            moments.winners[leaves + leaf] = leaf as u32;
+            winners[leaves + leaf].1 = leaf as u32;
         }
         for node in (1..leaves).rev() {
-            moments.winners[node] = moments.winners[2 * node];
+            winners[node] = winners[2 * node];
         }
-        moments
+        Moments { winners, leaves }
     }
 
     /// The earliest moment and its CPU; the lowest number first. O(1).
     #[inline]
     pub(crate) fn first(&self) -> (u64, u32) {
-        (self.times[1], self.winners[1])
+        self.winners[1]
     }
 
     /// Moves the moment of a CPU. O(log CPUs), less if it changes little.
     #[inline]
     pub(crate) fn set(&mut self, cpu: u32, time: u64) {
-        let (mut node, mut time, mut winner) = (self.leaves + cpu as usize, time, cpu);
-        while self.times[node] != time || self.winners[node] != winner {
-            self.times[node] = time;
-            self.winners[node] = winner;
+        let winners = &mut self.winners[..];
+        let (mut node, mut winner) = (self.leaves + cpu as usize, (time, cpu));
+        while winners[node] != winner {
+            winners[node] = winner;
             if node == 1 {
                 return;
             }
-            // Of two of one moment the left one wins.
-            let sibling = self.times[node ^ 1];
-            if sibling < time || sibling == time && node % 2 == 1 {
-                (time, winner) = (sibling, self.winners[node ^ 1]);
+            // Of two of one moment the left one, which has the lower number, wins.
+            let sibling = winners[node ^ 1];
+            if sibling.0 < winner.0 || sibling.0 == winner.0 && node % 2 == 1 {
+                winner = sibling;
             }
             node /= 2;
         }
@@ -123,13 +118,48 @@ impl Timer {
     }
 }
 
+/// log2 of the length of a slot of time, ns: 4 us, in which a few of thousands of sleepers wake up.
+const SLOT_SHIFT: u32 = 12;
+
+/// Slots ahead: 4 ms, beyond the usual pause between two requests. What is set further ahead waits in a heap.
+const SLOTS: usize = 1_024;
+
 /// Timers in the order of time; those of one moment in the order in which they were set.
-#[derive(Debug, Default)]
+///
+/// A heap of all of them would pay log2 of all sleepers twice for each. So only those of the slot of time that has come (and what is set
+/// into it or before it) are kept in order, in `near`; those of the slots ahead lie as they came. Where anything is set at all, `near` has
+/// the earliest.
+#[derive(Debug)]
 pub(crate) struct Timers {
-    /// Time in the upper 64 bits, then 32 bits of sequence, then the packed timer. The sequence wraps after 2^32
+    near: BinaryHeap<Reverse<u128>>,
+    /// By number of the slot, modulo [`SLOTS`]: those after `at` and less than [`SLOTS`] ahead of it.
+    slots: Vec<Vec<u128>>,
+    /// Bit i: slot i is not empty.
+    occupied: [u64; SLOTS / 64],
+    /// The number of the slot that has come.
+    at: u64,
+    far: BinaryHeap<Reverse<u128>>,
+    /// Time in the upper 64 bits of an entry, then 32 bits of sequence, then the packed timer. The sequence wraps after 2^32
     /// timers, which could only exchange two of the same nanosecond, and always does so alike.
-    heap: BinaryHeap<Reverse<u128>>,
     sequence: u32,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers {
+            near: BinaryHeap::new(),
+            slots: vec![Vec::new(); SLOTS],
+            occupied: [0; SLOTS / 64],
+            at: 0,
+            far: BinaryHeap::new(),
+            sequence: 0,
+        }
+    }
+}
+
+/// The slot of an entry.
+fn slot_of(entry: u128) -> u64 {
+    (entry >> 64) as u64 >> SLOT_SHIFT
 }
 
 impl Timers {
@@ -137,24 +167,84 @@ impl Timers {
     pub(crate) fn set(&mut self, time: u64, timer: Timer) {
         self.sequence = self.sequence.wrapping_add(1);
         let low = (u64::from(self.sequence) << 32) | u64::from(timer.pack());
-        self.heap
-            .push(Reverse((u128::from(time) << 64) | u128::from(low)));
+        let entry = (u128::from(time) << 64) | u128::from(low);
+        let slot = time >> SLOT_SHIFT;
+        if slot <= self.at {
+            self.near.push(Reverse(entry));
+        } else if self.near.is_empty() {
+            // The only one.
+            self.at = slot;
+            self.near.push(Reverse(entry));
+        } else if slot - self.at < SLOTS as u64 {
+            let place = slot as usize % SLOTS;
+            self.slots[place].push(entry);
+            self.occupied[place / 64] |= 1 << (place % 64);
+        } else {
+            self.far.push(Reverse(entry));
+        }
     }
 
     /// When the next timer is due; [`NEVER`] without any.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
-        self.heap
+        self.near
             .peek()
             .map_or(NEVER, |Reverse(entry)| (entry >> 64) as u64)
     }
 
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Timer> {
+        let Reverse(entry) = self.near.pop()?;
+        if self.near.is_empty() {
+            self.go_on();
+        }
         // Truncation keeps the packed timer.
-        self.heap
-            .pop()
-            .map(|Reverse(entry)| Timer::unpack(entry as u32))
+        Some(Timer::unpack(entry as u32))
+    }
+
+    /// Nothing is left of the slot that has come: the next one comes in which there is anything. O(timers in it + SLOTS / 64).
+    fn go_on(&mut self) {
+        let ahead = self.first_ahead();
+        let far = self.far.peek().map(|Reverse(entry)| slot_of(*entry));
+        let Some(next) = ahead.into_iter().chain(far).min() else {
+            return;
+        };
+        self.at = next;
+        if ahead == Some(next) {
+            let place = next as usize % SLOTS;
+            self.occupied[place / 64] &= !(1 << (place % 64));
+            for entry in self.slots[place].drain(..) {
+                self.near.push(Reverse(entry));
+            }
+        }
+        while let Some(&Reverse(entry)) = self.far.peek()
+            && slot_of(entry) == next
+        {
+            self.far.pop();
+            self.near.push(Reverse(entry));
+        }
+    }
+
+    /// The number of the first slot after the present one that is not empty, of those less than [`SLOTS`] ahead.
+    fn first_ahead(&self) -> Option<u64> {
+        let first = self.at + 1;
+        let place = first as usize % SLOTS;
+        let words = self.occupied.len();
+        // The first word once for its upper bits, and once more, all the others later, for its lower ones.
+        for step in 0..=words {
+            let word = (place / 64 + step) % words;
+            let mask = match step {
+                0 => u64::MAX << (place % 64),
+                _ if step == words => !(u64::MAX << (place % 64)),
+                _ => u64::MAX,
+            };
+            let bits = self.occupied[word] & mask;
+            if bits != 0 {
+                let found = word * 64 + bits.trailing_zeros() as usize;
+                return Some(first + ((found + SLOTS - place) % SLOTS) as u64);
+            }
+        }
+        None
     }
 }
 
@@ -214,5 +304,46 @@ mod tests {
         ];
         assert_eq!(order, expected);
         assert_eq!(timers.next(), NEVER);
+    }
+
+    /// Whatever is set and taken in between, near, ahead, far or before what has come.
+    #[test]
+    fn slots_of_time_agree_with_a_heap() {
+        for reach in [1 << 8, 1 << 14, 1 << 21, 1 << 24, 1 << 40] {
+            let (mut timers, mut plain) = (Timers::default(), BinaryHeap::new());
+            let mut random = Random::new(7, reach);
+            let mut now = 0;
+            for number in 0..20_000u32 {
+                if random.below(20_000) < 9_000 + u64::from(number) / 8 {
+                    assert_eq!(
+                        timers.next(),
+                        plain.peek().map_or(NEVER, |Reverse((time, _))| *time)
+                    );
+                    let expected = plain.pop().map(|Reverse((time, number))| {
+                        now = time;
+                        Timer::Wake(number)
+                    });
+                    assert_eq!(timers.pop(), expected);
+                } else {
+                    let reach = if random.below(10) == 0 {
+                        reach << 6
+                    } else {
+                        reach
+                    };
+                    // Some at the same moment, and some before the last one.
+                    let time = (now + random.below(reach) / 4 * 4).saturating_sub(reach / 16);
+                    timers.set(time, Timer::Wake(number));
+                    plain.push(Reverse((time, number)));
+                }
+            }
+            let rest: Vec<Timer> = std::iter::from_fn(|| timers.pop()).collect();
+            let sorted = plain.into_sorted_vec();
+            let expected: Vec<Timer> = sorted
+                .iter()
+                .rev()
+                .map(|Reverse((_, number))| Timer::Wake(*number))
+                .collect();
+            assert_eq!(rest, expected);
+        }
     }
 }

@@ -54,7 +54,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             if level != ROOT && self.timelines[level as usize].cell.waits() {
                 self.note_waiting(level);
             }
-            self.publish_virtual(level);
+            if levels > VISITS_MAX {
+                // Else all were published just now.
+                self.publish_virtual(level);
+            }
             level = self.timelines[level as usize].parent;
         }
         self.load.publish_settled(self.last);
