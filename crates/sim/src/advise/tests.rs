@@ -1,0 +1,192 @@
+//! Limits for a service that is known.
+
+use super::*;
+use crate::synthetic::{self, OpenLoop};
+use crate::{Machine, Span};
+use quotient_core::BandwidthRules;
+
+fn service(threads: u32, seed: u64) -> Plan {
+    let mut plan = Plan::new(Machine::flat(2));
+    plan.seed = seed;
+    plan.duration = Nanos::from_secs(10);
+    plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+    let group = plan.group("app");
+    let shape = OpenLoop {
+        threads: threads.max(2),
+        work: Span::Fixed(Nanos::from_millis(2)),
+        gap: Span::Exponential {
+            mean: Nanos::from_millis(8),
+        },
+        parts: 1,
+        begin: Nanos::ZERO,
+    };
+    synthetic::open_loop(&mut plan, "app", group, shape);
+    plan
+}
+
+/// The service on its own, and what counts as done.
+fn subject(work: Work) -> Subject<'static> {
+    Subject {
+        plan: &service,
+        group: 0,
+        meter: 0,
+        work,
+    }
+}
+
+/// At most so many thousandths throttled and that much more at p99, with 95 % of the work done.
+fn target(throttled_permille: u64, added_p99: Nanos) -> Target {
+    Target {
+        throttled_permille,
+        added_p99,
+        done_permille: 950,
+    }
+}
+
+#[test]
+fn more_quota_means_less_throttling_and_the_advice_is_harmless() {
+    let subject = subject(Work::Laps);
+    let sweep = Sweep {
+        seeds: 3,
+        refine: false,
+        ..Sweep::around(250)
+    };
+    let target = target(50, Nanos::from_millis(5));
+    let control = Control::default();
+    let advice = advise(&subject, &sweep, target, 2, &control).unwrap();
+    assert_eq!(advice.predictions.len(), 24);
+    assert!(advice.free_usage_permille.abs_diff(250) < 30, "{advice:?}");
+    let combination = |row: &Prediction| (row.period_ns, row.burst_ns > 0);
+    for curve in advice
+        .predictions
+        .chunk_by(|one, other| combination(one) == combination(other))
+    {
+        assert!(curve[0].throttled_ratio.mid > 0.3, "{curve:?}");
+        assert!(curve[curve.len() - 1].throttled_ratio.mid <= curve[0].throttled_ratio.mid);
+    }
+    let best = &advice.predictions[advice.recommended.unwrap()];
+    assert!(best.is_harmless && best.throttled_ratio.high <= 0.05);
+    // The same on one thread: results do not depend on who computes them.
+    let again = super::advise(&subject, &sweep, target, 1, &control).unwrap();
+    assert_eq!(advice, again);
+}
+
+#[test]
+fn a_limit_under_which_nothing_is_done_is_not_harmless() {
+    // Who has no answer is no part of a percentile: nothing is added at p99 where nothing ends.
+    let target = target(1000, Nanos::from_secs(100));
+    let sweep = Sweep {
+        cpus_permille: vec![20],
+        refine: false,
+        ..Sweep::around(250)
+    };
+    let subject = subject(Work::Time);
+    let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+    assert!(advice.predictions.iter().all(|row| !row.is_harmless));
+    assert_eq!(advice.recommended, None);
+}
+
+#[test]
+fn what_is_done_is_work_and_not_bursts() {
+    // A hog beside short requests: under half of a CPU nearly all requests are served, and half of the work is done.
+    let plan = |_: u32, seed: u64| {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.seed = seed;
+        plan.duration = Nanos::from_secs(5);
+        let group = plan.group("app");
+        let shape = OpenLoop {
+            threads: 2,
+            work: Span::Fixed(Nanos::from_micros(200)),
+            gap: Span::Fixed(Nanos::from_millis(20)),
+            parts: 1,
+            begin: Nanos::ZERO,
+        };
+        synthetic::open_loop(&mut plan, "app", group, shape);
+        synthetic::spinners(&mut plan, "batch", group, 1);
+        plan
+    };
+    let sweep = Sweep {
+        cpus_permille: vec![500],
+        periods: vec![Nanos::from_millis(100)],
+        bursts_percent: vec![0],
+        seeds: 2,
+        refine: false,
+        ..Sweep::around(250)
+    };
+    let done = |work: Work| {
+        let subject = Subject {
+            plan: &plan,
+            ..subject(work)
+        };
+        let target = target(50, Nanos::from_millis(5));
+        let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+        advice.predictions[0].done_ratio.mid
+    };
+    assert!((done(Work::Time) - 0.5).abs() < 0.03);
+    assert!(done(Work::Laps) > 0.9);
+}
+
+#[test]
+fn equivalent_inputs_get_the_same_advice_within_a_tenth() {
+    // The same service, its arrivals drawn anew each time.
+    let shares: Vec<f64> = (0..3_u64)
+        .map(|input| {
+            let plan = |threads: u32, seed: u64| Plan {
+                duration: Nanos::from_secs(10),
+                ..service(threads, input * 1000 + seed)
+            };
+            let subject = Subject {
+                plan: &plan,
+                ..subject(Work::Time)
+            };
+            let target = target(50, Nanos::from_secs(10));
+            let sweep = Sweep {
+                periods: vec![Nanos::from_millis(100)],
+                bursts_percent: vec![0],
+                cpus_permille: vec![250, 500, 1_000],
+                seeds: 6,
+                ..Sweep::around(250)
+            };
+            let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+            let best = &advice.predictions[advice.recommended.unwrap()];
+            best.quota_ns as f64 / best.period_ns as f64
+        })
+        .collect();
+    let (least, most) = shares
+        .iter()
+        .fold((f64::MAX, 0.0_f64), |(least, most), share| {
+            (least.min(*share), most.max(*share))
+        });
+    assert!(most <= least * 1.10, "{shares:?}");
+}
+
+#[test]
+fn what_piles_up_is_called_so() {
+    let subject = subject(Work::Time);
+    let sweep = Sweep {
+        cpus_permille: vec![150, 1_000],
+        periods: vec![Nanos::from_millis(100)],
+        bursts_percent: vec![0],
+        seeds: 2,
+        refine: false,
+        ..Sweep::around(250)
+    };
+    let target = target(50, Nanos::from_millis(5));
+    let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+    let saturated: Vec<bool> = advice
+        .predictions
+        .iter()
+        .map(|row| row.is_saturated)
+        .collect();
+    assert_eq!(saturated, [true, false], "{advice:?}");
+}
+
+#[test]
+fn a_batch_can_be_stopped() {
+    let control = Control::default();
+    control
+        .stop
+        .store(true, core::sync::atomic::Ordering::Relaxed);
+    let stopped = run_all(3, 2, &control, &|_| service(2, 1));
+    assert_eq!(stopped, Err(BatchError::Stopped));
+}
