@@ -118,6 +118,7 @@ mod message;
 pub mod private_server;
 #[cfg(feature = "client")]
 mod redis;
+mod rhythm;
 pub mod simulation;
 mod store;
 mod tenant;

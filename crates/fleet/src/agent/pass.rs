@@ -16,8 +16,9 @@
 //! another one all tenants whose limit is known are asked for, those that rest, too: each request tells the limit. A newcomer believes "no limit" only
 //! of a store that has remembered for [`MEMORY_SETTLES`](crate::MEMORY_SETTLES), three times as long.
 
+mod resting;
+
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,21 +32,11 @@ use super::{FleetFigures, TenantStats};
 use crate::clock;
 use crate::holder::Settings;
 use crate::message::{Reply, Request};
+use crate::rhythm::{IDLE_AFTER, Pulse};
 use crate::store::StoreError;
 use crate::units::Micros;
 
-/// Of how many groups that rest the clocks are read in one tick: 1,000 are all seen within 1.6 s of short ticks, and the cost does not grow with
-/// their number. Ten times as many while there are tenants without a limit among them, which no throttle tells of.
-const RESTING_PER_TICK: usize = 16;
-const RESTING_FREE_PER_TICK: usize = 160;
-
-/// While all rest ticks are ten times as long, and so many times as many are read in one.
-const RESTING_IDLE_FACTOR: usize = 4;
-
-/// All groups are looked at this often.
-///
-/// Unit: microseconds. Default: 60 s.
-const ROUND: Micros = Micros::from_secs(60);
+use self::resting::ROUND;
 
 /// How often the store's memory is looked at.
 ///
@@ -54,12 +45,6 @@ const MEMORY_LOOK: Micros = Micros::from_secs(10);
 
 /// And after it could not be, or while leases are still to be told: one second.
 const MEMORY_LOOK_AGAIN: Micros = Micros::SECOND;
-
-/// How long all must have rested before ticks are long: bursts come in rows, and one that is seen a quarter of a second late wastes
-/// what others do not use.
-///
-/// Unit: microseconds. Default: 15 s: longer than the pauses between bursts, a quarter of [`ROUND`].
-const IDLE_AFTER: Micros = Micros::from_secs(15);
 
 /// Who would ask within this part of a lease goes along with who must ask now.
 const ALONG_PARTS: u64 = 12;
@@ -104,17 +89,6 @@ pub(super) struct State {
     claim: Option<Claim>,
     ended: bool,
     pub(super) figures: FleetFigures,
-}
-
-/// How soon the next tick is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pulse {
-    /// Somebody uses all that it may, or waits to ask.
-    Quick,
-    /// All keep within what they have, or have rested for less than [`IDLE_AFTER`].
-    Calm,
-    /// All rest, if there are any, and have for long.
-    Idle,
 }
 
 pub(super) type Question = (Arc<str>, Request);
@@ -258,99 +232,6 @@ impl State {
             true if self.rests_long => Pulse::Idle,
             false if self.hungry => Pulse::Quick,
             _ => Pulse::Calm,
-        }
-    }
-
-    /// Looks at who was throttled, whether it rests or not.
-    fn hear(&mut self) {
-        let mut told = Vec::new();
-        self.watch.take(&mut told);
-        for number in told {
-            // One that was removed meanwhile has no name any more.
-            let Some(path) = self.numbers.get(&number) else {
-                continue;
-            };
-            if let Some(tenant) = self.resting.remove(path) {
-                self.busy.insert(path.clone(), tenant);
-            }
-            if let Some(tenant) = self.busy.get_mut(path) {
-                tenant.was_throttled();
-            }
-        }
-    }
-
-    /// Wakes those that stir, of the next [`RESTING_PER_TICK`]; all of them now and then.
-    fn wake(&mut self, now: Micros) {
-        self.hear();
-        if self.resting.is_empty() {
-            return;
-        }
-        if now >= self.round_at {
-            self.round_at = now + ROUND;
-            self.free_rest = false;
-            // With this very tick: who rests and is not due would count as somebody who needs more.
-            self.resting.values_mut().for_each(Tenant::look_next);
-            self.busy.append(&mut self.resting);
-            return;
-        }
-        let above = self.parent.as_ref().map(Group::cpu_time);
-        // Once the clock has moved, all of them are looked through before it counts as seen.
-        if above.is_none() || above != self.above {
-            self.above = above;
-            self.unseen = self.resting.len();
-        }
-        if self.unseen == 0 {
-            return;
-        }
-        let per_tick = match self.free_rest {
-            true => RESTING_FREE_PER_TICK,
-            false => RESTING_PER_TICK,
-        };
-        let factor = match self.busy.is_empty() {
-            true => RESTING_IDLE_FACTOR,
-            false => 1,
-        };
-        let per_tick = per_tick * factor;
-        let some = self.unseen.min(per_tick);
-        self.unseen -= some;
-        let mut stirring = Vec::new();
-        let mut last = None;
-        let mut see = |path: &Arc<str>, tenant: &mut Tenant| {
-            if tenant.stirs(now) {
-                stirring.push(path.clone());
-            }
-        };
-        let from = match self.cursor.take() {
-            Some(last) => Bound::Excluded(last),
-            None => Bound::Unbounded,
-        };
-        let mut left = some;
-        for (path, tenant) in self
-            .resting
-            .range_mut::<Arc<str>, _>((from, Bound::Unbounded))
-        {
-            if left == 0 {
-                break;
-            }
-            left -= 1;
-            see(path, tenant);
-            last = Some(path);
-        }
-        let mut cursor = last.cloned();
-        // From the beginning again.
-        for (path, tenant) in self.resting.iter_mut().take(left) {
-            see(path, tenant);
-            cursor = Some(path.clone());
-        }
-        self.cursor = cursor;
-        self.wake_these(stirring);
-    }
-
-    fn wake_these(&mut self, paths: Vec<Arc<str>>) {
-        for path in paths {
-            if let Some(tenant) = self.resting.remove(&path) {
-                self.busy.insert(path, tenant);
-            }
         }
     }
 

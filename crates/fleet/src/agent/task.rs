@@ -8,18 +8,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::lock;
-use super::pass::{Pulse, Question, State, Work};
+use super::pass::{Question, State, Work};
 use crate::message::{Reply, Request};
 use crate::store::{Store, StoreError};
-
-/// How often the task looks. Unit: milliseconds. Default: 25.
-const TICK: Duration = Duration::from_millis(25);
-
-/// While nobody uses all that it may. Unit: milliseconds. Default: 50.
-const CALM_TICK: Duration = Duration::from_millis(50);
-
-/// After all groups have rested for a while. Unit: milliseconds. Default: 250: a tick costs a process without work some 100 us of processor, most of it the system's.
-const IDLE_TICK: Duration = Duration::from_millis(250);
 
 /// How long an answer may take: a quarter of the longest lease that it is about, within these bounds. The shorter is a quarter of the assumed
 /// lease; the longer keeps a silent server from holding up everybody else.
@@ -133,11 +124,7 @@ pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc
                     let mut state = lock(&state);
                     (state.tick(under_way.is_none()), state.pulse())
                 };
-                let pause = match pulse {
-                    Pulse::Quick => TICK,
-                    Pulse::Calm => CALM_TICK,
-                    Pulse::Idle => IDLE_TICK,
-                };
+                let pause = Duration::from_micros(pulse.pause().0);
                 ticks.as_mut().reset(Instant::now() + pause);
                 if !work.is_empty() {
                     under_way = Some(exchange(store.clone(), work));

@@ -16,26 +16,14 @@ use quotient::{Group, Limit, Nanos, ThrottleWatch};
 
 use super::{PERIOD, TenantStats};
 use crate::holder::{Allowance, Holder, Settings};
+use crate::rhythm;
 use crate::units::{MicroCpus, Micros};
 
 /// A limit is not set again for changes of less than one part in so many.
 const CHANGE_PARTS: u64 = 32;
 
-/// Who uses all of its lease but one part in so many, or less, keeps within it.
-const CALM_PARTS: u64 = 4;
-
 /// How often a write that met somebody else's is tried again at once; the next look goes on.
 const REPLACE_TRIES: u32 = 4;
-
-/// How often in a lease a tenant with demand is looked at: for one of 1 s every 50 ms, the period of its limit.
-const LOOKS: u64 = 20;
-
-/// And one that is calm, which keeps within its lease: who no longer does is throttled, and that is told.
-const CALM_LOOKS: u64 = 5;
-
-/// The shortest and the longest time between two looks; the shortest is the task's own.
-const LOOK_MIN: Micros = Micros::from_millis(25);
-const LOOK_MAX: Micros = Micros::from_millis(250);
 
 /// What a fleet that has ended leaves with a group: the limit that it wrote and what that stands for, and the limit that is not its.
 #[derive(Debug)]
@@ -166,7 +154,7 @@ impl Tenant {
 
     /// Whether it is time to look at it: a twentieth of a lease after the last look, and when the lease ends.
     pub(super) fn is_due(&self, now: Micros) -> bool {
-        now + Micros(LOOK_MIN.0 / 2) >= self.look_at
+        rhythm::is_due(now, self.look_at)
     }
 
     /// So many a lease.
@@ -196,26 +184,14 @@ impl Tenant {
             cpu.saturating_sub(self.cpu),
             now.saturating_sub(self.cpu_at),
         );
-        let within = match self.holder.allowance(now) {
-            Allowance::Unlimited => true,
-            Allowance::Lease(rate) => used.0 <= rate.over(passed).0 / CALM_PARTS * (CALM_PARTS - 1),
-            // Without a lease whoever runs is to be looked at: it may need one.
-            Allowance::Floor(_) => used == Micros::ZERO,
-        };
+        let within = rhythm::keeps_within(self.holder.allowance(now), used, passed);
         self.calm = within && throttled == self.throttled && !self.pressed;
         (self.cpu, self.cpu_at, self.throttled) = (cpu, now, throttled);
         self.holder.observe(now, cpu, throttled);
         if std::mem::take(&mut self.pressed) {
             self.holder.pressed(now);
         }
-        let looks = if self.is_calm() { CALM_LOOKS } else { LOOKS };
-        let next = now + self.lease_part(looks).max(LOOK_MIN).min(LOOK_MAX);
-        // Beyond the end of the lease, and of what was to be used until then, the limit in force says too much.
-        let ends = [self.holder.spread_until(), self.holder.ends()];
-        self.look_at = ends
-            .into_iter()
-            .filter(|ends| *ends > now)
-            .fold(next, Micros::min);
+        self.look_at = rhythm::next_look(&self.holder, now, self.is_calm());
     }
 
     /// Puts what may be used in force. Returns whether the group still exists.

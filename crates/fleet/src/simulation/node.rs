@@ -1,4 +1,5 @@
-//! One simulated process.
+//! One simulated process, of one tenant. It looks at itself as the background task does (`rhythm`), in ticks that are as long as its pulse says,
+//! rounded up to steps.
 
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
@@ -7,13 +8,8 @@ use super::load::{Bursts, wants};
 use super::{PATIENCE_PARTS, STEP, Scenario, rate_of};
 use crate::holder::{Holder, Settings};
 use crate::message::{ProcessId, Reply, Request};
+use crate::rhythm::{self, IDLE_AFTER, Pulse};
 use crate::units::{MicroCpus, Micros};
-
-/// How often a process looks at its figures, as a part of the lease.
-const LOOKS: u64 = 32;
-
-/// And at the latest after: 100 ms. The background task looks every 250 ms after all of its groups have rested for 15 s, which is not simulated.
-const LOOK_MAX: Micros = Micros::from_millis(100);
 
 pub(super) struct Node {
     index: usize,
@@ -23,7 +19,15 @@ pub(super) struct Node {
     throttled: f64,
     /// The rate of the local limit.
     rate: MicroCpus,
+    tick_at: Micros,
     look_at: Micros,
+    /// What it had used and was throttled for when it was last looked at, and when that was.
+    seen: (Micros, Micros),
+    seen_at: Micros,
+    /// Whether it then kept within what it may use, and whether it rests; when it last did not.
+    calm: bool,
+    rests: bool,
+    busy_at: Micros,
     give_up_at: Micros,
     pub(super) paused_until: Micros,
     pub(super) cut_until: Micros,
@@ -41,7 +45,13 @@ impl Node {
             bursts: Bursts::new(Pcg32::seed_from_u64(seed)),
             cpu: 0.0,
             throttled: 0.0,
-            look_at: Micros(seed % STEP.0),
+            tick_at: Micros(seed % Pulse::Quick.pause().0),
+            look_at: Micros::ZERO,
+            seen: (Micros::ZERO, Micros::ZERO),
+            seen_at: Micros::ZERO,
+            calm: false,
+            rests: false,
+            busy_at: Micros::ZERO,
             give_up_at: Micros::ZERO,
             paused_until: Micros::ZERO,
             cut_until: Micros::ZERO,
@@ -69,14 +79,53 @@ impl Node {
             holder,
             bursts,
             life,
-            look_at: now,
+            tick_at: now,
+            seen_at: now,
+            busy_at: now,
             ..Node::new(self.index, scenario, seed)
         };
     }
 
-    fn observe(&mut self, now: Micros) {
-        let (cpu, throttled) = (Micros(self.cpu as u64), Micros(self.throttled as u64));
+    fn figures(&self) -> (Micros, Micros) {
+        (Micros(self.cpu as u64), Micros(self.throttled as u64))
+    }
+
+    /// A look: what was used, how soon the next one is due, and whether it rests until it needs more.
+    fn look(&mut self, now: Micros) {
+        let (cpu, throttled) = self.figures();
+        let used = cpu.saturating_sub(self.seen.0);
+        let passed = now.saturating_sub(self.seen_at);
+        let pressed = throttled > self.seen.1;
+        let within = rhythm::keeps_within(self.holder.allowance(now), used, passed);
+        self.calm = within && !pressed;
+        (self.seen, self.seen_at) = ((cpu, throttled), now);
         self.holder.observe(now, cpu, throttled);
+        if pressed {
+            self.holder.pressed(now);
+        }
+        self.look_at = rhythm::next_look(&self.holder, now, self.calm);
+    }
+
+    /// Whether a tick looks at it.
+    fn is_due(&self, now: Micros) -> bool {
+        let (cpu, throttled) = self.figures();
+        // A throttle is told to whoever rests or is calm; the others are looked at often.
+        let told = throttled > self.seen.1 && (self.rests || self.calm);
+        if !self.rests {
+            return told || rhythm::is_due(now, self.look_at);
+        }
+        let eased = self.holder.eased(now).unwrap_or_default();
+        let passed = now.saturating_sub(self.seen_at);
+        told || cpu.saturating_sub(self.seen.0) > eased.over(passed)
+    }
+
+    /// How soon the next tick is.
+    fn pulse(&self, now: Micros) -> Pulse {
+        match self.rests {
+            true if now >= self.busy_at + IDLE_AFTER => Pulse::Idle,
+            false if !self.calm => Pulse::Quick,
+            _ => Pulse::Calm,
+        }
     }
 
     /// One step that ends at `now`: what it wants, what it gets, whether the load has moved to it.
@@ -110,23 +159,33 @@ impl Node {
         if self.paused_until > now {
             return None;
         }
+        if self.holder.is_waiting() && now >= self.give_up_at {
+            self.look(now);
+            self.holder.failed(now);
+        }
+        if now < self.tick_at {
+            return None;
+        }
+        if self.is_due(now) {
+            self.look(now);
+        }
+        let due = self.holder.next_ask(now).is_some_and(|at| at <= now);
+        // A second look at this moment would see that nothing has run since.
+        if due && self.seen_at != now {
+            self.look(now);
+        }
+        let request = due.then(|| self.holder.request(now));
+        self.rate = rate_of(self.holder.allowance(now), MicroCpus(u64::MAX));
+        self.rests = self.holder.figures().asked > 0 && self.holder.eased(now).is_some();
+        if !self.rests {
+            self.busy_at = now;
+        }
+        self.tick_at = now + self.pulse(now).pause();
+        let request = request?;
         let lease = self
             .holder
             .limit()
             .map_or(Micros::SECOND, |limit| limit.lease);
-        let ended = self.holder.ends() <= now && self.holder.ends() > now.saturating_sub(STEP);
-        if now < self.look_at && !ended {
-            return None;
-        }
-        self.look_at = now + Micros(lease.0 / LOOKS).min(LOOK_MAX);
-        self.observe(now);
-        if self.holder.is_waiting() && now >= self.give_up_at {
-            self.holder.failed(now);
-        }
-        let due = self.holder.next_ask(now).is_some_and(|at| at <= now);
-        let request = due.then(|| self.holder.request(now));
-        self.rate = rate_of(self.holder.allowance(now), MicroCpus(u64::MAX));
-        let request = request?;
         self.give_up_at = now + Micros(lease.0 / PATIENCE_PARTS);
         Some((self.life, request))
     }
@@ -135,7 +194,7 @@ impl Node {
         if self.life != life || self.paused_until > now {
             return;
         }
-        self.observe(now);
+        self.look(now);
         self.holder.answer(now, sequence, reply);
         self.rate = rate_of(self.holder.allowance(now), MicroCpus(u64::MAX));
     }
