@@ -112,6 +112,7 @@
 
 mod demote;
 mod error;
+mod guest;
 mod handle;
 mod pauser;
 mod signal;
@@ -123,6 +124,7 @@ mod thread;
 
 pub use demote::{Demoted, Demotion};
 pub use error::{DemoteError, DetachError, EnterError, InstallError, PauseError};
+pub use guest::Guest;
 pub use handle::{
     Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep, thread_cpu_time, waits,
 };

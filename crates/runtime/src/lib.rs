@@ -112,6 +112,7 @@ mod preempt;
 #[cfg(loom)]
 #[allow(dead_code)]
 mod preempt {
+    mod guest;
     mod jobs;
     mod nap;
     mod turns;

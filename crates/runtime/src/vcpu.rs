@@ -57,7 +57,7 @@ use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::local::{self, Entered, PollNotes};
-use crate::preempt::Carrier;
+use crate::preempt::{Brought, Carrier};
 use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
 use crate::task_context::Task;
@@ -139,6 +139,8 @@ pub(crate) struct Vcpu {
     handed_over: bool,
     /// Tasks that are not proxies and wait here, about: what came less what was polled and did not want to go on.
     short_tasks: usize,
+    /// What the thread that reads its sockets has handed in.
+    brought: Brought,
 }
 
 impl Vcpu {
@@ -169,6 +171,7 @@ impl Vcpu {
             lost: false,
             handed_over: false,
             short_tasks: 0,
+            brought: Brought::default(),
         }
     }
 
@@ -182,6 +185,9 @@ impl Drop for Vcpu {
         if self.handed_over {
             self.shared.future_gone();
         } else if !self.lost {
+            // Of a virtual CPU that yielded to a host that has gone.
+            let shared = self.shared.clone();
+            self.stop_work(&shared);
             self.shared.future_ended(self.index);
         }
     }
@@ -251,7 +257,11 @@ impl Vcpu {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         match leave {
-            Leave::Stop | Leave::Lost => return Poll::Ready(()),
+            Leave::Stop => {
+                self.stop_work(shared);
+                return Poll::Ready(());
+            }
+            Leave::Lost => return Poll::Ready(()),
             Leave::YieldAfterKick => context.waker().wake_by_ref(),
             Leave::Yield if self.queue_turns > 0 => {
                 self.queue_turns -= 1;
@@ -261,6 +271,10 @@ impl Vcpu {
             Leave::Sleep => {
                 if let Some(preempting) = &shared.preempt {
                     preempting.forget_freed(self.index);
+                    if self.brought.sleep(preempting, self.index) {
+                        // Whatever has come meanwhile is handed in before the sleep.
+                        std::thread::yield_now();
+                    }
                 }
                 shared.idle.add(self.index);
                 me.park.prepare_sleep(context.waker());
@@ -313,8 +327,14 @@ impl Vcpu {
         }
         let mut looked = false;
         loop {
+            if self.preempting && self.brought.is_done(now) {
+                now = self.let_guest_in(shared, now);
+            }
             if me.inbox.len() > 0 {
                 me.inbox.take_all(&mut self.arrivals);
+                if let Some(preempting) = &shared.preempt {
+                    self.brought.look(preempting, self.index);
+                }
             }
             let next = me.next.take().map(Arrival::from_slot);
             let mut queue = held.take().unwrap_or_else(|| lock(me));

@@ -17,8 +17,8 @@ const PRIVATE_EXPEDITED: c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
 
 /// `SCHED_OTHER`, `SCHED_BATCH` and `SCHED_IDLE` of sched(7).
-const POLICY_OTHER: u32 = 0;
-const POLICY_BATCH: u32 = 3;
+pub(crate) const POLICY_OTHER: u32 = 0;
+pub(crate) const POLICY_BATCH: u32 = 3;
 const POLICY_IDLE: u32 = 5;
 
 /// The signal in use; 0 before the first installation.
@@ -363,6 +363,30 @@ pub(crate) fn set_attributes(thread: i32, attributes: Attributes) -> Result<(), 
     // SAFETY: the kernel reads a local of the size that it says.
     checked(unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const raw, 0_u32) })
         .map(drop)
+}
+
+/// A thread's policy, with the bit `SCHED_RESET_ON_FORK` if it is set.
+pub(crate) fn policy(thread: i32) -> Result<u32, i32> {
+    // SAFETY: asks for a number, and no memory is passed.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) };
+    checked(policy).map(|policy| u32::try_from(policy).unwrap_or(u32::MAX))
+}
+
+/// Changes the policy of a fair thread to another fair one: nice value, slice and clamps stay. Takes `SCHED_RESET_ON_FORK` away.
+pub(crate) fn set_policy(thread: i32, policy: u32) -> Result<(), i32> {
+    // `struct sched_param`: the priority, which these policies do not have.
+    let parameter: c_int = 0;
+    // The bare call: not every C library passes it on.
+    // SAFETY: the kernel reads one integer, a local that outlives the call.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            thread,
+            policy,
+            &raw const parameter,
+        )
+    })
+    .map(drop)
 }
 
 /// The old way, without a policy and a slice.

@@ -85,6 +85,17 @@ pub(crate) fn set_attributes(_thread: i32, _attributes: Attributes) -> Result<()
     Err(NOT_IMPLEMENTED)
 }
 
+pub(crate) const POLICY_OTHER: u32 = 0;
+pub(crate) const POLICY_BATCH: u32 = 3;
+
+pub(crate) fn policy(_thread: i32) -> Result<u32, i32> {
+    Err(NOT_IMPLEMENTED)
+}
+
+pub(crate) fn set_policy(_thread: i32, _policy: u32) -> Result<(), i32> {
+    Err(NOT_IMPLEMENTED)
+}
+
 pub(crate) fn set_nice(_thread: i32, _nice: i32) -> Result<(), i32> {
     Err(NOT_IMPLEMENTED)
 }

@@ -88,7 +88,9 @@
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
 mod carrier;
+mod courtesy;
 mod foreign;
+mod guest;
 mod heartbeat;
 mod jobs;
 mod lookout;
@@ -106,6 +108,8 @@ use quotient_core::{Enqueue, Nanos};
 use quotient_pause::{Pauser, Processor};
 
 pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
+pub(crate) use self::courtesy::Brought;
+use self::courtesy::Courtesy;
 pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
 use self::heartbeat::Heartbeat;
 pub(crate) use self::nap::Nap;
@@ -142,6 +146,7 @@ pub(crate) struct Counters {
     pub(crate) missed_beats: AtomicU64,
     pub(crate) blocked: AtomicU64,
     pub(crate) undemoted: AtomicU64,
+    pub(crate) guest_waits: AtomicU64,
 }
 
 /// What one virtual CPU has of this.
@@ -164,6 +169,9 @@ pub(crate) struct Seat {
     reference_cpu: AtomicU64,
     /// Who pays for the poll that is under way here, if that is the one of a dead task in another group's place. Written between polls only.
     payer: Mutex<Option<Arc<GroupShared>>>,
+    /// Tasks that the guest has handed in for it; wraps. And whether it is at work (`courtesy`).
+    brought: AtomicU32,
+    at_work: AtomicBool,
     pub(crate) nap: Nap,
 }
 
@@ -182,6 +190,8 @@ impl Default for Seat {
             reference_wall: AtomicU64::new(0),
             reference_cpu: AtomicU64::new(0),
             payer: Mutex::default(),
+            brought: AtomicU32::new(0),
+            at_work: AtomicBool::new(false),
             nap: Nap::default(),
         }
     }
@@ -248,6 +258,9 @@ pub(crate) struct Preempting {
     foreign: AtomicUsize,
     watch: Mutex<WatchState>,
     heartbeat: Arc<Heartbeat>,
+    courtesy: Courtesy,
+    /// Regular virtual CPUs.
+    regular: u64,
     /// What was said already.
     #[cfg(feature = "tracing")]
     said: [AtomicBool; 2],
@@ -255,13 +268,21 @@ pub(crate) struct Preempting {
 }
 
 impl Preempting {
-    pub(crate) fn new(settings: Preempt, slots: usize, pool: Arc<Pool>, clock: &Clock) -> Self {
+    pub(crate) fn new(
+        settings: Preempt,
+        regular: usize,
+        slots: usize,
+        pool: Arc<Pool>,
+        clock: &Clock,
+    ) -> Self {
         Self {
             seats: (0..slots).map(|_| Seat::default()).collect(),
             counters: Counters::default(),
             log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
             heartbeat: Arc::default(),
+            courtesy: Courtesy::default(),
+            regular: regular as u64,
             #[cfg(feature = "tracing")]
             said: Default::default(),
             settings,
@@ -277,6 +298,8 @@ impl Preempting {
     pub(crate) fn sit(&self, vcpu: usize) {
         let seat = &self.seats[vcpu];
         seat.nap.owned_by_this_thread();
+        // Of a poll that was taken from its thread.
+        self.stops_work(vcpu);
         *lock(&seat.carrier) = current();
     }
 
@@ -465,6 +488,7 @@ impl Preempting {
     pub(crate) fn close(&self) {
         self.control.stop();
         self.heartbeat.close();
+        self.take_leave();
         self.set_all_free();
         self.pool.close();
     }
@@ -484,6 +508,7 @@ impl Preempting {
             threads_refused: self.pool.refused(),
             blocked: read(&self.counters.blocked),
             undemoted: read(&self.counters.undemoted),
+            guest_waits: read(&self.counters.guest_waits),
             borne: self.borne.load(Ordering::Relaxed),
             foreign: self.foreign.load(Ordering::Relaxed),
             threads: self.pool.threads(),
@@ -511,6 +536,7 @@ fn place_for(
 impl Drop for Preempting {
     fn drop(&mut self) {
         self.heartbeat.close();
+        self.take_leave();
         self.pool.close();
     }
 }
@@ -531,7 +557,7 @@ pub(crate) fn start(
     let max = slots + settings.max_borne;
     let pool = Pool::start(pauser, handle.clone(), regular + 1, max)?;
     let host = PoolHost::new(pool.clone(), handle.clone());
-    let preempting = Preempting::new(settings, slots, pool, clock);
+    let preempting = Preempting::new(settings, regular, slots, pool, clock);
     drop(handle.spawn(preempting.heartbeat.clone().answer()));
     Ok((preempting, host))
 }

@@ -49,10 +49,15 @@ impl Shared {
     pub(crate) fn submit_remote(&self, task: Task, kind: Enqueue) {
         // Nobody is to be stopped while it holds an inbox.
         let _shield = self.shield();
-        if let Some(target) = self.hand_in(task, kind)
-            && self.wake_vcpu(target)
-            && crate::local::is_polling()
+        let Some(target) = self.hand_in(task, kind) else {
+            return;
+        };
+        if let Some(preempting) = &self.preempt
+            && !crate::local::is_polling()
         {
+            preempting.note_brought(target);
+        }
+        if self.wake_vcpu(target) && crate::local::is_polling() {
             self.host.ring();
         }
     }

@@ -52,6 +52,7 @@ impl Vcpu {
         };
         // Before anything that may wait for a lock: who has a seat is rescued.
         preempting.sit(self.index);
+        self.brought.sit(preempting, self.index);
         if let Some(bearer) = self.takes_over.take() {
             self.take_over(shared, preempting, me, &bearer);
         }
@@ -140,6 +141,28 @@ impl Vcpu {
         }
     }
 
+    /// What was brought is worked off: who brings it has waited, and hands in what has come since.
+    #[cold]
+    pub(super) fn let_guest_in(&mut self, shared: &Shared, now: Nanos) -> Nanos {
+        if !self.stop_work(shared) {
+            return now;
+        }
+        std::thread::yield_now();
+        let later = shared.now();
+        // Nobody's: the thread did not run.
+        let away = later.saturating_sub(now);
+        self.notes.excluded = self.notes.excluded.saturating_add(away);
+        self.notes.noted = true;
+        self.move_reference(away);
+        later
+    }
+
+    /// It works off nothing any more. Whether a guest has waited.
+    pub(super) fn stop_work(&mut self, shared: &Shared) -> bool {
+        let preempting = shared.preempt.as_ref();
+        preempting.is_some_and(|preempting| self.brought.stop(preempting, self.index))
+    }
+
     /// [`Vcpu::dispatch`] of a preempting scheduler.
     pub(super) fn dispatch_preempting(
         &mut self,
@@ -163,6 +186,7 @@ impl Vcpu {
         if let Some(payer) = &payer {
             seat.is_paid_by(payer);
         }
+        self.brought.begin_poll(preempting, self.index, started);
         let preemptible = task.owned_mut().group.is_preemptible();
         let (polled, end) = if preemptible {
             poll_in_region(task)
@@ -193,6 +217,7 @@ impl Vcpu {
             seat.take_payer();
         }
         let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
+        self.brought.end_poll(now.saturating_sub(started));
         if !matches!(previous, Previous::Again(_)) {
             self.short_tasks = self.short_tasks.saturating_sub(1);
         }
@@ -226,6 +251,7 @@ impl Vcpu {
             }
             return (Previous::Away(proxy), now);
         }
+        self.brought.rest(preempting, self.index);
         preempting.choose(self.index, bearer, &owned.group);
         let limited = owned.group.is_limited();
         self.short_tasks = self.short_tasks.min(self.waiting);

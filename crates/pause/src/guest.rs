@@ -1,0 +1,200 @@
+//! Threads of others, which have no regions, and are asked not to interrupt those that have.
+//!
+//! The kernel lets a thread that wakes interrupt one that has run for longer than its due, at once. A thread that only brings work does that for
+//! each piece, to the very thread that works it off: two changes of threads a piece, where one for all pieces would do. As
+//! `SCHED_BATCH` it has the same part of a processor and the same nice value, and waits until the other sleeps or its slice is over.
+//!
+//! # Whose id it is
+//! The thread introduces itself ([`Guest::this_thread`]); a thread-local of its own takes that back at its end, under a lock that each
+//! change of its policy holds: so a system call by its id never meets another thread. In a child of `fork` there are no such threads, and
+//! nothing is changed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::slot::Identity;
+use crate::system::{self, POLICY_BATCH, POLICY_OTHER};
+
+/// What a thread shares with those that know it.
+#[derive(Debug)]
+struct Life {
+    identity: Identity,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    alive: bool,
+    /// It is `SCHED_BATCH` through us: whoever got it told so takes that back.
+    told: bool,
+}
+
+impl Life {
+    fn begin() -> Option<Arc<Self>> {
+        let identity = Identity {
+            process: system::process_id(),
+            thread: system::thread_id(),
+        };
+        let usual = system::policy(identity.thread) == Ok(POLICY_OTHER);
+        usual.then(|| {
+            let state = State {
+                alive: true,
+                told: false,
+            };
+            Arc::new(Self {
+                identity,
+                state: Mutex::new(state),
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread's own part.
+struct Mine(Option<Arc<Life>>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        if let Some(life) = &self.0 {
+            life.lock().alive = false;
+        }
+    }
+}
+
+thread_local! {
+    static MINE: Mine = Mine(Life::begin());
+}
+
+/// A thread of somebody else's.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    life: Arc<Life>,
+}
+
+impl Guest {
+    /// The calling thread, if it is scheduled as threads usually are (`SCHED_OTHER`) when it asks first; one with a policy of its own is left
+    /// alone. Two system calls and an allocation the first time; a look at a thread-local later.
+    #[must_use]
+    pub fn this_thread() -> Option<Self> {
+        let life = MINE.try_with(|mine| mine.0.clone()).ok()??;
+        Some(Self { life })
+    }
+
+    /// From now on the thread, when it wakes, interrupts nobody who is of usual priority (`waits`), or does so again; whether that has
+    /// changed. Not if somebody else has it wait already (then it is his to take back), if it got a policy of its own meanwhile
+    /// (which it keeps), or once it has ended. Three system calls, some 1 us; waits for nobody.
+    ///
+    /// Threads and processes that it starts while it waits are `SCHED_BATCH` for good, as the kernel has it. So is the thread itself if
+    /// the process forbids itself such system calls in the middle (seccomp).
+    pub fn waits(&self, waits: bool) -> bool {
+        let Identity { process, thread } = self.life.identity;
+        let mut state = self.life.lock();
+        if !state.alive || state.told == waits || process != system::process_id() {
+            return false;
+        }
+        let (old, new) = if waits {
+            (POLICY_OTHER, POLICY_BATCH)
+        } else {
+            (POLICY_BATCH, POLICY_OTHER)
+        };
+        let done = system::policy(thread) == Ok(old) && system::set_policy(thread, new).is_ok();
+        state.told = waits && done;
+        done
+    }
+}
+
+#[cfg(all(
+    test,
+    not(loom),
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+mod tests {
+    use super::*;
+
+    /// The bit of a policy that threads do not pass on (sched(7)).
+    const RESET_ON_FORK: u32 = 0x4000_0000;
+    const POLICY_IDLE: u32 = 5;
+
+    fn policy(guest: &Guest) -> u32 {
+        system::policy(guest.life.identity.thread).expect("a live thread")
+    }
+
+    #[test]
+    fn a_guest_waits_and_then_does_not() {
+        let guest = Guest::this_thread().expect("a thread of a test has the usual policy");
+        let before = system::attributes(system::thread_id()).expect("own attributes");
+        assert!(guest.waits(true));
+        assert_eq!(policy(&guest), POLICY_BATCH);
+        let other = std::thread::spawn(move || guest.waits(false).then_some(guest));
+        let guest = other.join().expect("no panic").expect("told by another");
+        assert_eq!(policy(&guest), POLICY_OTHER);
+        let after = system::attributes(system::thread_id());
+        assert_eq!(after, Ok(before), "and nothing else has changed");
+    }
+
+    /// Hazard: the kernel gives the number of a thread that has ended to another one, perhaps of another program.
+    #[test]
+    fn who_has_ended_is_told_nothing() {
+        let ended = std::thread::spawn(Guest::this_thread).join();
+        let guest = ended.expect("no panic").expect("the usual policy");
+        assert!(!guest.waits(true));
+    }
+
+    #[test]
+    fn who_has_a_policy_of_its_own_is_no_guest() {
+        let guest = std::thread::spawn(|| {
+            system::set_policy(system::thread_id(), POLICY_BATCH).expect("unprivileged");
+            Guest::this_thread().is_some()
+        });
+        assert!(!guest.join().expect("no panic"));
+    }
+
+    /// Hazard: the bit of a thread that is `SCHED_OTHER` otherwise goes with each change of its policy, and only root gets it back.
+    #[test]
+    fn who_passes_nothing_on_is_no_guest() {
+        let guest = std::thread::spawn(|| {
+            let own = system::thread_id();
+            system::set_policy(own, POLICY_OTHER | RESET_ON_FORK).expect("unprivileged");
+            Guest::this_thread().is_some()
+        });
+        assert!(!guest.join().expect("no panic"));
+    }
+
+    /// Hazard: two schedulers know one worker, and the first that has done takes back what the other one asked for, or neither does.
+    #[test]
+    fn who_had_it_wait_takes_that_back_and_nobody_else() {
+        let first = std::thread::spawn(|| {
+            let first = Guest::this_thread().expect("the usual policy");
+            let second = Guest::this_thread().expect("the usual policy");
+            assert!(first.waits(true));
+            assert!(!second.waits(true), "it waits already");
+            assert_eq!(policy(&second), POLICY_BATCH);
+            assert!(first.waits(false));
+            assert!(!second.waits(false), "nothing is to be taken back");
+            assert!(
+                second.waits(true) && second.waits(false),
+                "now it is its turn"
+            );
+            assert_eq!(policy(&first), POLICY_OTHER);
+        });
+        first.join().expect("no panic");
+    }
+
+    /// Hazard: a program gives its thread a policy after the thread was met, before it waits or while it does, and has it no more then.
+    #[test]
+    fn a_policy_that_came_later_stays() {
+        let guest = std::thread::spawn(|| {
+            let guest = Guest::this_thread().expect("the usual policy");
+            assert!(guest.waits(true));
+            system::set_policy(guest.life.identity.thread, POLICY_IDLE).expect("unprivileged");
+            assert!(!guest.waits(false));
+            assert_eq!(policy(&guest), POLICY_IDLE, "given while it waited");
+            assert!(!guest.waits(true));
+            assert_eq!(policy(&guest), POLICY_IDLE, "given before");
+        });
+        guest.join().expect("no panic");
+    }
+}
