@@ -224,14 +224,15 @@ async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
     })
     .await;
     assert!(now.burst == quotient::Nanos(0));
-    // A hand's limit that is smaller than any lease is in force; a larger one leaves the lease in force.
-    group.set_max("1ms/1s").expect("a limit");
+    // A hand's limit that is smaller than any lease is in force; a larger one leaves the lease in force. Not 1 ms: that is the floor, which is in
+    // force where the machine was too slow to renew a lease, and what a hand writes exactly as we did cannot be told from ours.
+    group.set_max("2ms/1s").expect("a limit");
     until(PATIENCE, "the lease's end", || {
         fleet.stats()[0].figures.asked > 3
     })
     .await;
     let in_force = group.max().expect("a limit");
-    assert!(cpus(in_force) < 0.0011, "{in_force}");
+    assert!(cpus(in_force) < 0.0021, "{in_force}");
     group.set_max("4s/1s").expect("a limit");
     until(PATIENCE, "a lease in force", || {
         group.max().is_some_and(|max| cpus(max) < 2.0)
