@@ -1,5 +1,6 @@
 //! A process that can be looked into: `cargo run -p quotient-attach --example tenants`, then, in another shell,
-//! `cargo run -p quotient-cli --features screen -- top PID`, and `... -- trace PID 5s`.
+//! `cargo run -p quotient-cli --features screen -- top PID`, and `... -- trace PID 5s`. Where `XDG_RUNTIME_DIR` is not set: `--example tenants --
+//! PATH`, and PATH in place of PID.
 
 use std::hint::black_box;
 
@@ -24,7 +25,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         group.spawn(work());
     }
     // Weights and limits may be changed from there; without this line they are only shown.
-    let attached = Attach::new(&scheduler).allow_changes().open()?;
+    let mut attach = Attach::new(&scheduler).allow_changes();
+    if let Some(path) = std::env::args_os().nth(1) {
+        attach = attach.path(path);
+    }
+    let attached = attach.open()?;
     println!(
         "process {}: {}",
         std::process::id(),

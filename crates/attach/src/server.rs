@@ -27,8 +27,8 @@ pub struct Attach {
     pub(crate) seat_kept: Duration,
 }
 
-/// Why there is no socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why there is no socket. Its `Debug` is its sentence too: a `main` that returns it prints that, and a bare name would help nobody.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachError {
     /// No path was given, and the environment has no `XDG_RUNTIME_DIR`.
@@ -44,12 +44,19 @@ pub enum AttachError {
 impl fmt::Display for AttachError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFolder => formatter
-                .write_str("no path was given for the socket, and XDG_RUNTIME_DIR is not set"),
+            Self::NoFolder => formatter.write_str(
+                "no path was given for the socket, and XDG_RUNTIME_DIR is not set: give one, by `Attach::path` in the program",
+            ),
             Self::Taken(path) => write!(formatter, "{} is in use", path.display()),
             Self::System(reason) => formatter.write_str(reason),
             Self::Unsupported => formatter.write_str("attaching needs Linux"),
         }
+    }
+}
+
+impl fmt::Debug for AttachError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
     }
 }
 
@@ -118,5 +125,18 @@ impl Attached {
         return self.server.path();
         #[cfg(not(target_os = "linux"))]
         match self.server {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program whose `main` returns the error prints its `Debug`.
+    #[test]
+    fn who_lacks_a_folder_is_told_what_to_do() {
+        let told = format!("{:?}", AttachError::NoFolder);
+        assert!(told.contains("XDG_RUNTIME_DIR is not set"), "{told}");
+        assert!(told.contains("Attach::path"), "{told}");
     }
 }
