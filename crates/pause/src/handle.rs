@@ -242,7 +242,8 @@ impl Detaching<'_> {
 /// What has become of a request to pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseState {
-    /// The signal is on its way, or the region is [`uninterrupted`](crate::uninterrupted), or its code blocks the signal.
+    /// The signal is on its way, or the region is [`uninterrupted`](crate::uninterrupted) or [`undisturbed`](crate::undisturbed), or its code
+    /// blocks the signal.
     Asked,
     /// The thread stands. What it did before is visible to who sees this.
     Standing,
@@ -298,6 +299,30 @@ impl Pause {
         let _alive = self.slot.lock_alive().ok_or(PauseError::Ended)?;
         system::send(identity.process, identity.thread, signal)
             .map_err(|errno| PauseError::Refused { errno })
+    }
+
+    /// Guards of [`undisturbed`](crate::undisturbed) count no more in the region, up to its end: it stops if none of
+    /// [`uninterrupted`](crate::uninterrupted) is in force. One or two system calls. Never blocks.
+    ///
+    /// # Errors
+    /// [`PauseError::Ended`] if the region stands or is over; otherwise as [`Handle::pause`]. Nothing has changed, but if the signal could not
+    /// be sent, it may be later.
+    pub fn insist(&self) -> Result<(), PauseError> {
+        let signal = self.signal.number();
+        let identity = self.slot.identity;
+        self.slot.insist(self.sequence, self.region.number(), || {
+            if !system::is_in_place(signal) {
+                return Err(PauseError::Displaced { signal });
+            }
+            system::send(identity.process, identity.thread, signal)
+                .map_err(|errno| PauseError::Refused { errno })
+        })
+    }
+
+    /// The region that is to stand.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region
     }
 
     /// Lets the region go on, or withdraws the request; whether the thread stood. At most one system call. Never blocks.

@@ -48,6 +48,8 @@
 //! | `target` | number of the region to be paused | askers, under the lock |
 //! | `word` | futex: a sequence number and one of `RUN`, `WANTED`, `PAUSED` | see below |
 //! | `shield` | depth of [`uninterrupted`] guards | its thread only |
+//! | `plea`, `plea_of` | depth of [`undisturbed`] guards, and number of the region that they are of | its thread only |
+//! | `insisted` | number of the last region whose `plea` counts no more | askers, under the lock |
 //! | the lock, with `detached`, `alive` | number of the last region that was detached; the thread has not left | holder of the lock |
 //!
 //! ## A region without requests
@@ -70,7 +72,7 @@
 //! | step of `word` | by | condition |
 //! |---|---|---|
 //! | `RUN` → `WANTED`, sequence + 1 | asker, under the lock (tried); then it sends the signal, still under the lock | `current` is the number |
-//! | `WANTED` → `PAUSED` | the thread in its signal handler, or leaving its last [`uninterrupted`] guard | `current == target`, `shield` is 0 |
+//! | `WANTED` → `PAUSED` | the thread in its signal handler, or leaving its last guard | `current == target`, `shield` is 0, and `plea` is 0, of another region, or overridden |
 //! | `PAUSED` → `RUN` | [`Pause`] resumed or dropped, if the sequence is its own | |
 //! | `WANTED` → `RUN` | the same; the region's end; the next asker, if `target` is not in progress | |
 //!
@@ -82,6 +84,9 @@
 //! *Nothing is paused twice*: a second request meets `WANTED` or `PAUSED` of a region in progress and is refused.
 //! *A request that missed* (the region ended between the look and the signal) leaves `WANTED` with a target that is never
 //! in progress again; the handler ignores it, `Pause::state` says [`PauseState::Missed`], and the next asker writes over it.
+//! *Who insists is heard*: `insisted` is stored before the signal is sent, and the handler reads it after it was called; a handler that ran
+//! between the two is called again. A `plea` of another region than the one in progress is none, so the end of a region ends its guards,
+//! forgotten ones too, without a store.
 //! *The sequence number* has 30 bits. A `Pause` that is kept for 2^30 further pauses of one thread could resume a later one
 //! early; it cannot stop anything.
 //! *Visibility*: `WANTED` → `PAUSED` releases, [`Pause::state`] acquires: what the region did before it stopped is visible
@@ -130,4 +135,6 @@ pub use handle::{
 };
 pub use pauser::{Pauser, Settings};
 pub use signal::Signal;
-pub use thread::{End, Region, Thread, Uninterrupted, region, uninterrupted};
+pub use thread::{
+    End, Region, Thread, Undisturbed, Uninterrupted, region, undisturbed, uninterrupted,
+};

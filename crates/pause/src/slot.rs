@@ -54,6 +54,11 @@ pub(crate) struct Slot {
     target: AtomicU64,
     word: AtomicU32,
     shield: AtomicU32,
+    /// Depth of the guards that ask politely, and the region that they are of.
+    plea: AtomicU32,
+    plea_of: AtomicU64,
+    /// Number of the last region whose pleas somebody overrode.
+    insisted: AtomicU64,
     /// 1 once the thread has left. As `alive` of the verdicts, for who only reads.
     left: AtomicU32,
     verdicts: Mutex<Verdicts>,
@@ -70,6 +75,9 @@ impl Slot {
             target: AtomicU64::new(0),
             word: AtomicU32::new(RUN),
             shield: AtomicU32::new(0),
+            plea: AtomicU32::new(0),
+            plea_of: AtomicU64::new(0),
+            insisted: AtomicU64::new(0),
             left: AtomicU32::new(0),
             verdicts: Mutex::new(Verdicts {
                 alive: true,
@@ -126,7 +134,7 @@ impl Slot {
     /// Async-signal-safe. Waits as long as the asker wants.
     pub(crate) fn stand_if_wanted(&self) {
         let number = self.current.load(Ordering::Relaxed);
-        if number == 0 || self.shield.load(Ordering::Relaxed) != 0 {
+        if number == 0 || self.shield.load(Ordering::Relaxed) != 0 || self.pleads(number) {
             return;
         }
         let wanted = self.word.load(Ordering::Acquire);
@@ -155,6 +163,41 @@ impl Slot {
         handler_fence();
     }
 
+    /// The thread asks not to be stopped until [`Slot::lower_plea`], the end of its region, or somebody's insisting. Returns the region. Saturates
+    /// as [`Slot::raise_shield`].
+    pub(crate) fn raise_plea(&self) -> u64 {
+        let number = self.current.load(Ordering::Relaxed);
+        // Depth zero comes first: a signal between the two stores finds no plea that is nobody's.
+        if self.plea_of.load(Ordering::Relaxed) != number {
+            self.plea.store(0, Ordering::Relaxed);
+            handler_fence();
+            self.plea_of.store(number, Ordering::Relaxed);
+        }
+        let depth = self.plea.load(Ordering::Relaxed);
+        self.plea.store(depth.saturating_add(1), Ordering::Relaxed);
+        handler_fence();
+        number
+    }
+
+    /// The end of a guard of region `number`; stands still at once if that was wanted meanwhile.
+    pub(crate) fn lower_plea(&self, number: u64) {
+        handler_fence();
+        let depth = self.plea.load(Ordering::Relaxed);
+        if self.plea_of.load(Ordering::Relaxed) != number || depth == u32::MAX {
+            // Of a region that is over, or one of too many.
+            return;
+        }
+        self.plea.store(depth.saturating_sub(1), Ordering::Relaxed);
+        self.stand_after_guard();
+    }
+
+    /// Whether the region in progress asks not to be stopped, and nobody has overridden that.
+    fn pleads(&self, number: u64) -> bool {
+        self.plea_of.load(Ordering::Relaxed) == number
+            && self.plea.load(Ordering::Relaxed) != 0
+            && self.insisted.load(Ordering::Acquire) != number
+    }
+
     /// The end of a guard; stands still at once if that was wanted meanwhile.
     pub(crate) fn lower_shield(&self) {
         handler_fence();
@@ -163,6 +206,10 @@ impl Slot {
             self.shield
                 .store(depth.saturating_sub(1), Ordering::Relaxed);
         }
+        self.stand_after_guard();
+    }
+
+    fn stand_after_guard(&self) {
         handler_fence();
         if self.word.load(Ordering::Relaxed) & STATE == WANTED && self.is_of_this_process() {
             self.stand_if_wanted();
@@ -249,6 +296,28 @@ impl Slot {
         }
         drop(verdicts);
         sent.map(|()| sequence)
+    }
+
+    /// Pleas of region `number` count no more; `send` makes the thread look again. Without effect once the pause of that sequence number is over
+    /// or stands.
+    pub(crate) fn insist(
+        &self,
+        sequence: u32,
+        number: u64,
+        send: impl FnOnce() -> Result<(), PauseError>,
+    ) -> Result<(), PauseError> {
+        if !self.is_of_this_process() {
+            return Err(PauseError::OtherProcess);
+        }
+        let verdicts = self.try_lock().ok_or(PauseError::Busy)?;
+        if !verdicts.alive || self.standing(sequence, number) != PauseState::Asked {
+            return Err(PauseError::Ended);
+        }
+        // Before the signal: whoever handles that sees it.
+        self.insisted.store(number, Ordering::Release);
+        let sent = send();
+        drop(verdicts);
+        sent
     }
 
     /// Ends the pause of that sequence number, whatever has come of it; whether the thread stood. Takes no lock.

@@ -65,7 +65,8 @@ impl Model {
 
     fn ask(&self, number: u64) -> Result<u32, PauseError> {
         self.slot.ask(number, || {
-            self.pending.store(true, Ordering::SeqCst);
+            // No plain store: the model checker would let the thread's own exchange come after it and miss it.
+            self.pending.swap(true, Ordering::SeqCst);
             Ok(())
         })
     }
@@ -253,6 +254,55 @@ fn loom_pause_against_a_shield() {
         assert!(!thread.join().unwrap());
     });
     assert!(STOOD.load(Ordering::Relaxed), "never stood");
+}
+
+/// Behind a plea the thread does not stop, until the asker insists: then it does, although the plea goes on; and the plea of a region
+/// that is over, never taken back, is none in the next.
+#[test]
+fn loom_insisting_against_a_plea() {
+    static STOOD: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    loom::model(|| {
+        let model = Model::new();
+        let insisted = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (model, insisted) = (model.clone(), insisted.clone());
+            loom::thread::spawn(move || {
+                model.slot.begin(1);
+                model.slot.raise_plea();
+                model.point();
+                let said = insisted.load(Ordering::SeqCst);
+                model.point();
+                // No old value: it may have been resumed before it stood.
+                let word = model.slot.word.fetch_or(0, Ordering::AcqRel);
+                assert!(
+                    !said || word & super::STATE != super::WANTED,
+                    "a handler that came before made it deaf"
+                );
+                model.slot.end(1);
+                model.slot.begin(2);
+                assert!(!model.slot.pleads(2), "an old plea counts");
+                model.slot.end(2);
+            })
+        };
+        if let Ok(sequence) = model.ask(1) {
+            let sent = model.slot.insist(sequence, 1, || {
+                model.pending.swap(true, Ordering::SeqCst);
+                Ok(())
+            });
+            insisted.store(sent.is_ok(), Ordering::SeqCst);
+            let mut looks = 0;
+            while model.slot.standing(sequence, 1) == PauseState::Asked && looks < 3 {
+                looks += 1;
+                loom::thread::yield_now();
+            }
+            if model.slot.standing(sequence, 1) == PauseState::Standing {
+                STOOD.store(true, Ordering::Relaxed);
+            }
+            model.slot.resume(sequence);
+        }
+        thread.join().unwrap();
+    });
+    assert!(STOOD.load(Ordering::Relaxed), "insisting was in vain");
 }
 
 /// Leaving against an asker: nobody uses the thread's id once it has left.

@@ -180,3 +180,36 @@ impl Drop for Uninterrupted {
         }
     }
 }
+
+/// While this lives, the region in which it was made is not paused, unless who asks [insists](crate::Pause::insist). It means nothing beyond
+/// that region, forgotten or kept. The region can be detached and demoted all the same.
+#[derive(Debug)]
+#[must_use = "the guard protects while it lives"]
+pub struct Undisturbed {
+    /// `None` on a thread that has no regions.
+    slot: Option<Arc<Slot>>,
+    /// The region; 0 outside of any.
+    region: u64,
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+/// As [`uninterrupted`], for code that is not trusted to be brief: its request can be overridden, and ends with its region at the latest.
+pub fn undisturbed() -> Undisturbed {
+    let slot = INSIDE
+        .try_with(|inside| inside.borrow().as_ref().map(|inside| inside.slot.clone()))
+        .unwrap_or(None);
+    let region = slot.as_ref().map_or(0, |slot| slot.raise_plea());
+    Undisturbed {
+        slot,
+        region,
+        _thread: std::marker::PhantomData,
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if let Some(slot) = &self.slot {
+            slot.lower_plea(self.region);
+        }
+    }
+}

@@ -19,7 +19,7 @@ use alone::{alone, handle_signal, on_users_signal, refuse_calls};
 use common::{pauser, spawn, until};
 use quotient_pause::{
     DemoteError, Demoted, Demotion, DetachError, EnterError, Handle, InstallError, PauseError,
-    PauseState, Pauser, Region, Settings, Signal, uninterrupted,
+    PauseState, Pauser, Region, Settings, Signal, undisturbed, uninterrupted,
 };
 
 /// A thread that spins in one region until it is told to stop; it counts its steps. Says at its end whether it was detached.
@@ -374,6 +374,47 @@ fn behind_a_shield_a_region_goes_on_and_stops_when_it_goes() {
     thread.join().unwrap();
     // On a thread without regions a guard is nothing.
     drop(uninterrupted());
+}
+
+#[test]
+fn a_guard_that_is_kept_for_too_long_or_forgotten_ends() {
+    let steps = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (count, end) = (steps.clone(), stop.clone());
+    let (handle, thread) = spawn(move |thread| {
+        for _ in 0..2 {
+            let _ = thread.region(|| {
+                while !end.load(Ordering::Relaxed) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if count.load(Ordering::Relaxed) == 1 {
+                        std::mem::forget(undisturbed());
+                    }
+                }
+            });
+            end.store(false, Ordering::Relaxed);
+        }
+    });
+    until("the guard", || steps.load(Ordering::Relaxed) > 1);
+    let first = handle.region().unwrap();
+    let pause = handle.pause(first).unwrap();
+    assert_eq!(pause.wait(Duration::from_millis(20)), PauseState::Asked);
+    until("that somebody is heard", || {
+        // Until it is heard; somebody else may ask something just then.
+        let _ = pause.insist();
+        pause.state() == PauseState::Standing
+    });
+    assert_eq!(pause.insist(), Err(PauseError::Ended));
+    stop.store(true, Ordering::Relaxed);
+    assert!(pause.resume());
+    until("the next region", || {
+        handle.region().is_some_and(|region| region != first)
+    });
+    let pause = handle.pause(handle.region().unwrap()).unwrap();
+    until("a pause", || pause.state() == PauseState::Standing);
+    stop.store(true, Ordering::Relaxed);
+    assert!(pause.resume());
+    thread.join().unwrap();
+    drop(undisturbed());
 }
 
 #[test]

@@ -273,7 +273,7 @@ impl Group {
     /// for 250 ms (the lock is one of tokio's, or the allocator's), the frozen polls have turns of 200 us, at most every 160 ms per cause, until it does;
     /// [`crate::PreemptStats::missed_beats`] and [`crate::PreemptStats::rescues`] count them. A lock of the program's own is not seen so: where
     /// others need it, `freeze` is the one to use. Polls of groups that are not [`GroupBuilder::preemptible`], and
-    /// sections under [`crate::uninterrupted`], go on to their ends. Without preemption it is `freeze`. A later `freeze` lets the
+    /// sections under [`crate::uninterrupted`], go on to their ends (these for 50 ms of CPU time at most). Without preemption it is `freeze`. A later `freeze` lets the
     /// polls go on to their ends, and so does the end of a task: aborted or killed, its poll runs on to its return, and then its future is
     /// dropped.
     ///

@@ -172,7 +172,7 @@ pub use self::{
     join_set::JoinSet,
     loss::Losses,
     meter::{MeterError, ThreadMeter},
-    preempt::{Preempt, PreemptStats},
+    preempt::{Preempt, PreemptStats, Uninterrupted, uninterrupted},
     pressure::{Pressure, PressureLine},
     scheduler::{Builder, Scheduler},
     spawn::{Checkpoint, checkpoint, should_yield, spawn, spawn_local, try_spawn},
@@ -186,7 +186,7 @@ pub use quotient_core::{
 #[cfg(not(loom))]
 pub use quotient_keys::{self as keys, FlipError};
 #[cfg(not(loom))]
-pub use quotient_pause::{Demotion, InstallError, Signal, Uninterrupted, uninterrupted};
+pub use quotient_pause::{Demotion, InstallError, Signal};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};
 
 /// The blocks of code of the README and the guides, as tests.

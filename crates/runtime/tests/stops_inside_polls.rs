@@ -125,13 +125,33 @@ fn a_section_that_is_not_to_be_interrupted_is_stopped_by_a_freeze() {
     run(|scheduler| async move {
         let group = scheduler.group("group").unwrap().create().unwrap();
         let (hog, handle) = hog(&group, true).await;
+        let from = hog.used();
         group.freeze_immediately().unwrap();
-        for _ in 0..5 {
-            goes_on(&hog).await;
+        // It may have 50 ms; without a guard it would not get as far.
+        while hog.used() < from + Duration::from_millis(40) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         hog.shielded.store(false, SeqCst);
         uses_at_most(&hog, Duration::ZERO).await;
         group.thaw().unwrap();
+        hog.stop.store(true, SeqCst);
+        handle.abort();
+        assert!(handle.await.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
+fn a_guard_that_is_never_dropped_keeps_its_poll_going_for_ever() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let (hog, handle) = hog(&group, true).await;
+        group.freeze_immediately().unwrap();
+        let stands = || scheduler.preempt_stats().unwrap().insisted > 0;
+        common::eventually("that it stands under its guard", stands).await;
+        uses_at_most(&hog, Duration::ZERO).await;
+        group.thaw().unwrap();
+        goes_on(&hog).await;
+        hog.shielded.store(false, SeqCst);
         hog.stop.store(true, SeqCst);
         handle.abort();
         assert!(handle.await.unwrap_err().is_cancelled());

@@ -41,6 +41,13 @@ pub(crate) struct Carrier {
     began: AtomicU64,
     /// Its thread's CPU time when the short turn in progress began, plus 1; 0 if it has none. The watch's alone. Unit: nanoseconds.
     short_turn: AtomicU64,
+    /// The region that a guard of its poll keeps from stopping, by number, its thread's CPU time, plus 1, when that was seen last, and for how
+    /// much of that time so far. The watch's alone. Unit: nanoseconds.
+    guarded: AtomicU64,
+    guarded_at: AtomicU64,
+    guarded_for: AtomicU64,
+    /// The watch has insisted, and does not know yet whether it was heard.
+    insisted: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
     others: Others,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
@@ -101,6 +108,10 @@ impl Carrier {
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             short_turn: AtomicU64::new(0),
+            guarded: AtomicU64::new(0),
+            guarded_at: AtomicU64::new(0),
+            guarded_for: AtomicU64::new(0),
+            insisted: AtomicBool::new(false),
             others: Others::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
@@ -293,14 +304,48 @@ impl Carrier {
         self.chosen_by() == by && !is_away && self.is_allowed() && !self.is_finished()
     }
 
-    /// The watch: what is forbidden stands. Whether it does.
-    pub(super) fn enforce(&self, log: &PauseLog) -> bool {
+    /// The watch: what is forbidden stands, insisted upon where a guard has kept it going for too long (`insisted` is called once it stands for
+    /// that). Whether it does.
+    pub(super) fn enforce(&self, log: &PauseLog, insisted: impl FnOnce()) -> bool {
         self.turns.enforce(
-            |pause| pause.state() == PauseState::Missed,
+            |pause| match pause.state() {
+                PauseState::Missed => true,
+                PauseState::Asked => {
+                    if self.is_guarded_for_long(pause) && pause.insist().is_ok() {
+                        self.insisted.store(true, Ordering::Relaxed);
+                    }
+                    false
+                }
+                PauseState::Standing => {
+                    self.guarded_at.store(0, Ordering::Relaxed);
+                    if self.insisted.swap(false, Ordering::Relaxed) {
+                        insisted();
+                    }
+                    false
+                }
+            },
             // Between two polls it stands by itself, until it is chosen.
             |by| log.resumed(self.shown(), by, ResumeReason::End),
             |by| self.stop(log, by),
         )
+    }
+
+    /// What should stand does not: whether it has had [`GUARDED_MAX`] of its thread's CPU time so in this region.
+    fn is_guarded_for_long(&self, pause: &Pause) -> bool {
+        let region = pause.region().number();
+        let now = self.cpu_time().unwrap_or_default().as_nanos() + 1;
+        if self.guarded.swap(region, Ordering::Relaxed) != region {
+            self.guarded_for.store(0, Ordering::Relaxed);
+            self.guarded_at.store(0, Ordering::Relaxed);
+        }
+        let before = self.guarded_at.swap(now, Ordering::Relaxed);
+        let since = if before == 0 { now } else { before };
+        let all = self.guarded_for.load(Ordering::Relaxed) + now.saturating_sub(since);
+        let is_long = all >= GUARDED_MAX.as_nanos();
+        // Should it not be heard, not again at once.
+        let counted = if is_long { 0 } else { all };
+        self.guarded_for.store(counted, Ordering::Relaxed);
+        is_long
     }
 
     /// The scheduler has ended: nobody governs it any more.
@@ -406,6 +451,10 @@ impl Charges {
         now.saturating_sub(self.blocked_at) >= RETURN_AFTER
     }
 }
+
+/// What `uninterrupted` guards are good for in a poll, in all of it. Unit: nanoseconds of CPU time. 50 ms, some thousand times a section that
+/// deserves one; a tenant that forgets its guard, or is hostile, has that much beyond its turns in a poll, and pays for it.
+const GUARDED_MAX: Nanos = Nanos::from_micros(50_000);
 
 /// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
 const RETURN_AFTER: Nanos = Nanos(50_000);

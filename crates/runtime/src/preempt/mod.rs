@@ -63,7 +63,8 @@
 //! # Locks held by paused threads
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
-//! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). For all other locks: *aging*, every 20 ms one paused
+//! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). Users' guards
+//! (`quotient_pause::undisturbed`) end with their poll, forgotten or not, and keep it going for 50 ms of CPU time in all: then the watch insists. For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
 //! a lock of theirs that no carrier wants; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
 //! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms; the same if the host or the tick
@@ -99,6 +100,7 @@ mod others;
 mod pool;
 mod settings;
 mod turns;
+mod uninterrupted;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -119,6 +121,7 @@ pub(crate) use self::others::{
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
 pub use self::settings::{Preempt, PreemptStats};
+pub use self::uninterrupted::{Uninterrupted, uninterrupted};
 use self::watch::WatchState;
 pub(crate) use self::watch::start as start_watch;
 use crate::clock::Clock;
@@ -147,6 +150,7 @@ pub(crate) struct Counters {
     pub(crate) blocked: AtomicU64,
     pub(crate) undemoted: AtomicU64,
     pub(crate) guest_waits: AtomicU64,
+    pub(crate) insisted: AtomicU64,
 }
 
 /// What one virtual CPU has of this.
@@ -509,6 +513,7 @@ impl Preempting {
             blocked: read(&self.counters.blocked),
             undemoted: read(&self.counters.undemoted),
             guest_waits: read(&self.counters.guest_waits),
+            insisted: read(&self.counters.insisted),
             borne: self.borne.load(Ordering::Relaxed),
             foreign: self.foreign.load(Ordering::Relaxed),
             threads: self.pool.threads(),

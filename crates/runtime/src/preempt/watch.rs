@@ -245,7 +245,7 @@ impl Preempting {
             self.govern(bearer);
         }
         for bearer in state.bearers.iter().filter(|_| quiet) {
-            standing |= bearer.enforce(&self.log);
+            standing |= self.enforce(bearer);
         }
         if quiet {
             if self.heartbeat.note_standing(standing, now) {
@@ -260,6 +260,13 @@ impl Preempting {
             shared.tick.hurry();
         }
         busy || !state.bearers.is_empty() || state.burst.is_some()
+    }
+
+    /// What is forbidden stands; whether it does.
+    fn enforce(&self, bearer: &Carrier) -> bool {
+        bearer.enforce(&self.log, || {
+            self.counters.insisted.fetch_add(1, Ordering::Relaxed);
+        })
     }
 
     /// Stops a bearer that may run and is nobody's choice: its proxy was moved from the virtual CPU that chose it, or came back from where
@@ -475,7 +482,7 @@ impl Preempting {
         state.burst = None;
         for bearer in &state.bearers {
             bearer.end_short_turn();
-            bearer.enforce(&self.log);
+            self.enforce(bearer);
         }
         // It may have been longer than was meant: what it has cost says when the next may be. Each of the two has a budget of its own: where
         // a rescue put off aging by a hundred times of what all had used together, locks that only polls wait for were held for seconds.
