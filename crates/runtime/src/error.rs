@@ -34,6 +34,8 @@ pub enum BuildError {
     Pause(InstallError),
     /// The operating system refused the threads that preemption needs.
     PreemptThread(String),
+    /// The code that asks for preemption cannot be rewritten now (a debugger's breakpoint in it).
+    Gate(String),
 }
 
 impl fmt::Display for BuildError {
@@ -50,6 +52,9 @@ impl fmt::Display for BuildError {
             Self::TickThread(reason) => write!(formatter, "the tick thread did not start: {reason}"),
             Self::Preempt(reason) => write!(formatter, "preempt: {reason}"),
             Self::Pause(reason) => write!(formatter, "polls cannot be preempted: {reason}"),
+            Self::Gate(reason) => {
+                write!(formatter, "preemption cannot be turned on: {reason}")
+            }
             Self::PreemptThread(reason) => {
                 write!(formatter, "a thread of the preemption did not start: {reason}")
             }

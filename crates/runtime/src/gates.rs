@@ -10,6 +10,7 @@
 //! | `quotient.bandwidth` | some group has a limit, or is throttled by one that was just lifted | [`bandwidth_hold`] |
 //! | `quotient.load_averages` | some scheduler publishes load averages | [`load_averages_hold`] |
 //! | `quotient.events` | some scheduler records events | [`events_hold`] |
+//! | `quotient.preempt` | some scheduler preempts polls | [`preempt_hold`] |
 //! | `quotient.checks` | asked for | [`set_checks`] |
 //! | `quotient.histograms` | not switched off | [`set_histograms`] |
 //! | `quotient.poll_histograms` | asked for | [`set_poll_histograms`] |
@@ -36,6 +37,8 @@ static_key! {
     static LOAD_AVERAGES = false, as "quotient.load_averages";
     /// Recording of scheduling events.
     static EVENTS = false, as "quotient.events";
+    /// Preemption of polls.
+    static PREEMPT = false, as "quotient.preempt";
     /// Checks of every invariant of a run queue after every switch; a violation aborts the process.
     static CHECKS = false, as "quotient.checks";
     /// Histograms of the durations of polls.
@@ -77,6 +80,20 @@ impl Gates for RuntimeGates {
 #[inline(always)]
 pub(crate) fn histograms() -> bool {
     static_branch_likely!(HISTOGRAMS)
+}
+
+/// Whether some scheduler preempts polls.
+#[inline(always)]
+pub(crate) fn preempts() -> bool {
+    static_branch_unlikely!(PREEMPT)
+}
+
+/// Turns preemption on as long as the guard lives; to be stored with a scheduler that preempts, whose virtual CPUs keep it.
+///
+/// # Errors
+/// As [`bandwidth_hold`].
+pub(crate) fn preempt_hold() -> Result<EnableGuard, FlipError> {
+    PREEMPT.hold()
 }
 
 /// Whether durations of polls are recorded.

@@ -223,9 +223,10 @@ fn host_of(
     settings.validate().map_err(BuildError::Preempt)?;
     let wanted = quotient_pause::Settings::default().signal(settings.signal);
     let pauser = Pauser::install(wanted).map_err(BuildError::Pause)?;
-    let (preempting, host) =
-        preempt::start(pauser, handle.clone(), settings, regular, slots, clock)
-            .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
+    let gate = gates::preempt_hold().map_err(|error| BuildError::Gate(error.to_string()))?;
+    let means = (pauser, gate);
+    let (preempting, host) = preempt::start(means, handle.clone(), settings, regular, slots, clock)
+        .map_err(|error| BuildError::PreemptThread(error.to_string()))?;
     Ok((Box::new(host), Some(preempting)))
 }
 

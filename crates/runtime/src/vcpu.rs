@@ -175,6 +175,12 @@ impl Vcpu {
         }
     }
 
+    /// Whether its scheduler preempts polls.
+    #[inline(always)]
+    fn is_preempting(&self) -> bool {
+        gates::preempts() && self.preempting
+    }
+
     fn is_stand_in(&self) -> bool {
         self.index >= self.shared.regular
     }
@@ -212,7 +218,7 @@ impl Future for Vcpu {
         let shared = this.shared.clone();
         let me: &VcpuShared = &shared.vcpus[this.index];
         me.park.begin();
-        if this.preempting && !this.seated {
+        if this.is_preempting() && !this.seated {
             this.sit_down(&shared, me);
         }
         let turn = me.turns.load(Ordering::Relaxed);
@@ -346,7 +352,7 @@ impl Vcpu {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };
             gates::check(&queue);
-            if self.preempting {
+            if self.is_preempting() {
                 self.stop_throttled(shared, &queue);
             }
             if RuntimeGates::events() {
@@ -387,7 +393,8 @@ impl Vcpu {
                 }
             }
             // Rule 7: an empty queue has nothing to steal.
-            held = (is_empty(&queue) && !self.preempting && !self.is_stand_in()).then_some(queue);
+            held =
+                (is_empty(&queue) && !self.is_preempting() && !self.is_stand_in()).then_some(queue);
             let poll_started = now;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);

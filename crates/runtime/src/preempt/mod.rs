@@ -107,6 +107,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient_core::{Enqueue, Nanos};
+use quotient_keys::EnableGuard;
 use quotient_pause::{Pauser, Processor};
 
 pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
@@ -269,6 +270,8 @@ pub(crate) struct Preempting {
     #[cfg(feature = "tracing")]
     said: [AtomicBool; 2],
     control: watch::Control,
+    /// Keeps the branches open that ask for preemption, as long as a virtual CPU may need them.
+    _gate: EnableGuard,
 }
 
 impl Preempting {
@@ -278,6 +281,7 @@ impl Preempting {
         slots: usize,
         pool: Arc<Pool>,
         clock: &Clock,
+        gate: EnableGuard,
     ) -> Self {
         Self {
             seats: (0..slots).map(|_| Seat::default()).collect(),
@@ -295,6 +299,7 @@ impl Preempting {
             borne: AtomicUsize::new(0),
             foreign: AtomicUsize::new(0),
             control: watch::Control::default(),
+            _gate: gate,
         }
     }
 
@@ -551,7 +556,7 @@ impl Drop for Preempting {
 /// # Errors
 /// The reason of the system if no thread can be started.
 pub(crate) fn start(
-    pauser: Pauser,
+    (pauser, gate): (Pauser, EnableGuard),
     handle: tokio::runtime::Handle,
     settings: Preempt,
     regular: usize,
@@ -562,7 +567,7 @@ pub(crate) fn start(
     let max = slots + settings.max_borne;
     let pool = Pool::start(pauser, handle.clone(), regular + 1, max)?;
     let host = PoolHost::new(pool.clone(), handle.clone());
-    let preempting = Preempting::new(settings, regular, slots, pool, clock);
+    let preempting = Preempting::new(settings, regular, slots, pool, clock, gate);
     drop(handle.spawn(preempting.heartbeat.clone().answer()));
     Ok((preempting, host))
 }

@@ -157,7 +157,7 @@ impl Vcpu {
     ) -> Nanos {
         let wall = now.saturating_sub(polled);
         let notes = entered.end_task();
-        if self.preempting && notes.excluded != Nanos::ZERO {
+        if self.is_preempting() && notes.excluded != Nanos::ZERO {
             nothing_for_others();
         }
         let open = wall.saturating_sub(notes.excluded);

@@ -10,7 +10,7 @@ use quotient_core::Nanos;
 use super::switch::{Previous, look_at_refill, payer_of_the_dead};
 use super::{Vcpu, lock};
 use crate::defer::was_deferred;
-use crate::gates::RunQueue;
+use crate::gates::{self, RunQueue};
 use crate::group::GroupShared;
 use crate::local::{self, Entered, PollNotes};
 use crate::preempt::nothing_for_others;
@@ -43,7 +43,9 @@ impl Vcpu {
         held: Option<&mut RunQueue<Task>>,
         started: Nanos,
     ) -> (Previous, Nanos) {
-        if let Some(preempting) = &shared.preempt {
+        if gates::preempts()
+            && let Some(preempting) = &shared.preempt
+        {
             return self.dispatch_preempting(shared, preempting, me, entered, task, started);
         }
         let delay = self.begin(shared, entered, &mut task, started);
@@ -132,7 +134,7 @@ impl Vcpu {
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
         let notes = entered.end_task();
-        if self.preempting && notes.excluded != Nanos::ZERO {
+        if self.is_preempting() && notes.excluded != Nanos::ZERO {
             nothing_for_others();
         }
         let billed = self.bill(shared, me, notes, wall, payer, now);

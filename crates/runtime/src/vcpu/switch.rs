@@ -109,11 +109,11 @@ impl Vcpu {
             && let Some(task) = hand_over(shared, queue, &mut previous, &mut next, now)
         {
             task.context().home.store(home, Ordering::Relaxed);
-            self.short_tasks += usize::from(self.preempting);
+            self.short_tasks += usize::from(self.is_preempting());
             return Some(task);
         }
         self.arrivals.extend(next);
-        if self.preempting {
+        if self.is_preempting() {
             for arrival in &mut self.arrivals {
                 let is_proxy = arrival.task.owned_mut().bearer().is_some();
                 self.short_tasks += usize::from(!is_proxy);
@@ -174,7 +174,7 @@ impl Vcpu {
     /// Whether nothing came but what [`hand_over`] may take, in `next`. In a preempting scheduler that came by the inbox.
     #[inline]
     fn has_lone_arrival(&mut self, previous: &Previous, next: &mut Option<Arrival>) -> bool {
-        if next.is_some() || !self.preempting {
+        if next.is_some() || !self.is_preempting() {
             return self.arrivals.is_empty();
         }
         let leaves = matches!(previous, Previous::Pending(_) | Previous::Done);
