@@ -9,11 +9,14 @@ use quotient_prometheus::Exporter;
 
 /// Groups that are scraped.
 const GROUPS: usize = 1_000;
-/// Scrapes, of which the median and the longest are printed.
+/// Scrapes, of which the median and the longest are printed, unless an argument says how many.
 const SCRAPES: usize = 201;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let scrapes = std::env::args().nth(1);
+    let scrapes: usize = scrapes.map_or(Ok(SCRAPES), |count| count.parse())?;
+    let scrapes = scrapes.clamp(1, 100_000);
     let scheduler = Scheduler::builder().vcpus(2).build()?;
     let exporter = Exporter::new(&scheduler).record_poll_durations()?;
     let mut tasks = Vec::new();
@@ -41,10 +44,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             true,
         ),
     ] {
-        let mut times: Vec<Duration> = Vec::with_capacity(SCRAPES);
+        let mut times: Vec<Duration> = Vec::with_capacity(scrapes);
         let mut bytes = 0;
         let mut lines = 0;
-        for _ in 0..SCRAPES {
+        for _ in 0..scrapes {
             if busy {
                 for group in &groups {
                     group.spawn(tokio::task::yield_now()).await?;
@@ -60,7 +63,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
         times.sort();
-        let (median, longest) = (times[SCRAPES / 2], times[SCRAPES - 1]);
+        let (median, longest) = (times[scrapes / 2], times[scrapes - 1]);
         println!(
             "{name}: {GROUPS} groups, {lines} lines, {bytes} bytes: median {median:?}, longest {longest:?}"
         );
