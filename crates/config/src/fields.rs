@@ -141,7 +141,7 @@ pub const FIELDS: &[Field] = &[
         name: "preemptible",
         kind: Kind::Boolean,
         default: "true",
-        meaning: "whether polls that do not return may be stopped, where the program preempts; false holds for descendants, too",
+        meaning: "whether polls that do not return may be stopped, where the program preempts; what the topmost group says holds for its descendants",
         set: |config, value| match value {
             Value::Boolean(preemptible) => config.preemptible(preemptible),
             _ => config,

@@ -120,6 +120,9 @@ impl Group {
     /// Sets, changes or (`"max"`) lifts the limit, live; see [`Max`] for the forms. Writing the limit in force again changes nothing.
     /// Who was throttled by a limit that is raised or lifted runs again at once. O(virtual CPUs + groups below).
     ///
+    /// A task can lift its own group's limit: it has a handle of that ([`Group::current`]), and of groups that it makes below it, but of none
+    /// above. A limit against code that is not trusted belongs on the parent of the group that runs it.
+    ///
     /// # Errors
     /// [`Error::Limit`] for what is malformed or out of range, and for the root group; the old limit stays in force.
     pub fn set_max(&self, max: impl Into<Max>) -> Result<(), Error> {

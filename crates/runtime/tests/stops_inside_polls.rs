@@ -230,6 +230,28 @@ fn polls_of_a_group_that_is_not_preemptible_are_taken_off_their_virtual_cpus() {
     });
 }
 
+/// A tenant has a handle of its own group, and can make children of it.
+#[test]
+fn a_tenant_exempts_itself_by_a_child_that_is_not_preemptible() {
+    run(|scheduler| async move {
+        let tenants = scheduler.group("tenants").unwrap();
+        tenants.preemptible(true).create().unwrap();
+        let tenant = scheduler.group("tenants/one").unwrap().create().unwrap();
+        let made = tenant.spawn(async {
+            let own = quotient::Group::current().unwrap();
+            own.child("exempt").preemptible(false).create().unwrap()
+        });
+        let exempt = made.await.unwrap();
+        let (hog, handle) = hog(&exempt, false).await;
+        // Nobody would take it off its virtual CPU.
+        let detached = || scheduler.preempt_stats().unwrap().detached > 0;
+        common::eventually("a long poll", detached).await;
+        hog.stop.store(true, SeqCst);
+        handle.abort();
+        assert!(handle.await.unwrap_err().is_cancelled());
+    });
+}
+
 #[test]
 fn the_end_of_a_poll_that_stands_frozen_waits_for_a_thaw() {
     run(|scheduler| async move {

@@ -73,7 +73,9 @@ impl GroupBuilder {
         self
     }
 
-    /// Whether polls of the group and of all below it may be preempted, under [`crate::Builder::preempt`]; `true` when never set. With
+    /// Whether polls of the group and of all below it may be preempted, under [`crate::Builder::preempt`]; `true` when never set. What is said
+    /// of a group holds for all below it, whatever is said of those: a tenant can make children of its own group
+    /// ([`Group::current`]), so `true` belongs on the group that limits it, if it is not trusted. With
     /// `false` they run to their end on their virtual CPU, as without preemption: nothing stops or slows them, and all that waits
     /// for that virtual CPU waits for them. For code that must not be stopped at some instruction: what depends on its thread's
     /// priority, or calls libraries that handle no `EINTR`. Weights and limits then hold between polls only. For a section within a poll

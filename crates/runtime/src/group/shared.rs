@@ -31,7 +31,7 @@
 //! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -80,10 +80,10 @@ pub(crate) struct GroupShared {
     held: AtomicBool,
     /// This group or an ancestor is frozen so that polls in progress stop; written under `Shared::shape`.
     held_inside: AtomicBool,
-    /// Polls of this group itself, and below, are not preempted; written under `Shared::shape`.
-    pub(super) shielded: AtomicBool,
-    /// Those of this group or an ancestor are not; written under `Shared::shape`.
-    unpreempted: AtomicBool,
+    /// What was said of the group itself: whether its polls may be preempted; [`UNSAID`], [`YES`] or [`NO`]. Written under `Shared::shape`.
+    says_preemptible: AtomicU8,
+    /// What holds: what was said of the topmost group that anything was said of, from the root down to this one.
+    preemptible: AtomicU8,
     /// Polls that began before this, on the scheduler's clock, were killed at once. Unit: nanoseconds; 0 for never.
     killed_inside: AtomicU64,
     /// Tokens of tasks that were picked while held, by the number of the task.
@@ -106,6 +106,11 @@ pub(crate) struct GroupShared {
     pub(super) kept: Kept,
 }
 
+/// Nothing was said; what was.
+const UNSAID: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
 impl GroupShared {
     pub(crate) fn new(
         core: Arc<quotient_core::Group>,
@@ -126,8 +131,10 @@ impl GroupShared {
             frozen_inside: AtomicBool::new(false),
             held: AtomicBool::new(parent.is_some_and(|parent| parent.is_held())),
             held_inside: AtomicBool::new(parent.is_some_and(|parent| parent.is_held_inside())),
-            shielded: AtomicBool::new(false),
-            unpreempted: AtomicBool::new(parent.is_some_and(|parent| !parent.is_preemptible())),
+            says_preemptible: AtomicU8::new(UNSAID),
+            preemptible: AtomicU8::new(
+                parent.map_or(UNSAID, |parent| parent.preemptible.load(Ordering::Relaxed)),
+            ),
             killed_inside: AtomicU64::new(0),
             parked: Mutex::default(),
             dying_listed: AtomicBool::new(false),
@@ -155,7 +162,7 @@ impl GroupShared {
     /// Whether polls of the group may be preempted.
     #[inline]
     pub(crate) fn is_preemptible(&self) -> bool {
-        !self.unpreempted.load(Ordering::Relaxed)
+        self.preemptible.load(Ordering::Relaxed) != NO
     }
 
     /// Polls in progress `now` are to get on no more, but for short turns.
@@ -171,13 +178,15 @@ impl GroupShared {
 
     /// Sets whether polls of the group, and of everything below, may be preempted. Called under `Shared::shape`.
     pub(crate) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, preemptible: bool) {
-        self.shielded.store(!preemptible, Ordering::Relaxed);
+        let says = if preemptible { YES } else { NO };
+        self.says_preemptible.store(says, Ordering::Relaxed);
         let mut groups = vec![self.clone()];
         while let Some(group) = groups.pop() {
             let above = group.parent.as_ref();
-            let above = above.is_some_and(|parent| !parent.is_preemptible());
-            let shielded = above || group.shielded.load(Ordering::Relaxed);
-            group.unpreempted.store(shielded, Ordering::Relaxed);
+            let above = above.map_or(UNSAID, |parent| parent.preemptible.load(Ordering::Relaxed));
+            let own = group.says_preemptible.load(Ordering::Relaxed);
+            let holds = if above == UNSAID { own } else { above };
+            group.preemptible.store(holds, Ordering::Relaxed);
             let children = group.core.children();
             groups.extend(children.iter().map(|core| lookup(shared, core)));
         }
