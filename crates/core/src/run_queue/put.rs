@@ -249,8 +249,10 @@ impl<T, G: Gates> RunQueue<T, G> {
                 break;
             }
             self.unlink(level, now);
-            // The one above has to leave first.
-            self.free_one_orphan(level);
+            if self.timelines[level as usize].orphan {
+                // The one above has to leave first.
+                self.free_one_orphan(level);
+            }
             level = parent;
         }
         if level == ROOT && self.timelines[ROOT as usize].nr == 0 {
