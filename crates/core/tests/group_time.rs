@@ -127,18 +127,19 @@ fn polls_of_a_second_are_paid_for() {
 
 #[test]
 fn split_weights_starve_no_sleeper() {
-    for (mode, heavy, entitled) in [
-        (WeightMode::Concur, 900, 0.2003),
-        (WeightMode::Smp, 9_900, 0.0399),
-        (WeightMode::Smp, 900, 0.3998),
+    for (mode, heavy, entitled, tolerance) in [
+        (WeightMode::Concur, 900, 0.2003, 0.01),
+        (WeightMode::Smp, 9_900, 0.0399, 0.01),
+        // 0.366 over 10 s and over 40: weights follow what is runnable at the instant, which here changes every half millisecond, and a
+        // group that should have half of a CPU on each of two is charged there at the weight of whichever moment it was.
+        (WeightMode::Smp, 900, 0.3998, 0.1),
     ] {
         let config = Config {
             group_clock: GroupClock::PerCpu(mode),
             ..Config::new(4)
         };
         let found = sleepers(config, 2, (100, heavy), 10);
-        // Weights follow what is runnable at the instant, which here changes every half millisecond.
-        assert_near(&format!("{mode:?} 100:{heavy}"), found, entitled, 0.1);
+        assert_near(&format!("{mode:?} 100:{heavy}"), found, entitled, tolerance);
     }
 }
 
