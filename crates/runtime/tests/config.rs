@@ -54,6 +54,26 @@ async fn a_config_cannot_say_whose_polls_are_preempted() {
     scheduler.shutdown().await;
 }
 
+/// Hazard: what an operator has taken back goes on to hold, as its contrary: no group below can be exempt any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_config_no_longer_says_of_a_parent_still_binds_its_children() {
+    let scheduler = scheduler();
+    scheduler.group("web/pool").unwrap().create().unwrap();
+    let changed = |config: &Config| scheduler.apply(config).unwrap().changed;
+    let said = |path: &str, preemptible: bool| {
+        let mut config = Config::new();
+        config.set_group(path, GroupConfig::new().preemptible(preemptible));
+        config
+    };
+    for preemptible in [false, true] {
+        changed(&said("web", preemptible));
+        changed(&Config::new());
+        assert_eq!(changed(&said("web/pool", false)), 1, "after {preemptible}");
+        assert_eq!(changed(&Config::new()), 1, "after {preemptible}");
+    }
+    scheduler.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_part_changes_nothing() {
     let scheduler = scheduler();

@@ -34,7 +34,8 @@ struct Target {
     tasks_max: Option<u64>,
     /// `None` inside lifts the bound.
     queue_wait_max: Option<std::time::Duration>,
-    preemptible: Option<bool>,
+    /// `None` inside says nothing, which is not `true`: that holds for all below.
+    preemptible: Option<Option<bool>>,
     limit: Option<Option<Limit>>,
 }
 
@@ -172,7 +173,7 @@ fn target_of_new(shared: &Shared, path: &str, said: &GroupConfig) -> Result<Targ
         idle: said.idle,
         tasks_max: said.tasks_max,
         queue_wait_max: said.queue_wait_max,
-        preemptible: said.preemptible,
+        preemptible: said.preemptible.map(Some),
         limit: Some(said.limit.onto(path, None, shared.regular)?),
     })
 }
@@ -232,9 +233,9 @@ fn target_of_existing(
         ),
         preemptible: field(
             names(|config| config.preemptible.is_some()),
-            &said.preemptible,
-            &old.preemptible,
-            true,
+            &said.preemptible.map(Some),
+            &old.preemptible.map(Some),
+            None,
         ),
         limit,
     })

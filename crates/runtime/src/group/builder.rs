@@ -220,7 +220,7 @@ fn set(
         group.settle_queue_wait_max(shared, wait);
     }
     if let Some(preemptible) = config.preemptible {
-        group.settle_preemptible(shared, preemptible);
+        group.settle_preemptible(shared, Some(preemptible));
     }
     Ok(())
 }

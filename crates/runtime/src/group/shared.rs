@@ -176,9 +176,14 @@ impl GroupShared {
         began.as_nanos() < self.killed_inside.load(Ordering::Relaxed)
     }
 
-    /// Sets whether polls of the group, and of everything below, may be preempted. Called under `Shared::shape`.
-    pub(crate) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, preemptible: bool) {
-        let says = if preemptible { YES } else { NO };
+    /// Sets whether polls of the group, and of everything below, may be preempted; `None`: nothing is said of it any more. Called under
+    /// `Shared::shape`.
+    pub(crate) fn settle_preemptible(self: &Arc<Self>, shared: &Shared, says: Option<bool>) {
+        let says = match says {
+            None => UNSAID,
+            Some(true) => YES,
+            Some(false) => NO,
+        };
         self.says_preemptible.store(says, Ordering::Relaxed);
         let mut groups = vec![self.clone()];
         while let Some(group) = groups.pop() {
