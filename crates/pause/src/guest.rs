@@ -11,6 +11,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::error::DemoteError;
 use crate::slot::Identity;
 use crate::system::{self, POLICY_BATCH, POLICY_OTHER};
 
@@ -26,6 +27,8 @@ struct State {
     alive: bool,
     /// It is `SCHED_BATCH` through us: whoever got it told so takes that back.
     told: bool,
+    /// The system has refused it once: it is not asked again.
+    refused: bool,
 }
 
 impl Life {
@@ -39,6 +42,7 @@ impl Life {
             let state = State {
                 alive: true,
                 told: false,
+                refused: false,
             };
             Arc::new(Self {
                 identity,
@@ -88,20 +92,28 @@ impl Guest {
     ///
     /// Threads and processes that it starts while it waits are `SCHED_BATCH` for good, as the kernel has it. So is the thread itself if
     /// the process forbids itself such system calls in the middle (seccomp).
-    pub fn waits(&self, waits: bool) -> bool {
+    ///
+    /// # Errors
+    /// [`DemoteError::Refused`] where the system refuses one of the calls. It is not asked again to have this thread wait.
+    pub fn waits(&self, waits: bool) -> Result<bool, DemoteError> {
         let Identity { process, thread } = self.life.identity;
         let mut state = self.life.lock();
-        if !state.alive || state.told == waits || process != system::process_id() {
-            return false;
+        let is_vain = state.told == waits || (waits && state.refused);
+        if is_vain || !state.alive || process != system::process_id() {
+            return Ok(false);
         }
         let (old, new) = if waits {
             (POLICY_OTHER, POLICY_BATCH)
         } else {
             (POLICY_BATCH, POLICY_OTHER)
         };
-        let done = system::policy(thread) == Ok(old) && system::set_policy(thread, new).is_ok();
-        state.told = waits && done;
-        done
+        let done = match system::policy(thread) {
+            Ok(policy) if policy == old => system::set_policy(thread, new).map(|()| true),
+            other => other.map(|_| false),
+        };
+        state.refused |= done.is_err();
+        state.told = waits && done == Ok(true);
+        done.map_err(|errno| DemoteError::Refused { errno })
     }
 }
 
@@ -122,13 +134,17 @@ mod tests {
         system::policy(guest.life.identity.thread).expect("a live thread")
     }
 
+    fn waits(guest: &Guest, waits: bool) -> bool {
+        guest.waits(waits).expect("not refused")
+    }
+
     #[test]
     fn a_guest_waits_and_then_does_not() {
         let guest = Guest::this_thread().expect("a thread of a test has the usual policy");
         let before = system::attributes(system::thread_id()).expect("own attributes");
-        assert!(guest.waits(true));
+        assert!(waits(&guest, true));
         assert_eq!(policy(&guest), POLICY_BATCH);
-        let other = std::thread::spawn(move || guest.waits(false).then_some(guest));
+        let other = std::thread::spawn(move || waits(&guest, false).then_some(guest));
         let guest = other.join().expect("no panic").expect("told by another");
         assert_eq!(policy(&guest), POLICY_OTHER);
         let after = system::attributes(system::thread_id());
@@ -140,7 +156,7 @@ mod tests {
     fn who_has_ended_is_told_nothing() {
         let ended = std::thread::spawn(Guest::this_thread).join();
         let guest = ended.expect("no panic").expect("the usual policy");
-        assert!(!guest.waits(true));
+        assert!(!waits(&guest, true));
     }
 
     #[test]
@@ -169,13 +185,13 @@ mod tests {
         let first = std::thread::spawn(|| {
             let first = Guest::this_thread().expect("the usual policy");
             let second = Guest::this_thread().expect("the usual policy");
-            assert!(first.waits(true));
-            assert!(!second.waits(true), "it waits already");
+            assert!(waits(&first, true));
+            assert!(!waits(&second, true), "it waits already");
             assert_eq!(policy(&second), POLICY_BATCH);
-            assert!(first.waits(false));
-            assert!(!second.waits(false), "nothing is to be taken back");
+            assert!(waits(&first, false));
+            assert!(!waits(&second, false), "nothing is to be taken back");
             assert!(
-                second.waits(true) && second.waits(false),
+                waits(&second, true) && waits(&second, false),
                 "now it is its turn"
             );
             assert_eq!(policy(&first), POLICY_OTHER);
@@ -188,13 +204,70 @@ mod tests {
     fn a_policy_that_came_later_stays() {
         let guest = std::thread::spawn(|| {
             let guest = Guest::this_thread().expect("the usual policy");
-            assert!(guest.waits(true));
+            assert!(waits(&guest, true));
             system::set_policy(guest.life.identity.thread, POLICY_IDLE).expect("unprivileged");
-            assert!(!guest.waits(false));
+            assert!(!waits(&guest, false));
             assert_eq!(policy(&guest), POLICY_IDLE, "given while it waited");
-            assert!(!guest.waits(true));
+            assert!(!waits(&guest, true));
             assert_eq!(policy(&guest), POLICY_IDLE, "given before");
         });
         guest.join().expect("no panic");
+    }
+
+    /// Makes `sched_setscheduler` fail for the calling thread from now on; whether the system lets it.
+    fn forbid_policies() -> bool {
+        const NUMBER_AT: u32 = 0;
+        let number = u32::try_from(libc::SYS_sched_setscheduler).expect("small");
+        let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).expect("small");
+        let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
+            code: u16::try_from(code).expect("small"),
+            jt: 0,
+            jf,
+            k,
+        };
+        let mut filter = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 1),
+            step(libc::BPF_RET | libc::BPF_K, refusal, 0),
+            step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        ];
+        let program = libc::sock_fprog {
+            len: 4,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: the kernel copies the program, a local that outlives the call; the rest are numbers.
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(
+                    libc::PR_SET_SECCOMP,
+                    libc::SECCOMP_MODE_FILTER,
+                    &raw const program,
+                ) == 0
+        }
+    }
+
+    /// Hazard: each time that there is something to do the system is asked for what it does not give.
+    #[test]
+    fn who_was_refused_once_is_asked_for_time_and_again() {
+        let (refused, other) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let guest = Guest::this_thread().expect("the usual policy");
+            if !forbid_policies() {
+                println!("not shown: no filters of system calls here");
+                return;
+            }
+            let errno = libc::EPERM;
+            assert_eq!(guest.waits(true), Err(DemoteError::Refused { errno }));
+            refused.send(guest).expect("the test waits");
+            let _ = ends.recv();
+        });
+        if let Ok(guest) = other.recv() {
+            // The filter is the other thread's: were the system asked from here, it would be done.
+            assert!(!waits(&guest, true), "asked again");
+            assert_eq!(policy(&guest), POLICY_OTHER);
+        }
+        drop(end);
+        thread.join().expect("no panic");
     }
 }

@@ -27,7 +27,8 @@
 //! has a lock of its own (`quotient_pause::Guest`): one that has ended is told nothing, one that waits for another scheduler is that one's
 //! to wake, and one that was given another policy meanwhile keeps it. A new guest is met only while none waits.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use quotient_core::Nanos;
 use quotient_pause::Guest;
@@ -45,16 +46,45 @@ const AT_WORK_MAX: Nanos = Nanos::from_micros(1_000);
 const LONG_POLL: Nanos = Nanos::from_micros(250);
 
 /// The guest of one scheduler.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Courtesy {
     /// By its thread's number; 0 for none.
     number: AtomicU32,
-    word: Word<Option<Guest>>,
+    word: Word<Met>,
+    /// As in `Met`, to be read without the lock. Wraps never: once for each thread.
+    refused: Arc<AtomicU64>,
 }
 
-impl Tell for Option<Guest> {
-    fn tell(&self, waits: bool) -> bool {
-        self.as_ref().is_some_and(|guest| guest.waits(waits))
+impl Default for Courtesy {
+    fn default() -> Self {
+        let refused = Arc::default();
+        let met = Met {
+            guest: None,
+            refused: Arc::clone(&refused),
+        };
+        Self {
+            number: AtomicU32::new(0),
+            word: Word::of(met),
+            refused,
+        }
+    }
+}
+
+/// Who was met last.
+#[derive(Debug)]
+pub(super) struct Met {
+    guest: Option<Guest>,
+    /// How often the system has refused to tell one.
+    refused: Arc<AtomicU64>,
+}
+
+impl Tell for Met {
+    fn tell(&mut self, waits: bool) -> bool {
+        let told = self.guest.as_ref().map(|guest| guest.waits(waits));
+        if let Some(Err(_)) = told {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        matches!(told, Some(Ok(true)))
     }
 }
 
@@ -81,7 +111,7 @@ impl Courtesy {
         if known.waits {
             return false;
         }
-        known.guest = Some(guest);
+        known.guest.guest = Some(guest);
         self.number.store(number, Ordering::Relaxed);
         true
     }
@@ -94,6 +124,11 @@ impl Preempting {
         if (vcpu as u64) < self.regular && self.courtesy.is_brought_by_guest() {
             self.seats[vcpu].brought.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How often the system has refused to have a guest wait.
+    pub(super) fn guests_refused(&self) -> u64 {
+        self.courtesy.refused.load(Ordering::Relaxed)
     }
 
     /// What the scheduler has told others is taken back: it ends.

@@ -14,24 +14,36 @@ use crate::primitives::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// Who can be told to wait, and that it need not.
 pub(super) trait Tell {
     /// Whether it was told.
-    fn tell(&self, waits: bool) -> bool;
+    fn tell(&mut self, waits: bool) -> bool;
 }
 
 /// The protocol's word.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Word<G> {
     /// Virtual CPUs at work.
     at_work: AtomicU64,
     known: Mutex<Known<G>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known<G> {
     pub(super) guest: G,
     pub(super) waits: bool,
 }
 
 impl<G: Tell> Word<G> {
+    /// Nobody is at work.
+    pub(super) fn of(guest: G) -> Self {
+        let known = Known {
+            guest,
+            waits: false,
+        };
+        Self {
+            at_work: AtomicU64::new(0),
+            known: Mutex::new(known),
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Known<G>> {
         self.known
             .lock()
@@ -84,21 +96,14 @@ mod models {
     struct Told(Arc<AtomicU64>);
 
     impl Tell for Told {
-        fn tell(&self, waits: bool) -> bool {
+        fn tell(&mut self, waits: bool) -> bool {
             self.0.swap(u64::from(waits), Ordering::SeqCst) != u64::from(waits)
         }
     }
 
     fn word() -> (Told, Arc<Word<Told>>) {
         let told = Told::default();
-        let known = Known {
-            guest: told.clone(),
-            waits: false,
-        };
-        let word = Word {
-            at_work: AtomicU64::new(0),
-            known: Mutex::new(known),
-        };
+        let word = Word::of(told.clone());
         (told, Arc::new(word))
     }
 

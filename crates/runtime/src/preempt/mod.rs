@@ -518,6 +518,7 @@ impl Preempting {
             blocked: read(&self.counters.blocked),
             undemoted: read(&self.counters.undemoted),
             guest_waits: read(&self.counters.guest_waits),
+            guests_refused: self.guests_refused(),
             insisted: read(&self.counters.insisted),
             borne: self.borne.load(Ordering::Relaxed),
             foreign: self.foreign.load(Ordering::Relaxed),

@@ -104,6 +104,8 @@ pub struct PreemptStats {
     /// Times that the thread that reads the sockets, or whoever else hands in work from inside a runtime, was told not to interrupt those
     /// who work off what it had brought, for a millisecond and one poll at most (`SCHED_BATCH`).
     pub guest_waits: u64,
+    /// Times that the system refused that (seccomp). It is asked once for each such thread.
+    pub guests_refused: u64,
     /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) lived: it had kept it going for 50 ms of CPU
     /// time.
     pub insisted: u64,
