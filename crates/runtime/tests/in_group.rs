@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{burn, eventually, on_every_host, scheduler};
-use quotient::{Group, InGroupExt};
+use quotient::{Group, InGroupExt, Scheduler};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -138,4 +138,40 @@ fn local_tasks_of_a_local_set_are_members_too() {
         assert!(group.cpu_time() >= MS, "charged {:?}", group.cpu_time());
         scheduler.shutdown().await;
     });
+}
+
+/// Hazard: a stretch in which the thread did not run is charged as far as the thread has used as much since its CPU clock was read last,
+/// though that was charged already: many short polls and a host with little to give made 1.4 times what the process used.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_thread_used_is_charged_again_for_an_absence() {
+    /// Of 5 us, in debug builds more.
+    const SHORT: usize = 400;
+    let scheduler = Scheduler::builder().vcpus(1).build().unwrap();
+    let group = |path| scheduler.group(path).unwrap().create().unwrap();
+    let (caller, callee) = (group("caller"), group("callee"));
+    let charged = callee.clone();
+    let polls = caller.spawn(async move {
+        let before = common::time_here();
+        for _ in 0..40 {
+            for _ in 0..SHORT {
+                let began = Instant::now();
+                let short = async {
+                    while began.elapsed() < Duration::from_micros(5) {
+                        std::hint::spin_loop();
+                    }
+                };
+                short.in_group(&charged).await;
+            }
+            let absent = async { std::thread::sleep(Duration::from_millis(3)) };
+            absent.in_group(&charged).await;
+        }
+        common::time_here() - before
+    });
+    let used = polls.await.unwrap();
+    let cpu = callee.stats().cpu;
+    // What is lost to other programs in less than half a millisecond is charged, as long as nothing longer follows.
+    assert!(cpu < used.mul_f64(1.3), "{cpu:?} charged of {used:?}");
+    assert!(cpu > used.mul_f64(0.5), "{cpu:?} charged of {used:?}");
+    scheduler.shutdown().await;
 }
