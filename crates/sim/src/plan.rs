@@ -35,7 +35,7 @@ pub struct Plan {
     pub barriers: Vec<u32>,
     /// Number of request queues.
     pub queues: u32,
-    /// Requests that several tasks have parts in, for [`Step::Open`] and [`Step::Close`]: how many parts each has.
+    /// Requests that several tasks have parts in, for [`Step::Open`](crate::program::Step::Open) and [`Step::Close`](crate::program::Step::Close): how many parts each has.
     pub requests: Vec<u32>,
     /// Names of the meters.
     pub meters: Vec<String>,
@@ -181,7 +181,7 @@ pub struct Source {
     pub parts: u32,
     /// Exact arrival times instead of gaps, ascending; empty: by gaps.
     pub times: Vec<Nanos>,
-    /// CPU time of each of them, for [`Step::Serve`]; as many as times, or none.
+    /// CPU time of each of them, for [`Step::Serve`](crate::program::Step::Serve); as many as times, or none.
     pub works: Vec<Nanos>,
 }
 
