@@ -244,7 +244,7 @@ pin_project! {
     #[allow(clippy::large_enum_variant)]
     enum Call<A: Divide, E> {
         // In a task of the group.
-        Isolate { head: oneshot::Receiver<A::Passed>, task: Option<Isolated<Outcome<A, E>>> },
+        Isolate { head: Option<oneshot::Receiver<A::Passed>>, task: Option<Isolated<Outcome<A, E>>> },
         // In the caller's task.
         Charge { #[pin] call: InGroup<Pin<Box<dyn Future<Output = Charged<A, E>> + Send>>> },
         // Nowhere.
@@ -296,7 +296,7 @@ impl<A: Divide, E: Send + 'static> GroupFuture<A, E> {
         let here = Location::caller();
         let call = match spawn_uncounted(duty.claim.group(), in_span(work), here, Seat::Request) {
             Ok(handle) => Call::Isolate {
-                head,
+                head: Some(head),
                 task: Some(Isolated { handle }),
             },
             Err(error) => Call::Refused {
@@ -380,7 +380,7 @@ type Done<A, E> = Result<(<A as Divide>::Passed, Option<Pump>), E>;
 
 /// The answer of a request's task: by its end, or its head before that.
 fn poll_isolated<A: Divide, E: Send + 'static>(
-    head: &mut oneshot::Receiver<A::Passed>,
+    head: &mut Option<oneshot::Receiver<A::Passed>>,
     task: &mut Option<Isolated<Outcome<A, E>>>,
     duty: &Duty,
     context: &mut Context<'_>,
@@ -397,8 +397,13 @@ fn poll_isolated<A: Divide, E: Send + 'static>(
         return Poll::Ready(answer.map(|passed| (passed, None)));
     }
     // After the look at the task: the head was sent before its end.
-    if let Poll::Ready(Ok(passed)) = Pin::new(head).poll(context) {
-        return Poll::Ready(Ok((passed, task.take().map(pump))));
+    match head.as_mut().map(|head| Pin::new(head).poll(context)) {
+        Some(Poll::Ready(Ok(passed))) => {
+            return Poll::Ready(Ok((passed, task.take().map(pump))));
+        }
+        // The sender goes with the task's future, just before the task has ended: it may not be asked again.
+        Some(Poll::Ready(Err(_))) => *head = None,
+        Some(Poll::Pending) | None => {}
     }
     let error = match ended {
         Poll::Pending => return Poll::Pending,
