@@ -11,6 +11,14 @@ use quotient::{ClockError, InGroupExt, TaskClock, TaskClockExt, ThreadMeter};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// A group has what its tasks had, to the nanosecond. Only where a task's end, which wakes who awaits it, took 250 us of processor time or
+/// longer (on a busy machine it may), that is the group's, too: the task is gone.
+fn assert_adds_up(group: Duration, tasks: Duration) {
+    let beyond = group.saturating_sub(tasks);
+    let reason = beyond.is_zero() || beyond >= Duration::from_micros(250);
+    assert!(group >= tasks && reason, "group {group:?}, tasks {tasks:?}");
+}
+
 #[test]
 fn the_poll_in_progress_counts_for_who_reads_inside_it() {
     on_every_host(|vcpus| async move {
@@ -35,7 +43,7 @@ fn the_poll_in_progress_counts_for_who_reads_inside_it() {
         let clock = task.clock().unwrap();
         let seen_inside = task.await.unwrap();
         assert!(clock.cpu_time() >= seen_inside, "nothing is taken back");
-        assert_eq!(group.cpu_time(), clock.cpu_time(), "one task, now quiet");
+        assert_adds_up(group.cpu_time(), clock.cpu_time());
         scheduler.shutdown().await;
     });
 }
@@ -67,8 +75,8 @@ fn sums_are_exact_once_all_is_quiet() {
             handle.await.unwrap();
         }
         let tasks: Duration = clocks.iter().map(TaskClock::cpu_time).sum();
-        assert_eq!(group.cpu_time(), tasks);
-        assert_eq!(scheduler.cpu_time(), tasks);
+        assert_adds_up(group.cpu_time(), tasks);
+        assert_eq!(scheduler.cpu_time(), group.cpu_time());
         assert!(child.cpu_time() < tasks && !child.cpu_time().is_zero());
         scheduler.shutdown().await;
     });
