@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, quotient, stderr};
+use common::{Folder, quotient, stderr, stdout};
 use serde_json::Value;
 
 /// Nested limits, of which the outer one always throttles and the inner ones never and always.
@@ -50,18 +50,8 @@ fn rows<'a>(text: &'a str, title: &str) -> Vec<Vec<&'a str>> {
     rows.map(|line| line.split_whitespace().collect()).collect()
 }
 
-fn said(arguments: &[&str]) -> String {
-    let output = quotient(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
-    String::from_utf8(output.stdout).expect("text")
-}
-
 fn object(arguments: &[&str]) -> Value {
-    serde_json::from_str(&said(arguments)).expect("one object")
+    serde_json::from_str(&stdout(arguments)).expect("one object")
 }
 
 /// A group's figure in the comparison of a trace with itself.
@@ -80,7 +70,7 @@ fn terminal_object_and_trace_say_the_same_of_nested_limits() {
         let folder = Folder::new("agreement");
         let (scenario, trace) = (folder.file("nested.toml"), folder.file("nested.jsonl"));
         std::fs::write(&scenario, NESTED.replace("RULES", rules)).expect("our own folder");
-        let terminal = said(&["sim", &scenario]);
+        let terminal = stdout(&["sim", &scenario]);
         let json = object(&["sim", &scenario, "--json", "--trace", &trace]);
         let outcome = &json["runs"][0]["outcome"];
         let groups = outcome["groups"].as_array().expect("groups");

@@ -2,17 +2,7 @@
 
 mod common;
 
-use common::{Folder, quotient, stderr};
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = quotient(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
-    String::from_utf8(output.stdout).expect("text")
-}
+use common::{Folder, quotient, stderr, stdout};
 
 #[test]
 fn help_knows_commands_and_topics() {

@@ -20,6 +20,18 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// What it said on standard output, in a run that went well.
+#[allow(dead_code)] // not every file of tests asks
+pub fn stdout(arguments: &[&str]) -> String {
+    let output = quotient(arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        stderr(&output)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
 /// A folder that is gone afterwards.
 pub struct Folder(PathBuf);
 
