@@ -74,6 +74,8 @@ fn write_off(gate: &Gate, group: &GroupShared) {
 /// Whether the task lives in `group`.
 #[cfg(feature = "tower")]
 fn is_in(task: &TaskRef, group: &Arc<GroupShared>) -> bool {
+    // A request may be polled in a task of another scheduler, which stops polls.
+    let _shield = quotient_pause::uninterrupted();
     let membership = task.context().membership.lock();
     let membership = membership.unwrap_or_else(|poison| poison.into_inner());
     membership
