@@ -84,6 +84,8 @@ pub(crate) struct Timeline {
     pub(crate) burst: u64,
     /// Whether what ran inside last, at any level, is owed something by its siblings there.
     pub(crate) owed_inside: bool,
+    /// Whether the group owed more than turns and polls explain when it was chosen last, here.
+    pub(crate) knowingly: bool,
     /// The child group that was put back last, until the next choice, or `NONE`.
     pub(crate) put_back: u32,
     /// Service received here and not published yet, ns, and when some was last.
@@ -137,6 +139,7 @@ impl Timeline {
             promised: 0,
             burst: 0,
             owed_inside: false,
+            knowingly: false,
             put_back: NONE,
             unpublished: 0,
             published_at: Nanos::ZERO,
@@ -285,6 +288,20 @@ impl Timeline {
             consider(index);
         }
         self.ready.visit(nodes, &mut consider);
+        least
+    }
+
+    /// The least virtual time among what waits here, or nearly, as [`Timeline::least_v`].
+    pub(crate) fn least_waiting_v<T>(&self, nodes: &[Node<T>]) -> Option<VirtualTime> {
+        let mut least: Option<VirtualTime> =
+            self.later.peek().map(|(index, _)| nodes[index as usize].v);
+        let mut seen = 0;
+        self.ready.visit(nodes, &mut |index: u32| {
+            let v = nodes[index as usize].v;
+            least = Some(least.map_or(v, |least| least.min(v)));
+            seen += 1;
+            seen < 4
+        });
         least
     }
 

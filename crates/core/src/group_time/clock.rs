@@ -12,6 +12,8 @@ pub(crate) struct Clock {
     pub(super) deficit: i128,
     /// How often CPUs came to change it; begins anew after 2^64.
     pub(super) writes: u64,
+    /// Service that children got who owed as they were chosen, ns, as far as no sibling's credit was cut for it yet.
+    pub(super) surplus: u64,
 }
 
 impl Clock {

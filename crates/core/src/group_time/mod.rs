@@ -25,6 +25,12 @@
 //! while it did wait is forgotten at 1/16 of its service. What is cut goes to its siblings, by weight: V moves on, and v
 //! with it. That is the readjusted weight of surplus fair scheduling, reached step by step.
 //!
+//! Something of such a group may wait now and then all the same, behind a poll that nobody can interrupt, and it will never have back what
+//! that cost it. So there is a second sign: a sibling that owes more than turns and polls explain (`slack`) *as it is chosen* gets time that
+//! nobody else could use. That service is `surplus` of the parent's clock, and so much and no more of what a sibling is owed
+//! beyond its own slack is cut, waiting or not. Not cut is what was owed before a choice: who owes for one long poll, and is not chosen until
+//! that is paid, makes no surplus. And nobody is cut beyond a sibling that waits where it runs, which would then always go first.
+//!
 //! # Protocol
 //! | word | written by | read by |
 //! |---|---|---|
@@ -92,6 +98,9 @@ const FORGET: u64 = 16;
 /// CPUs on which a group may be for its dispatches to be announced: 32 keep the word below some 20,000 writes a second.
 const PENDING_CPUS_MAX: u32 = 32;
 
+/// Most surplus that is remembered, ns: 50 ms, so that what nobody was cut for then is not held against who is owed something later.
+const SURPLUS_MAX: u64 = 50_000_000;
+
 /// By how much lags measured twice may differ for rounding, ns.
 const ROUNDING: i64 = 1_000;
 
@@ -116,6 +125,38 @@ pub(crate) struct GroupTime {
     owed: AtomicU64,
     /// Whether it ever had a child group.
     has_groups: AtomicBool,
+}
+
+/// Service that a CPU publishes of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Service {
+    /// How much, ns.
+    pub(crate) own: u64,
+    /// What the group may be owed beside what it saved up while it waited, ns.
+    pub(crate) credit: u64,
+    /// It was chosen though it owed more than [`Here::slack`]: nobody else could use the time.
+    pub(crate) is_surplus: bool,
+}
+
+/// What a CPU that publishes is asked only where a group is owed much.
+pub(crate) trait Here {
+    /// What the group may be owed before it is cut for what siblings got that owed, ns.
+    fn slack(&self) -> i64;
+    /// v of the first sibling that waits on this CPU.
+    fn first(&self) -> Option<VirtualTime>;
+}
+
+/// From where nothing waits that is known of.
+pub(crate) struct Nowhere;
+
+impl Here for Nowhere {
+    fn slack(&self) -> i64 {
+        i64::MAX
+    }
+
+    fn first(&self) -> Option<VirtualTime> {
+        None
+    }
 }
 
 /// A child group that waits and is owed something.
@@ -261,25 +302,47 @@ impl GroupTime {
         clock.settle();
     }
 
-    /// Publishes `own` ns of the group's service, unless that would have to wait and need not. Returns whether it did.
-    pub(crate) fn publish(group: &Group, parent: &GroupTime, own: u64, credit: u64) -> bool {
+    /// Publishes service of the group, unless that would have to wait and need not. Returns whether it did.
+    pub(crate) fn publish(
+        group: &Group,
+        parent: &GroupTime,
+        service: Service,
+        here: &impl Here,
+    ) -> bool {
         let time = &group.time;
         let mut clock = match parent.children.try_lock() {
             Ok(clock) => clock,
             Err(_) => return false,
         };
         clock.writes = clock.writes.wrapping_add(1);
-        time.serve(group, parent, &mut clock, own, credit);
+        if service.is_surplus {
+            clock.surplus = clock.surplus.saturating_add(service.own).min(SURPLUS_MAX);
+        }
+        time.serve(group, parent, &mut clock, service, here);
         true
     }
 
-    /// As [`GroupTime::publish`], whatever it takes.
+    /// As [`GroupTime::publish`], whatever it takes, of `own` ns that are no surplus.
     pub(crate) fn publish_now(group: &Group, parent: &GroupTime, own: u64, credit: u64) {
+        let service = Service {
+            own,
+            credit,
+            is_surplus: false,
+        };
         let mut clock = parent.lock();
-        group.time.serve(group, parent, &mut clock, own, credit);
+        group
+            .time
+            .serve(group, parent, &mut clock, service, &Nowhere);
     }
 
-    fn serve(&self, group: &Group, parent: &GroupTime, clock: &mut Clock, own: u64, credit: u64) {
+    fn serve(
+        &self,
+        group: &Group,
+        parent: &GroupTime,
+        clock: &mut Clock,
+        service: Service,
+        here: &impl Here,
+    ) {
         let weight = match self.weight.load(Relaxed) {
             // Service from outside, before it ever ran.
             0 => {
@@ -290,26 +353,65 @@ impl GroupTime {
             }
             weight => weight,
         };
-        let distance = to_virtual(own, weight);
+        let distance = to_virtual(service.own, weight);
         self.v.store(self.v().plus(distance).0, Relaxed);
         if self.cpus() == 0 {
-            let lag = self.ceiling.load(Relaxed).saturating_sub_unsigned(own);
+            let lag = self
+                .ceiling
+                .load(Relaxed)
+                .saturating_sub_unsigned(service.own);
             self.ceiling.store(lag, Relaxed);
             return;
         }
         clock.serve(i128::from(distance) * i128::from(weight));
-        let lag = to_service_lag(clock.now.since(self.v()), weight);
-        let saved = self.ceiling.load(Relaxed);
-        let bound = saved
-            .saturating_sub_unsigned(own / FORGET)
-            .max(credit.cast_signed());
-        let mut kept = lag;
-        if lag > bound && clock.weight > u64::from(weight) && !group.cells.anything_waits() {
-            self.cut(clock, weight, bound);
-            kept = bound;
+        let mut lag = to_service_lag(clock.now.since(self.v()), weight);
+        if lag > service.credit.cast_signed() && clock.weight > u64::from(weight) {
+            lag = self.cut_useless(group, clock, service, lag, here);
         }
-        self.ceiling.store(kept, Relaxed);
+        self.ceiling.store(lag, Relaxed);
         parent.show(clock);
+    }
+
+    /// Cuts what the group is owed beyond its credit and cannot use, or beyond its slack and siblings got for want of others. Returns what
+    /// is left of `lag`, ns.
+    fn cut_useless(
+        &self,
+        group: &Group,
+        clock: &mut Clock,
+        service: Service,
+        lag: i64,
+        here: &impl Here,
+    ) -> i64 {
+        let bound = self
+            .ceiling
+            .load(Relaxed)
+            .saturating_sub_unsigned(service.own / FORGET)
+            .max(service.credit.cast_signed());
+        let surplus = match clock.surplus.cast_signed() {
+            0 => 0,
+            surplus => lag.saturating_sub(here.slack()).min(surplus),
+        };
+        if lag <= bound && surplus <= 0 {
+            return lag;
+        }
+        let useless = if group.cells.anything_waits() {
+            surplus
+        } else {
+            lag - bound
+        };
+        if useless <= 0 {
+            return lag;
+        }
+        // Not beyond who waits where it runs: level with that one, it can use what it is owed.
+        let level = here.first().map_or(0, |v| {
+            to_service_lag(clock.now.since(v), self.weight.load(Relaxed))
+        });
+        let kept = (lag - useless).max(level).min(lag);
+        if kept < lag {
+            self.cut(clock, self.weight.load(Relaxed), kept);
+            clock.surplus = clock.surplus.saturating_sub((lag - kept).unsigned_abs());
+        }
+        kept
     }
 
     /// Cuts what the group is owed down to `bound` ns and gives the rest to its siblings.

@@ -1,7 +1,7 @@
 //! When a CPU tells the others what its groups got: [`Config::publish_interval`] after the last time for each CPU that the
 //! group is on, and later only where somebody else is at the shared words.
 
-use super::GroupTime;
+use super::{GroupTime, Here, Service};
 use crate::config::{Config, GroupClock, Policy};
 use crate::group::Group;
 use crate::units::Nanos;
@@ -53,20 +53,36 @@ impl ServiceClock {
         self.global
     }
 
+    /// What a group may owe, or be owed, without being one that cannot use its part, ns: a sleeper's credit and a poll, of which the
+    /// last were `grain` ns at most, on each CPU that it is on.
+    #[inline]
+    pub(crate) fn slack(&self, group: &Group, grain: Nanos) -> i64 {
+        let each = self.credit.saturating_add(grain.0);
+        let all = each.saturating_mul(u64::from(group.time.cpus()));
+        i64::try_from(all).unwrap_or(i64::MAX)
+    }
+
     /// Publishes what has come together of a group's service, if the last time was long enough ago. Returns whether it did.
     #[inline]
-    pub(crate) fn publish(&self, group: &Group, parent: &Group, own: u64, since: Nanos) -> bool {
+    pub(crate) fn publish(
+        &self,
+        group: &Group,
+        parent: &Group,
+        service: Service,
+        since: Nanos,
+        here: &impl Here,
+    ) -> bool {
         let interval = self.batch * u64::from(group.time.cpus().min(PUBLISHERS_MAX));
-        if own == 0 || since.0 < interval {
+        if service.own == 0 || since.0 < interval {
             return false;
         }
-        if GroupTime::publish(group, &parent.time, own, self.credit) {
+        if GroupTime::publish(group, &parent.time, service, here) {
             return true;
         }
         if since.0 < PATIENCE * interval {
             return false;
         }
-        GroupTime::publish_now(group, &parent.time, own, self.credit);
+        GroupTime::publish_now(group, &parent.time, service.own, self.credit);
         true
     }
 }

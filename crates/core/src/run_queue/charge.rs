@@ -215,6 +215,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             if !must && core::mem::take(&mut self.throttle_due) {
                 self.throttle_chain(leaf, self.last);
             }
+        } else if self.service_clock.is_global() {
+            self.note_debts();
         }
     }
 }

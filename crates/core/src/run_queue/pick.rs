@@ -133,7 +133,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.unqueue(&mut self.slab.nodes, best, &self.rules);
         self.elect(level, best);
-        self.promise(best);
+        if self.service_clock.is_global() {
+            self.promise(level, best);
+        }
         Some(best)
     }
 

@@ -5,8 +5,8 @@ use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{GroupTime, Note, OWED_MIN};
-use crate::node::{NONE, Place};
+use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service};
+use crate::node::{NONE, Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
 
@@ -77,7 +77,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.leave(&parent.group.time);
     }
 
-    fn with_parent(&self, level: u32) -> (&crate::timeline::Timeline, &crate::timeline::Timeline) {
+    fn with_parent(&self, level: u32) -> (&Timeline, &Timeline) {
         let timeline = &self.timelines[level as usize];
         (timeline, &self.timelines[timeline.parent as usize])
     }
@@ -102,27 +102,50 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     fn serve_globally(&mut self, level: u32, delta: u64, waits: bool) {
         let timeline = &mut self.timelines[level as usize];
-        let (index, parent) = (timeline.node, timeline.parent);
         timeline.cell.publish_waits(waits);
         timeline.missed = 0;
         timeline.unpublished += delta;
         self.publish_service(level);
-        let target = self.target(level);
-        let node = &mut self.slab.nodes[index as usize];
-        let distance = target.since(node.v);
-        let slice = i64::from(node.slice);
-        if distance > 0 {
-            self.timelines[parent as usize].charge_elsewhere(node, distance.unsigned_abs());
-        }
         let (timeline, above) = self.with_parent(level);
-        let siblings = &above.group.time;
-        let lag = timeline.group.time.lag(siblings);
+        let (index, parent) = (timeline.node, timeline.parent);
+        let (time, siblings) = (&timeline.group.time, &above.group.time);
+        let node = self.slab.get(index);
+        let distance = Self::target_of(timeline, above, node).since(node.v);
+        let lag = time.lag(siblings);
         let owed_inside = timeline.owed_inside || lag > OWED_MIN;
-        if lag < -(OWED_MIN + slice) && siblings.is_somebody_owed() && timeline.gives_way() {
+        if lag < -(OWED_MIN + i64::from(node.slice))
+            && siblings.is_somebody_owed()
+            && timeline.gives_way()
+        {
             // The rest of the turn of one that is so far ahead belongs to who waits elsewhere.
             self.repick = true;
         }
-        self.timelines[parent as usize].owed_inside = owed_inside;
+        let above = &mut self.timelines[parent as usize];
+        above.owed_inside = owed_inside;
+        if distance > 0 {
+            let node = &mut self.slab.nodes[index as usize];
+            above.charge_elsewhere(node, distance.unsigned_abs());
+        }
+    }
+
+    /// Whether a group owes more than turns and polls explain.
+    #[inline]
+    fn owes_much(&self, timeline: &Timeline, above: &Timeline) -> bool {
+        let clock = &self.service_clock;
+        let lag = timeline.group.time.lag(&above.group.time);
+        lag < -clock.credit.cast_signed() && lag < -clock.slack(&timeline.group, self.load.grain())
+    }
+
+    /// The chain goes on, which is a choice too: who owes and goes on has what nobody else can use.
+    pub(super) fn note_debts(&mut self) {
+        let mut level = self.leaf;
+        while level != ROOT {
+            let (timeline, above) = self.with_parent(level);
+            let owes = self.owes_much(timeline, above);
+            let timeline = &mut self.timelines[level as usize];
+            timeline.knowingly = owes;
+            level = timeline.parent;
+        }
     }
 
     /// Own tasks of the chain's leaf have received `delta` ns beside child groups: tells the children's clock.
@@ -153,7 +176,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (timeline, above) = self.with_parent(level);
         let since = self.last - timeline.published_at;
         let (own, clock) = (timeline.unpublished, self.service_clock);
-        if clock.publish(&timeline.group, &above.group, own, since) {
+        let service = Service {
+            own,
+            credit: clock.credit,
+            is_surplus: timeline.knowingly,
+        };
+        let here = Seen { queue: self, level };
+        if clock.publish(&timeline.group, &above.group, service, since, &here) {
             let timeline = &mut self.timelines[level as usize];
             timeline.unpublished = 0;
             timeline.published_at = self.last;
@@ -163,10 +192,13 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Where a group's node belongs: at the group's time, with what is not published yet.
     fn target(&self, level: u32) -> VirtualTime {
         let (timeline, above) = self.with_parent(level);
-        let unpublished = timeline.unpublished;
-        let shares = self.slab.get(timeline.node).shares;
+        Self::target_of(timeline, above, self.slab.get(timeline.node))
+    }
+
+    #[inline]
+    fn target_of(timeline: &Timeline, above: &Timeline, node: &Node<T>) -> VirtualTime {
         let v = timeline.group.time.v().offset(above.offset);
-        v.plus(to_virtual(unpublished, shares))
+        v.plus(to_virtual(timeline.unpublished, node.shares))
     }
 
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
@@ -322,17 +354,21 @@ impl<T, G: Gates> RunQueue<T, G> {
         chosen
     }
 
-    /// Tells other CPUs what a group is about to get here.
-    #[inline]
-    pub(super) fn promise(&mut self, chosen: u32) {
-        if !self.service_clock.is_global() {
+    /// Tells other CPUs what a group is about to get here, and notes whether it is chosen in debt.
+    pub(super) fn promise(&mut self, level: u32, chosen: u32) {
+        let node = self.slab.get(chosen);
+        let (expected, owned) = (node.slice, node.owned);
+        if owned == NONE {
             return;
         }
-        let node = self.slab.get(chosen);
-        let expected = node.slice;
-        if let Some(owned) = self.timelines.get_mut(node.owned as usize) {
-            owned.promised = owned.group.time.promise(expected);
-        }
+        let (timeline, above) = (
+            &self.timelines[owned as usize],
+            &self.timelines[level as usize],
+        );
+        let owes = self.owes_much(timeline, above);
+        let timeline = &mut self.timelines[owned as usize];
+        timeline.knowingly = owes;
+        timeline.promised = timeline.group.time.promise(expected);
     }
 
     /// What the child group that would have the next turn inside a waiting group is owed, ns; 0 if that is a task.
@@ -427,5 +463,26 @@ impl<T, G: Gates> RunQueue<T, G> {
         // Before virtual time can have come round.
         let recent = now.0.saturating_sub(timeline.left_at) < ABSENCE_MAX.0;
         (timeline.lag.max(0), recent.then_some(timeline.left_v))
+    }
+}
+
+/// A group as its timeline here sees it.
+struct Seen<'a, T, G: Gates> {
+    queue: &'a RunQueue<T, G>,
+    level: u32,
+}
+
+impl<T, G: Gates> Here for Seen<'_, T, G> {
+    fn slack(&self) -> i64 {
+        let queue = self.queue;
+        let timeline = &queue.timelines[self.level as usize];
+        let grain = queue.load.grain();
+        queue.service_clock.slack(&timeline.group, grain)
+    }
+
+    fn first(&self) -> Option<VirtualTime> {
+        let (_, above) = self.queue.with_parent(self.level);
+        let first = above.least_waiting_v(&self.queue.slab.nodes)?;
+        Some(first.offset(above.offset.wrapping_neg()))
     }
 }

@@ -451,7 +451,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             timeline.unqueue(&mut self.slab.nodes, node, &self.rules);
             timeline.buddies = crate::buddy::Buddies::default();
             self.elect(level, node);
-            self.promise(node);
+            if self.service_clock.is_global() {
+                self.promise(level, node);
+            }
             self.leaf = level;
             self.timelines[level as usize].cell.exec.start();
         }

@@ -220,3 +220,32 @@ fn turns_go_where_who_is_inside_is_owed() {
         ),
     );
 }
+
+/// Seed 11, set-up 16665: 0.161. Something of a group that was owed more than it can take waited now and then, so that nothing of that was
+/// cut, and all others owed for what nobody else could use.
+#[test]
+fn who_gets_what_others_cannot_use_does_not_owe_for_it() {
+    holds(
+        0.95,
+        &Setup::of(
+            2,
+            &[
+                (
+                    50,
+                    &[
+                        (50, 4, hog(1_000_000)),
+                        (700, 2, periodic(600_000, 500_000)),
+                        (100, 1, hog(50_000)),
+                    ],
+                ),
+                (
+                    700,
+                    &[
+                        (200, 4, periodic(2_000_000, 5_000_000)),
+                        (2_000, 1, hog(1_000_000)),
+                    ],
+                ),
+            ],
+        ),
+    );
+}
