@@ -4,11 +4,18 @@
 //! each piece, to the very thread that works it off: two changes of threads a piece, where one for all pieces would do. As
 //! `SCHED_BATCH` it has the same part of a processor and the same nice value, and waits until the other sleeps or its slice is over.
 //!
+//! # What it starts meanwhile
+//! A thread passes its policy on to those that it starts, for good, and no flag of an unprivileged thread prevents that. So who knows that it
+//! starts one says so ([`Guest::as_usual`]): the caller does not wait then, and is not told to before it has. What is started without that (by
+//! a pool that belongs to others) is made good where it first works for us ([`Guest::shed_inherited`]).
+//!
 //! # Whose id it is
 //! The thread introduces itself ([`Guest::this_thread`]); a thread-local of its own takes that back at its end, under a lock that each
 //! change of its policy holds: so a system call by its id never meets another thread. In a child of `fork` there are no such threads, and
 //! nothing is changed.
 
+use std::cell::{Cell, OnceCell};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::DemoteError;
@@ -29,6 +36,8 @@ struct State {
     told: bool,
     /// The system has refused it once: it is not asked again.
     refused: bool,
+    /// It starts threads, so many calls deep: it is not told to wait.
+    starting: usize,
 }
 
 impl Life {
@@ -43,6 +52,7 @@ impl Life {
                 alive: true,
                 told: false,
                 refused: false,
+                starting: 0,
             };
             Arc::new(Self {
                 identity,
@@ -68,7 +78,21 @@ impl Drop for Mine {
 }
 
 thread_local! {
-    static MINE: Mine = Mine(Life::begin());
+    static MINE: OnceCell<Mine> = const { OnceCell::new() };
+    /// It has looked for what it inherited.
+    static HAS_SHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Some thread of the process was told to wait, so that others may have inherited that.
+static SOMEBODY_WAITED: AtomicBool = AtomicBool::new(false);
+
+/// A call of [`Guest::as_usual`], to its end by unwinding too.
+struct Started<'a>(&'a Life);
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.0.lock().starting -= 1;
+    }
 }
 
 /// A thread of somebody else's.
@@ -82,23 +106,60 @@ impl Guest {
     /// alone. Two system calls and an allocation the first time; a look at a thread-local later.
     #[must_use]
     pub fn this_thread() -> Option<Self> {
-        let life = MINE.try_with(|mine| mine.0.clone()).ok()??;
+        let own = |mine: &OnceCell<Mine>| mine.get_or_init(|| Mine(Life::begin())).0.clone();
+        let life = MINE.try_with(own).ok()??;
         Some(Self { life })
+    }
+
+    /// Runs `start`, which starts threads or processes, with the calling thread scheduled as usual: if it waits, it does so no more, and it is not
+    /// told to while `start` runs. One look at a thread-local on a thread that was never a guest, two system calls on one that waits.
+    pub fn as_usual<R>(start: impl FnOnce() -> R) -> R {
+        let known = |mine: &OnceCell<Mine>| mine.get().and_then(|mine| mine.0.clone());
+        let Some(life) = MINE.try_with(known).ok().flatten() else {
+            return start();
+        };
+        life.lock().starting += 1;
+        let started = Started(&life);
+        // Refused: it was told so, and is counted, where it was asked to wait.
+        let _ = Self { life: life.clone() }.waits(false);
+        let result = start();
+        drop(started);
+        result
+    }
+
+    /// The calling thread, which belongs to a pool whose threads are scheduled as usual, is so again if a guest has started it while that waited;
+    /// whether it was. Looked for once a thread, two or three system calls; nothing as long as no thread of the process has waited.
+    ///
+    /// For threads of such a pool only: one that was given `SCHED_BATCH` on purpose looks the same.
+    ///
+    /// # Errors
+    /// [`DemoteError::Refused`] where the system refuses one of the calls.
+    pub fn shed_inherited() -> Result<bool, DemoteError> {
+        if !SOMEBODY_WAITED.load(Ordering::Relaxed) || HAS_SHED.replace(true) {
+            return Ok(false);
+        }
+        let own = system::thread_id();
+        let shed = match system::policy(own) {
+            Ok(POLICY_BATCH) => system::set_policy(own, POLICY_OTHER).map(|()| true),
+            other => other.map(|_| false),
+        };
+        shed.map_err(|errno| DemoteError::Refused { errno })
     }
 
     /// From now on the thread, when it wakes, interrupts nobody who is of usual priority (`waits`), or does so again; whether that has
     /// changed. Not if somebody else has it wait already (then it is his to take back), if it got a policy of its own meanwhile
     /// (which it keeps), or once it has ended. Three system calls, some 1 us; waits for nobody.
     ///
-    /// Threads and processes that it starts while it waits are `SCHED_BATCH` for good, as the kernel has it. So is the thread itself if
-    /// the process forbids itself such system calls in the middle (seccomp).
+    /// Threads and processes that it starts while it waits are `SCHED_BATCH` for good, as the kernel has it, but for those of
+    /// [`Guest::as_usual`], during which it is not told to. So is the thread itself if the process forbids itself such system calls in the middle
+    /// (seccomp).
     ///
     /// # Errors
     /// [`DemoteError::Refused`] where the system refuses one of the calls. It is not asked again to have this thread wait.
     pub fn waits(&self, waits: bool) -> Result<bool, DemoteError> {
         let Identity { process, thread } = self.life.identity;
         let mut state = self.life.lock();
-        let is_vain = state.told == waits || (waits && state.refused);
+        let is_vain = state.told == waits || (waits && (state.refused || state.starting > 0));
         if is_vain || !state.alive || process != system::process_id() {
             return Ok(false);
         }
@@ -113,6 +174,9 @@ impl Guest {
         };
         state.refused |= done.is_err();
         state.told = waits && done == Ok(true);
+        if state.told {
+            SOMEBODY_WAITED.store(true, Ordering::Relaxed);
+        }
         done.map_err(|errno| DemoteError::Refused { errno })
     }
 }
@@ -210,6 +274,57 @@ mod tests {
             assert_eq!(policy(&guest), POLICY_IDLE, "given while it waited");
             assert!(!waits(&guest, true));
             assert_eq!(policy(&guest), POLICY_IDLE, "given before");
+        });
+        guest.join().expect("no panic");
+    }
+
+    /// The policy of a thread that the caller starts.
+    fn of_a_new_thread() -> u32 {
+        let new = std::thread::spawn(|| system::policy(system::thread_id()));
+        new.join().expect("no panic").expect("a live thread")
+    }
+
+    /// Hazard: what a guest starts while it waits waits for good.
+    #[test]
+    fn what_a_guest_starts_as_usual_is_as_usual() {
+        let guest = std::thread::spawn(|| {
+            let guest = Guest::this_thread().expect("the usual policy");
+            assert!(waits(&guest, true));
+            assert_eq!(of_a_new_thread(), POLICY_BATCH, "as the kernel has it");
+            Guest::as_usual(|| {
+                assert_eq!(of_a_new_thread(), POLICY_OTHER);
+                assert!(!waits(&guest, true), "told while it starts threads");
+                Guest::as_usual(|| assert_eq!(of_a_new_thread(), POLICY_OTHER));
+                assert!(!waits(&guest, true), "the outer call goes on");
+            });
+            assert!(!waits(&guest, false), "it does not wait");
+            assert!(waits(&guest, true) && waits(&guest, false));
+            let caught = std::panic::catch_unwind(|| {
+                Guest::as_usual(|| std::panic::resume_unwind(Box::new(())))
+            });
+            assert!(caught.is_err());
+            assert!(waits(&guest, true) && waits(&guest, false), "for ever");
+        });
+        guest.join().expect("no panic");
+    }
+
+    /// Hazard: a pool of others starts its threads from whoever asks, and those have inherited that they wait.
+    #[test]
+    fn who_has_inherited_that_it_waits_sheds_it_once() {
+        let guest = std::thread::spawn(|| {
+            let guest = Guest::this_thread().expect("the usual policy");
+            assert!(waits(&guest, true));
+            let heir = std::thread::spawn(|| {
+                let own = system::thread_id();
+                assert_eq!(Guest::shed_inherited(), Ok(true));
+                assert_eq!(system::policy(own), Ok(POLICY_OTHER));
+                // From here on it is its own choice.
+                system::set_policy(own, POLICY_BATCH).expect("unprivileged");
+                assert_eq!(Guest::shed_inherited(), Ok(false), "looked for twice");
+                assert_eq!(system::policy(own), Ok(POLICY_BATCH));
+            });
+            heir.join().expect("no panic");
+            assert!(waits(&guest, false));
         });
         guest.join().expect("no panic");
     }

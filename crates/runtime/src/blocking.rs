@@ -100,6 +100,10 @@ where
     let mut unrun = Unrun(Some(group.clone()));
     let run = move || {
         unrun.starts();
+        if charged.shared.preempt.is_some() {
+            // Refused, it is as it was: `PreemptStats::guests_refused` counts that where it was told to wait.
+            let _ = quotient_pause::Guest::shed_inherited();
+        }
         if promise.is_aborted() {
             // Their destructors are the group's.
             let _meter = ThreadMeter::enter_within(&charged);
@@ -115,10 +119,11 @@ where
             promise.deliver(output);
         });
     };
-    match tokio::runtime::Handle::try_current() {
+    // The pool may start a thread for it.
+    quotient_pause::Guest::as_usual(|| match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(run)),
         Err(_) => group.shared.host.spawn_blocking(Box::new(run)),
-    }
+    });
     Ok(handle)
 }
 
@@ -143,7 +148,8 @@ where
 {
     // The virtual CPU that polls, which need not be one of the group's scheduler.
     let Some((shared, index)) = local::block() else {
-        return tokio::task::block_in_place(function);
+        // Tokio may start a thread for what this one leaves, and this one brings nothing until it returns.
+        return quotient_pause::Guest::as_usual(|| tokio::task::block_in_place(function));
     };
     let me = &shared.vcpus[index];
     if let Some(left) = me.next.take() {

@@ -159,6 +159,11 @@ impl Builder {
     /// # Errors
     /// [`BuildError`]: outside a tokio runtime, `vcpus` or the slice out of range, no tick thread. Nothing was started.
     pub fn build(self) -> Result<Scheduler, BuildError> {
+        // Its threads do not inherit that the caller waits for another scheduler.
+        quotient_pause::Guest::as_usual(|| self.start())
+    }
+
+    fn start(self) -> Result<Scheduler, BuildError> {
         let handle = match self.handle {
             Some(handle) => handle,
             None => tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?,

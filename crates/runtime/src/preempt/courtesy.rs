@@ -335,6 +335,53 @@ mod tests {
         fields.split_whitespace().nth(38).unwrap().to_owned()
     }
 
+    /// Hazard: threads that are started from a guest that waits just then wait for good, ours, and those of tokio's pool that work for us.
+    #[test]
+    fn what_a_guest_starts_for_us_does_not_wait() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let guest = Guest::this_thread().unwrap();
+            let waits = || assert_eq!(guest.waits(true), Ok(true));
+            waits();
+            let builder = crate::Scheduler::builder().preempt(crate::Preempt::default());
+            let scheduler = builder.vcpus(1).build().unwrap();
+            assert_eq!(policy(), "0");
+            let group = scheduler.group("g").unwrap().create().unwrap();
+            waits();
+            // A library's: nobody has told it.
+            assert_eq!(tokio::task::spawn_blocking(policy).await.unwrap(), "3");
+            // The pool has that one thread.
+            assert_eq!(group.spawn_blocking(policy).await.unwrap(), "0");
+            assert_eq!(tokio::task::spawn_blocking(policy).await.unwrap(), "0");
+            assert_eq!(guest.waits(false), Ok(false), "it has started a function");
+            scheduler.shutdown().await;
+        });
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let guest = Guest::this_thread().unwrap();
+            assert_eq!(guest.waits(true), Ok(true));
+            let builder = crate::Scheduler::builder().preempt(crate::Preempt::default());
+            let scheduler = builder.vcpus(1).build().unwrap();
+            let group = scheduler.group("g").unwrap().create().unwrap();
+            assert_eq!(guest.waits(true), Ok(true), "it has started threads");
+            let first = group.spawn_blocking(policy);
+            assert_eq!(tokio::task::spawn_blocking(policy).await.unwrap(), "0");
+            assert_eq!(first.await.unwrap(), "0");
+            assert_eq!(group.spawn(async { policy() }).await.unwrap(), "0");
+            scheduler.shutdown().await;
+        });
+    }
+
     /// Serves the calling thread, until it has waited, and is as it was before; at once if the polls that it waits for do not end.
     ///
     /// One task keeps the virtual CPU while the others are woken: so they all come during a poll. Where a stand-in has come to its help
