@@ -147,7 +147,7 @@ pub use gates::{AlwaysOn, CompiledOut, Gates};
 pub use group::{Group, Occupancy};
 pub use group_weight::WeightMode;
 pub use load::CpuLoad;
-pub use run_queue::{Detached, GroupSlot, RunQueue};
+pub use run_queue::{Detached, DrainPart, GroupSlot, RunQueue};
 pub use stopwatch::CpuClock;
 pub use topology::{CpuPlace, Distance, Topology};
 pub use tree::GroupTree;

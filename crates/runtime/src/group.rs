@@ -8,7 +8,7 @@ mod shared;
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
 use crate::shared::CLOSED;
-use crate::task_context::{TaskRef, is_loss};
+use crate::task_context::TaskRef;
 use crate::tick::TICK;
 use crate::unfinished::{Unfinished, has_ended};
 use std::future::Future;
@@ -35,6 +35,9 @@ use crate::spawn::refused;
 use crate::stats::{BandwidthStats, GroupStats, TaskStats};
 use crate::task::JoinHandle;
 use crate::task_builder::Origin;
+
+/// Tasks that a kill aborts without being interrupted. Unit: tasks. 64 take some 0.2 ms, a fifth of a turn.
+const ABORTED_AT_ONCE: usize = 64;
 
 /// What becomes of live tasks when their group is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,14 +334,13 @@ impl Group {
         if self.path().is_empty() {
             return Err(Error::Root);
         }
-        {
-            let _shape = self.shared.lock_shape();
-            let now = self.shared.now();
-            for group in self.subtree_of_shape() {
-                group.kill_inside(now);
-            }
-        }
+        // Last, since the caller may be in one of those polls.
+        let now = self.shared.now();
         self.kill_subtree();
+        let _shape = self.shared.lock_shape();
+        for group in self.subtree_of_shape() {
+            group.kill_inside(now);
+        }
         Ok(())
     }
 
@@ -370,9 +372,10 @@ impl Group {
         }
     }
 
-    /// Kills the tasks of this group and of all below it; returns them.
+    /// Kills the tasks of this group and of all below it; returns them. Flagging them, some 50 ns each, is not interrupted; aborting them is, since it takes
+    /// some microseconds each: a caller who may not run, or is to be ended itself, goes on with it later. Nobody waits for that: the dead are
+    /// flagged, and those that are polled meanwhile end by it.
     fn kill_subtree(&self) -> Vec<TaskRef> {
-        let _shield = self.shared.shield();
         let mut dead = Vec::new();
         let mut subtree = Vec::new();
         {
@@ -384,22 +387,22 @@ impl Group {
                     group.killed_at.mark(kill);
                 }
                 for group in &subtree {
-                    dead.push((group.clone(), group.owned.flag_killed()));
+                    let (tasks, losses) = group.owned.flag_killed();
+                    let reason = "the group, or one above it, was killed";
+                    note(&self.shared, group, Loss::KilledTask, losses, &reason);
+                    dead.extend(tasks);
                 }
             });
         }
-        for (group, dead) in &dead {
-            let killed = dead.iter().filter(|task| is_loss(task)).count();
-            for task in dead {
-                task.abort();
-            }
-            let reason = "the group, or one above it, was killed";
-            note(&self.shared, group, Loss::KilledTask, killed, &reason);
+        for some in dead.chunks(ABORTED_AT_ONCE) {
+            let _shield = self.shared.shield();
+            some.iter().for_each(TaskRef::abort);
         }
         for group in &subtree {
+            let _shield = self.shared.shield();
             group.release_parked(&self.shared);
         }
-        dead.into_iter().flat_map(|(_, dead)| dead).collect()
+        dead
     }
 
     /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
@@ -409,7 +412,6 @@ impl Group {
     /// [`Error::Root`]; [`Error::Removed`] if it was removed before; [`Error::Busy`] with [`Leftover::Refuse`] if the group or a
     /// descendant has live tasks: nothing changed.
     pub fn remove(&self, leftover: Leftover) -> Result<(), Error> {
-        let _shield = self.shared.shield();
         self.check_changeable()?;
         let subtree = {
             // What is made below from here on is removed from the start: it is made under the same lock.
@@ -435,12 +437,14 @@ impl Group {
         match (leftover, &self.inner.parent) {
             (Leftover::Refuse, _) => {}
             (Leftover::MoveToParent, Some(parent)) => {
+                let _shield = self.shared.shield();
                 for group in &subtree {
                     group.move_all(&self.shared, parent);
                 }
             }
             _ => drop(self.kill_subtree()),
         }
+        let _shield = self.shared.shield();
         for group in subtree.iter().rev() {
             if group.population.count() == 0 {
                 group.queue_removal(&self.shared);

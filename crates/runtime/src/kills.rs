@@ -14,7 +14,11 @@
 //! | K1 mark every group of the subtree with `n` | S1 read the last complete kill, `c` |
 //! | K2 take each list's lock, flag all tasks in it | S2 list the child in its group, under the list's lock |
 //! | K3 publish: `n` is complete | S3 the spawner is dead and the group was killed after the *spawner's* epoch, or it was killed after `c`: flag and abort the child |
-//! | K4 (without the lock) abort who was flagged | S4 queue the child |
+//! | K4 (without the lock, a part at a time) abort who was flagged | S4 queue the child |
+//!
+//! Between K2 and K4 the killer may be stopped, for its group's limit or in a freeze. A flagged task that is to be polled meanwhile is aborted by its
+//! virtual CPU instead (`local::spawner`), so that a kill that takes long lets nobody go on. Losses are counted at K2, before a flag, since from
+//! there on the task may end.
 //!
 //! *No child of a dead task lives.* Let the spawner be in the subtree and listed at K2, and the child come into the subtree. If the
 //! poll's epoch is `n` or later, it began after K3, so it saw the flag: S3 aborts the child. If the epoch is earlier: S2 comes before

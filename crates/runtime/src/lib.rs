@@ -125,6 +125,7 @@ mod pressure;
 #[cfg(not(loom))]
 mod queue_wait;
 #[cfg(not(loom))]
+mod releases;
 mod scheduler;
 #[cfg(not(loom))]
 mod shared;

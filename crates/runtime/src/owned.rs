@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use crate::task_context::TaskRef;
+use crate::task_context::{TaskRef, is_loss};
 
 /// Number of lists of a group. Unit: lists. A power of two; four keep two to sixteen workers apart at 160 bytes a group.
 const SHARDS: usize = 4;
@@ -44,18 +44,21 @@ impl OwnedTasks {
         self.shard(place.shard()).try_remove(place.0 / SHARDS)
     }
 
-    /// K2 of `kills`: flags all tasks listed now, and returns those that were not yet. O(tasks).
-    pub(crate) fn flag_killed(&self) -> Vec<TaskRef> {
-        let mut dead = Vec::new();
+    /// K2 of `kills`: flags all tasks listed now, and returns those that were not yet, and how many of them are losses. (Counted here: from the flag on
+    /// any of them may end.) O(tasks).
+    pub(crate) fn flag_killed(&self) -> (Vec<TaskRef>, usize) {
+        let (mut dead, mut losses) = (Vec::new(), 0);
         for shard in 0..SHARDS {
             let tasks = self.shard(shard);
-            let alive = tasks
-                .iter()
-                .map(|(_, task)| task)
-                .filter(|task| !task.context().killed.swap(true, Ordering::Relaxed));
-            dead.extend(alive.cloned());
+            for (_, task) in tasks.iter() {
+                let loss = is_loss(task);
+                if !task.context().killed.swap(true, Ordering::Relaxed) {
+                    dead.push(task.clone());
+                    losses += usize::from(loss);
+                }
+            }
         }
-        dead
+        (dead, losses)
     }
 
     /// References to all tasks listed now. O(tasks).

@@ -38,6 +38,7 @@ use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
 use crate::preempt::Preempting;
+use crate::releases::Releases;
 use crate::scheduler::Handles;
 use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
@@ -86,8 +87,8 @@ pub(crate) struct VcpuShared {
     /// When a poll that a gate had let through began, plus one, on the thread of the last turn, and since that turn; or ended, if it is
     /// over. 0 for none.
     pub(crate) gated_at: AtomicU64,
-    /// Groups in which a task waits that was lent a place elsewhere.
-    pub(crate) releases: Mutex<Vec<Arc<GroupShared>>>,
+    /// Groups in which a task waits that was lent a place elsewhere, or was aborted.
+    pub(crate) releases: Releases,
     /// Whether there are any: saves the lock.
     pub(crate) has_releases: AtomicBool,
     /// The hand of its CPU clocks.
@@ -185,7 +186,7 @@ impl Shared {
                     queue: Mutex::new(queue),
                     next: Slot::new(),
                     inbox: Inbox::default(),
-                    releases: Mutex::new(Vec::new()),
+                    releases: Releases::default(),
                     has_releases: AtomicBool::new(false),
                     park: Park::new(),
                     online: AtomicBool::new(index < regular),
@@ -308,17 +309,10 @@ impl Shared {
         woken
     }
 
-    /// Asks a virtual CPU to take tasks of `group` that have a place elsewhere, lent or as the dead, out of its queue. At most one entry a group.
+    /// Asks a virtual CPU to take tasks of `group` that have a place elsewhere, lent or as the dead, out of its queue. O(1).
     pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
         let me = &self.vcpus[vcpu];
-        let mut releases = me
-            .releases
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        if !releases.iter().any(|known| Arc::ptr_eq(known, group)) {
-            releases.push(group.clone());
-        }
-        drop(releases);
+        me.releases.ask(group);
         me.has_releases.store(true, Ordering::Release);
         self.wake_vcpu(vcpu);
     }

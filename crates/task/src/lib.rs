@@ -276,6 +276,12 @@ impl<C: Context> Task<C> {
         self.view().load().is_aborted()
     }
 
+    /// Asks for cancellation, as [`TaskRef::abort`] does: the next [`Task::poll`] drops the future. Nobody is told, since the caller knows;
+    /// a later abort finds it done.
+    pub fn abort(&self) {
+        self.view().state().request_abort();
+    }
+
     /// Polls the future once, or drops it if the task was aborted.
     ///
     /// `deferred` is asked only if the poll was pending, and the task's waker was cloned on this thread during the poll; "true"

@@ -26,6 +26,23 @@ pub struct Detached<T> {
     stay: Stay,
 }
 
+/// How much of a queue is looked at in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainPart {
+    /// Slots, those of nothing and of groups included.
+    pub slots: u32,
+    /// Tasks that are taken out.
+    pub tasks: u32,
+}
+
+impl DrainPart {
+    /// All of it.
+    pub const ALL: Self = Self {
+        slots: u32::MAX,
+        tasks: u32::MAX,
+    };
+}
+
 /// Entities among which the longest unmoved one is chosen: bounds the time for which the queue is held.
 const CANDIDATES_MAX: usize = 32;
 
@@ -114,12 +131,31 @@ impl<T, G: Gates> RunQueue<T, G> {
         now: Nanos,
         out: &mut Vec<Detached<T>>,
     ) {
+        let _end = self.drain_part(group, 0, DrainPart::ALL, wanted, now, out);
+    }
+
+    /// As [`RunQueue::drain_where`], for a host that must not be kept for long: of the slots from `from` on only as many as `part` says.
+    /// Where to go on, if it has not come to the last slot: whoever was queued before the first call and waits all the while is looked at once. O(slots
+    /// looked at).
+    pub fn drain_part(
+        &mut self,
+        group: Option<&Arc<Group>>,
+        from: u32,
+        part: DrainPart,
+        wanted: &mut dyn FnMut(&mut T) -> bool,
+        now: Nanos,
+        out: &mut Vec<Detached<T>>,
+    ) -> Option<u32> {
         let end = self.slab.nodes.len() as u32;
-        for index in 0..end {
+        let last = end.min(from.saturating_add(part.slots));
+        let (mut index, mut taken) = (from, 0);
+        while index < last && taken < part.tasks {
             // What is taken out may shorten the slab.
             let Some(node) = self.slab.nodes.get(index as usize) else {
                 break;
             };
+            let at = index;
+            index += 1;
             if !node.is_task() || !node.place.is_queued() {
                 continue;
             }
@@ -127,18 +163,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             if !group.is_none_or(|group| is_within(home, group)) {
                 continue;
             }
-            if self
-                .slab
-                .get_mut(index)
-                .handle
-                .as_mut()
-                .is_some_and(&mut *wanted)
-            {
-                let detached = self.give_away(index, now);
+            let handle = self.slab.get_mut(at).handle.as_mut();
+            if handle.is_some_and(&mut *wanted) {
+                let detached = self.give_away(at, now);
                 out.push(detached);
+                taken += 1;
             }
         }
         self.publish_counts();
+        ((index as usize) < self.slab.nodes.len()).then_some(index)
     }
 
     fn give_away(&mut self, index: u32, now: Nanos) -> Detached<T> {

@@ -34,7 +34,7 @@ mod throttle;
 
 pub(crate) use averages::QueueLoad;
 use averages::TaskLoad;
-pub use detach::Detached;
+pub use detach::{Detached, DrainPart};
 pub use enqueue::GroupSlot;
 
 use crate::balance::Pull;

@@ -6,7 +6,7 @@ use crate::node::KEPT;
 use crate::tree::GroupTree;
 use crate::units::{CpuId, Nanos};
 use crate::weight::Weight;
-use crate::{Limit, RunQueue};
+use crate::{DrainPart, Limit, RunQueue};
 
 const MS: u64 = 1_000_000;
 
@@ -69,6 +69,52 @@ fn a_spike_of_tasks_leaves_no_memory() {
         assert!(queue.node_bytes() <= 4 * KEPT * (64 + 4));
     }
     assert_eq!(queue.pick(now).as_deref(), Some(&0));
+}
+
+/// Hazard: whoever takes some tasks out of a queue of a hundred thousand keeps the CPU for as long as that takes; or, by parts, misses one that waited all
+/// the while, or finds those again that it has queued anew.
+#[test]
+fn a_queue_that_is_drained_by_parts_is_looked_at_once() {
+    let tree = GroupTree::new(Config::new(1));
+    let mut queue: RunQueue<Box<u32>> = RunQueue::new(&tree, CpuId(0));
+    let (from, to) = (
+        tree.create(&tree.root(), "from").unwrap(),
+        tree.create(&tree.root(), "to").unwrap(),
+    );
+    let now = Nanos(MS);
+    // The group's own place, before there are free ones behind which it would lie.
+    queue.enqueue(&to, task(), Box::new(0), Enqueue::New, now);
+    for number in 1..3_000 {
+        queue.enqueue(&from, task(), Box::new(number), Enqueue::New, now);
+    }
+    let part = DrainPart {
+        slots: 100,
+        tasks: 7,
+    };
+    let (mut looks, mut moved, mut next) = (0, Vec::new(), Some(0));
+    while let Some(at) = next {
+        let mut out = Vec::new();
+        let before = looks;
+        let mut odd = |number: &mut Box<u32>| {
+            looks += 1;
+            **number % 2 == 1
+        };
+        next = queue.drain_part(None, at, part, &mut odd, now, &mut out);
+        assert!(looks - before <= 100 && out.len() <= 7);
+        for detached in out {
+            moved.push(*detached.handle);
+            queue.enqueue(&to, detached.entity, detached.handle, Enqueue::Migrate, now);
+        }
+        queue.check().unwrap();
+    }
+    moved.sort_unstable();
+    assert_eq!(
+        moved,
+        (0..3_000)
+            .filter(|number| number % 2 == 1)
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(looks, 3_000);
 }
 
 /// A task comes into a group at the moment of its removal, and a limit keeps it back. The group above is removed, too, and has

@@ -50,7 +50,7 @@ use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
 use crate::task::Id;
-use crate::task_context::{Task, is_loss};
+use crate::task_context::Task;
 
 /// How much CPU time the dead of a limited group may use ahead of what its limit earns. Unit: nanoseconds. Default 10 ms: thousands of
 /// ordinary destructors, and 1 % of the budget that a limit of a fifth of a processor earns in five seconds.
@@ -375,8 +375,7 @@ impl GroupShared {
 
     /// The scheduler ends: what lives here is counted as dropped, once.
     pub(crate) fn count_dropped(&self, shared: &Shared) {
-        let ended = self.owned.flag_killed();
-        let dropped = ended.iter().filter(|task| is_loss(task)).count();
+        let (_, dropped) = self.owned.flag_killed();
         let reason = "the scheduler has ended";
         note(shared, self, Loss::DroppedTask, dropped, &reason);
     }

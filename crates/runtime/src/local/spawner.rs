@@ -11,12 +11,13 @@ use crate::task_context::Task;
 /// No poll: no kill is after it.
 pub(super) const NO_POLL: u64 = u64::MAX;
 
-/// The epoch of a poll that begins now.
+/// The epoch of a poll that begins now. One of a task that a kill has flagged, and has not come to yet, is its last: the future is dropped.
 #[inline]
 pub(super) fn epoch(shared: &Shared, task: &mut Task) -> u64 {
     let epoch = shared.kills.now();
     // After the look at the kills: whoever sees one complete sees the flags that it has set.
     if task.context().killed.load(Ordering::Relaxed) {
+        task.abort();
         return task.owned_mut().group.killed_at.epoch_of_the_dead();
     }
     epoch
@@ -49,5 +50,41 @@ impl Local {
         }
         self.member.replace(self.group.borrow().clone());
         true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::Scheduler;
+
+    /// Hazard: whoever kills is stopped in the middle of it, and tasks that are dead by then go on.
+    #[test]
+    fn who_was_flagged_by_a_kill_that_is_under_way_is_polled_once_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let scheduler = Scheduler::builder().vcpus(1).build().unwrap();
+            let group = scheduler.group("g").unwrap().create().unwrap();
+            let (wake, woken) = tokio::sync::oneshot::channel::<()>();
+            let goes_on = Arc::new(AtomicBool::new(false));
+            let seen = goes_on.clone();
+            let task = group.spawn(async move {
+                let _ = woken.await;
+                seen.store(true, Ordering::Relaxed);
+            });
+            while group.task_stats()[0].polls == 0 {
+                tokio::task::yield_now().await;
+            }
+            let (dead, losses) = group.inner.owned.flag_killed();
+            assert_eq!((dead.len(), losses), (1, 1));
+            wake.send(()).unwrap();
+            assert!(task.await.unwrap_err().is_cancelled());
+            assert!(!goes_on.load(Ordering::Relaxed));
+            // The rest of the kill finds it ended.
+            dead[0].abort();
+            scheduler.shutdown().await;
+        });
     }
 }

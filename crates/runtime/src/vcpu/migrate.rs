@@ -11,6 +11,7 @@ use super::switch::{changes_seat, enqueue, note_choice, note_left};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::idle::VcpuSet;
 use crate::inbox::{Arrival, give_back};
+use crate::releases::PART;
 use crate::shared::{CLOSED, Shared, VcpuShared, cpu_id};
 use crate::task_context::Task;
 
@@ -156,28 +157,32 @@ impl Vcpu {
         }
     }
 
-    /// Queues tasks anew that were lent a place, or were aborted, while they waited in a limited group.
+    /// Queues tasks anew that were lent a place, or were aborted, while they waited in a limited group: a part of them a turn.
     pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
         // Acquires the marks of the dead that it was set for.
         if !me.has_releases.load(Ordering::Acquire) {
             return;
         }
         me.has_releases.store(false, Ordering::Relaxed);
-        let groups = std::mem::take(
-            &mut *me
-                .releases
-                .lock()
-                .unwrap_or_else(|poison| poison.into_inner()),
-        );
+        let Some(mut search) = me.releases.next() else {
+            return;
+        };
+        // Before the next look at it: there may be another request, and there is more of this one, perhaps.
+        me.has_releases.store(true, Ordering::Relaxed);
         let mut queue = shared.queue(self.index);
-        for group in groups {
-            let mut wanted = |task: &mut Task| task.is_aborted() || changes_seat(task.owned_mut());
-            queue.drain_where(Some(&group.core), &mut wanted, now, &mut self.detached);
-        }
+        let mut wanted = |task: &mut Task| task.is_aborted() || changes_seat(task.owned_mut());
+        let group = search.group.as_ref().map(|group| &group.core);
+        let out = &mut self.detached;
+        let more = queue.drain_part(group, search.next, PART, &mut wanted, now, out);
         for detached in self.detached.drain(..) {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
             enqueue(&mut queue, task, Enqueue::Migrate, now);
+        }
+        drop(queue);
+        if let Some(next) = more {
+            search.next = next;
+            me.releases.go_on_later(search);
         }
     }
 
