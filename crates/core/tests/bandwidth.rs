@@ -304,3 +304,38 @@ fn a_watch_is_told_of_a_throttle_once_each_time_it_is_set() {
     other.take(&mut told);
     assert_eq!(told, [1, 5]);
 }
+
+/// Who sleeps until somebody is throttled is woken for the first of a list, and again once it was taken; an alarm that panics harms nobody.
+#[test]
+fn a_watch_calls_its_alarm_when_its_list_is_no_longer_empty() {
+    let mut machine = Machine::new(Config::new(2));
+    let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = calls.clone();
+    let watch = Arc::new(ThrottleWatch::with_alarm(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        std::panic::resume_unwind(Box::new("an alarm's panic"));
+    }));
+    let groups = [machine.group("one", 100), machine.group("other", 100)];
+    let watch_both = || {
+        for (number, group) in (1..).zip(&groups) {
+            assert!(group.watch_throttle(&watch, number));
+        }
+    };
+    for (cpu, group) in groups.iter().enumerate() {
+        machine.limit(group, Some(limit(10_000, 100_000)));
+        machine.spawn(cpu, group, Work::Hog { chunk: POLL });
+    }
+    watch_both();
+    let mut told = Vec::new();
+    for round in 1..4 {
+        machine.run_until(round * SECOND);
+        assert_eq!(
+            calls.load(std::sync::atomic::Ordering::SeqCst),
+            round as usize
+        );
+        watch.take(&mut told);
+        told.sort_unstable();
+        assert_eq!(std::mem::take(&mut told), [1, 2]);
+        watch_both();
+    }
+}

@@ -6,19 +6,48 @@
 //!
 //! A throttle that came before the call is not said: who was throttled and wants more is throttled again a period later. The list's lock is
 //! a leaf: nothing is called under it.
+//!
+//! A watcher that sleeps has an *alarm*, which is called when the list is no longer empty. None is lost: numbers are added and taken under the
+//! list's lock, so whoever finds the list empty comes after everything that was said before was taken, and calls.
 
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+type Alarm = Box<dyn Fn() + Send + Sync>;
+
 /// A list of groups that were throttled, by numbers that the watcher gave them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ThrottleWatch {
     /// Whether the list holds anything; written under its lock.
     any: AtomicBool,
     list: Mutex<Vec<u64>>,
+    alarm: Option<Alarm>,
+}
+
+impl fmt::Debug for ThrottleWatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ThrottleWatch")
+            .field("any", &self.any)
+            .field("list", &self.list)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ThrottleWatch {
+    /// A list that calls `alarm` when it is no longer empty: once until everything is taken.
+    ///
+    /// It is called by the CPU that throttles, in the middle of its choice of what runs next. So it may set a flag, or wake a task or thread that
+    /// has nothing to do with this scheduler's groups; it must not wait, and must not call anything of this crate. Its panics are dropped.
+    pub fn with_alarm(alarm: impl Fn() + Send + Sync + 'static) -> ThrottleWatch {
+        ThrottleWatch {
+            alarm: Some(Box::new(alarm)),
+            ..ThrottleWatch::default()
+        }
+    }
+
     /// Moves all numbers to the end of `into`. One load if there are none.
     pub fn take(&self, into: &mut Vec<u64>) {
         if !self.any.load(Ordering::Acquire) {
@@ -31,8 +60,16 @@ impl ThrottleWatch {
 
     fn say(&self, number: u64) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = list.is_empty();
         list.push(number);
         self.any.store(true, Ordering::Release);
+        drop(list);
+        if is_first && let Some(alarm) = &self.alarm {
+            // Whose panic it is cannot be told here, and its payload may panic again when it is dropped.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(alarm)) {
+                core::mem::forget(payload);
+            }
+        }
     }
 }
 
