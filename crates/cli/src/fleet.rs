@@ -66,7 +66,8 @@ struct SetArguments {
     #[arg(long, default_value_t = FleetLimit::PROCESSES_DEFAULT,
         value_parser = value_parser!(u32).range(1..=i64::from(FleetLimit::PROCESSES_MAX)))]
     processes: u32,
-    /// How long a lease lasts (100ms..=120s) [default: 1s for each thousand processes]
+    /// How much may be held beside the burst, as the time in which the quota earns it; a lease lasts five eighths of it (100ms..=120s)
+    /// [default: 1s for each thousand processes]
     #[arg(long, value_parser = time)]
     lease: Option<Micros>,
 }

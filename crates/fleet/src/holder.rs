@@ -140,6 +140,14 @@ const LEASE_ASSUMED: Micros = Micros::SECOND;
 /// doubles that.
 const NEW_PARTS: u64 = 8;
 
+/// How many times its lease, or its floor, who is pressed asks for. Of 1, 2, 4, 8 and all that a process can do, ten simulated processes with bursts
+/// of 1 s use 92.5 % of their quota with 2, 97.6 with 8; and with a hundred floors, which are five equal parts, all of it.
+const PRESSED_LEASES: u64 = 8;
+const PRESSED_FLOORS: u64 = 100;
+
+/// Who holds this part of the capacity, a sixteenth, or less holds little.
+const LITTLE_PARTS: u64 = 16;
+
 /// For how long a floor may be saved up: what a local limit of a period of one second grants at once.
 const FLOOR_SAVED: Micros = Micros::SECOND;
 
@@ -215,12 +223,19 @@ impl Holder {
         self.reminds = self.limit.is_some();
     }
 
-    /// It was throttled: whoever has only its floor needs more than that, though the average over its rest does not show it yet. To be
-    /// called after the figures were observed at `now`.
+    /// It was throttled: it needs more than it may use, and how long it waits is counted only when the throttle ends. It asks for several times
+    /// as much, so for as much as others get that need more; what is too much goes back with the next request. To be called after the
+    /// figures were observed at `now`.
     pub fn pressed(&mut self, now: Micros) {
-        if self.standing == Standing::Limited && now >= self.ends {
-            self.demand.raise(self.floor(now));
+        if self.standing != Standing::Limited {
+            return;
         }
+        let more = if now >= self.ends {
+            self.floor(now).0 * PRESSED_FLOORS
+        } else {
+            self.told.max(self.rate(now)).0 * PRESSED_LEASES
+        };
+        self.demand.raise(MicroCpus(more));
     }
 
     fn lease(&self) -> Micros {
@@ -241,6 +256,15 @@ impl Holder {
         }
         let part = quota.0 / 4 / u64::from(limit.processes.max(1));
         demand.max(MicroCpus(part)).min(self.settings.capacity)
+    }
+
+    /// Whether it wants no more than an equal part, and holds no more than the store offers unasked: what it does not use is no loss to others.
+    pub(crate) fn wants_little(&self) -> bool {
+        let Some((limit, quota)) = self.limit.and_then(|limit| Some((limit, limit.quota?))) else {
+            return true;
+        };
+        let part = quota.0 / u64::from(limit.processes.max(1));
+        self.told.0 <= part && self.held.0 <= limit.capacity().0 / LITTLE_PARTS
     }
 
     /// How much the group may use in `time` and be left alone: half of its floor, for which it would not ask (see `wish`). `None` if it has

@@ -12,7 +12,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | quota Q, burst B | the limit: CPU time a second for the whole fleet, and how much of it may be saved up |
-//! | lease | (amount, duration L, sequence): CPU time that one process may use until the duration ends |
+//! | lease | (amount, duration 5/8 L, sequence): CPU time that one process may use until the duration ends; L is the limit's [`FleetLimit::lease`] |
 //! | pool T | in the store: what may be granted |
 //! | held O | in the store: the most that processes can still hold, the sum over leases that last |
 //! | demand | what a process would use if nothing held it back: a moving average of charged and throttled time |
@@ -20,14 +20,14 @@
 //!
 //! # The protocol
 //!
-//! 1. A process that begins, or whose demand grew or fell by much, or whose lease is three eighths over, sends a [`Request`]: how much it has used in
+//! 1. A process that begins, or whose demand grew or fell by much, or whose last request is three eighths of L ago, sends a [`Request`]: how much it has used in
 //!    all, how much of its lease it keeps, its demand. What it does not keep it has given up *before* it sends.
 //! 2. The store, atomically, with its own clock ([`Tenant::ask`]):
 //!    refills `T += Q * passed`; ends leases (`O -= held`; what they did not use is lost); takes the process's old lease off the
 //!    books (`O -= held`) and what was neither used nor kept back into the pool (`T += held - used - left`); puts the demand in
 //!    its bucket and finds the max-min level of `Q + 4 T / L` over all demands; grants `min(T, share * 5/8 L - left)`, which moves from T
 //!    to O with what is kept; and then holds `T + O <= B + Q * L`.
-//! 3. The process adds the amount to what it has left and spreads it over five eighths of the lease, whose end it counts from before it sent
+//! 3. The process adds the amount to what it has left and spreads it over the lease, whose end it counts from before it sent
 //!    the request, on a clock that runs on while the machine sleeps. Only the answer to its last request counts, once.
 //!
 //! When a process asks and how much it asks for is not part of the proof, so both are chosen for use: a demand that is new is leased for as
@@ -66,7 +66,7 @@
 //! | a process dies | its lease ends; what it did not use of it is lost |
 //! | a process is paused | its clock runs on: its lease has ended when it goes on, or the store still holds it in O |
 //! | the store is away | leases run out, then floors; never blocked, never unlimited |
-//! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted for one lease, after which nothing granted before can be left; a process tells it the limit |
+//! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted while a lease lasts, 5/8 L, after which nothing granted before can be left; a process tells it the limit |
 //! | the store forgets, and who asks first has never known the limit | it is told "unknown", and stays on its floor (below) |
 //! | the store forgets, and nobody is left who knows the limit | after [`MEMORY_SETTLES`] it is none; with [`FleetBuilder::strict`], floors until somebody sets it |
 //! | the store is restored from an older state | the same: another run |

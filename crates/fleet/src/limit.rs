@@ -17,8 +17,14 @@ pub struct FleetLimit {
     /// For how many processes a floor is reserved: each has `quota / 20 / processes` while the store is away. Default
     /// [`FleetLimit::PROCESSES_DEFAULT`].
     pub processes: u32,
-    /// How long a lease lasts. Processes ask every three eighths of it. Default: 1 s for each thousand processes begun.
+    /// How much pool and leases may hold beside the burst, as the time in which the quota earns it: the "one lease" of the bound. What is granted
+    /// lasts five eighths of it, and processes ask every three. Default: 1 s for each thousand processes begun.
     pub lease: Micros,
+}
+
+/// How long what is granted of a limit with this [`FleetLimit::lease`] lasts.
+pub(crate) const fn lasts(lease: Micros) -> Micros {
+    Micros(lease.0 / 8 * 5)
 }
 
 impl FleetLimit {
@@ -86,18 +92,18 @@ impl FleetLimit {
         MicroCpus(quota.0 / Self::FLOORS_DIVISOR / u64::from(self.processes.max(1)))
     }
 
-    /// What pool and leases may hold together: the burst and one lease.
+    /// What pool and leases may hold together: the burst, and what the quota earns in [`FleetLimit::lease`].
     pub fn capacity(&self) -> Micros {
         self.burst + self.quota.unwrap_or_default().over(self.lease)
     }
 
-    /// Over how much of a lease a process spreads what it holds: five eighths. It asks again after three, so that what is
-    /// held and what comes in meanwhile fit into one lease together, and an answer may be late by two.
+    /// How long a lease lasts, and over how much time a process spreads what it holds: five eighths of [`FleetLimit::lease`]. It asks again
+    /// after three, so that what is held and what comes in meanwhile fit into the capacity together, and an answer may be late by two.
     pub fn spread(&self) -> Micros {
-        Micros(self.lease.0 / 8 * 5)
+        lasts(self.lease)
     }
 
-    /// After how much of a lease a process asks again: three eighths.
+    /// After how much of [`FleetLimit::lease`] a process asks again: three eighths.
     pub fn renewal(&self) -> Micros {
         Micros(self.lease.0 / 8 * 3)
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::demands::{DEMAND_MAX, Demands};
-use crate::limit::FleetLimit;
+use crate::limit::{FleetLimit, lasts};
 use crate::message::{Grant, ProcessId, Reply, Request};
 use crate::units::{MicroCpus, Micros, scaled};
 
@@ -30,6 +30,10 @@ const LARGE_PARTS: u64 = 16;
 
 /// And at most so often in a lease.
 const RENEWALS_MAX: u64 = 16;
+
+/// Who wants less than this part of the quota is offered no more than that: over five eighths of a lease that is not large yet. Who wants more is
+/// offered what it wants.
+const OFFERED_PARTS: u64 = 16;
 
 /// How far ahead of the store's clock a limit's version may be; versions of the farther future are not adopted.
 ///
@@ -220,7 +224,7 @@ impl Tenant {
         let renew = self.write(request, settled, (amount, share), now, &limit);
         Reply::Granted(Grant {
             amount,
-            duration: limit.lease,
+            duration: limit.spread(),
             sequence: request.sequence,
             share,
             renew,
@@ -244,6 +248,8 @@ impl Tenant {
         let saved = Micros(u64::try_from(self.pool).unwrap_or(0));
         let rate = MicroCpus(quota.0 + saved.per(Micros(limit.lease.0 / POOL_PARTS)).0);
         let share = self.demands.share(demand, rate);
+        // Beyond its demand nobody is offered so much that it would have to come back early.
+        let share = share.min(demand.max(MicroCpus(quota.0 / OFFERED_PARTS)));
         let horizon = request.horizon.min(limit.spread());
         let wanted = share.over(horizon).saturating_sub(request.left);
         (wanted.min(saved), share)
@@ -319,7 +325,7 @@ impl Tenant {
         limit: &FleetLimit,
     ) -> Micros {
         let live = request.demand > MicroCpus::ZERO;
-        let ends = now + if live { limit.lease } else { FLOOR_LIFE };
+        let ends = now + if live { limit.spread() } else { FLOOR_LIFE };
         self.held += amount;
         let renew = self.renewal(request.left + amount, limit);
         let entry = Entry {
@@ -371,7 +377,7 @@ impl Tenant {
         self.cap();
     }
 
-    /// Grants may be forgotten: all that was written in another life of the store is void, and nothing is granted for one lease.
+    /// Grants may be forgotten: all that was written in another life of the store is void, and nothing is granted until none of it can be left.
     fn forget(&mut self, clock: Micros, run: u64, lease: Micros) {
         let lease = self.limit.map_or(lease, |limit| limit.lease.max(lease));
         *self = Tenant {
@@ -380,7 +386,7 @@ impl Tenant {
             used: self.used,
             lost: self.lost,
             seen: clock,
-            quiet_until: clock + lease,
+            quiet_until: clock + lasts(lease),
             ..Tenant::new()
         };
     }
@@ -425,8 +431,8 @@ impl Tenant {
 
     fn adopt(&mut self, limit: FleetLimit, now: Micros) {
         if self.limit.is_none() {
-            // An empty key: whatever was granted out of one that is lost ends within a lease.
-            self.quiet_until = self.quiet_until.max(now + limit.lease);
+            // An empty key: whatever was granted out of one that is lost ends within the time that a lease lasts.
+            self.quiet_until = self.quiet_until.max(now + limit.spread());
             self.pool = 0;
         }
         self.limit = Some(limit);

@@ -225,7 +225,7 @@ fn a_server_that_forgot_is_not_believed() {
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
     );
     // As a function that is loaded anew asks at once, not after ten seconds.
-    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_2"]);
+    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_3"]);
     assert!(unsure(&answer()), "evicts");
 }
 

@@ -1,7 +1,7 @@
 //! The background task of a scheduler: it leases for every group under the prefix, and gives each an ordinary limit.
 //!
 //! # What it does
-//! Every 25 ms (50 while nobody uses all that it may, 250 after all have rested for 15 s) it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
+//! Every 25 ms (50 while nobody uses all that it may, up to 250 while those who do not rest want little; and when somebody is throttled) it looks at the groups that have demand and are due (`pass`), charges what they used to their leases, sets
 //! their limits (`tenant`), and collects what is to be asked: one round trip for all of them, of which one is under way at a time, beside the
 //! ticks (`task`), of fewer requests after one that was late (`batch`). New groups are found with the next tick, or at once by [`Fleet::adopt`].
 //!
@@ -10,7 +10,7 @@
 //! `Group::max` shows what is.
 //!
 //! # What a local limit lets through
-//! A lease of rate r is a limit of `r * PERIOD` in each [`PERIOD`], all at once at its start. What was used beyond a lease that way, by polls
+//! A lease of rate r is a limit of `r * PERIOD` in each [`PERIOD`](crate::rhythm::PERIOD), all at once at its start. What was used beyond a lease that way, by polls
 //! under way, or because this task came late is owed and paid out of the next one.
 
 mod batch;
@@ -34,10 +34,7 @@ use crate::limit::{FleetLimit, FleetLimitError};
 use crate::message::{ProcessId, Reply, Request};
 use crate::redis::RedisStore;
 use crate::store::{MemoryStore, Store, StoreError, check_tenant};
-use crate::units::{MicroCpus, Micros};
-
-/// Period of the local limits. Unit: microseconds. Default: 50 ms; longer for rates below 0.02 CPU, since a quota is 1 ms at least.
-const PERIOD: Micros = Micros::from_millis(50);
+use crate::units::MicroCpus;
 
 /// Why a fleet was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,7 +273,7 @@ impl Fleet {
         self.setter.set(tenant, limit).await
     }
 
-    /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second when no tenant has worked for 15 s), before which it runs on its local limit. Returns whether it has a
+    /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second while no tenant needs more than little), before which it runs on its local limit. Returns whether it has a
     /// budget in the fleet: not if its path does not lie directly below the prefix, or it was removed.
     pub fn adopt(&self, group: &Group) -> bool {
         lock(&self.state).adopt(group, clock::now())

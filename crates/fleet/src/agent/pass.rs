@@ -3,13 +3,14 @@
 //! # Who is looked at
 //! *Busy* groups have demand, a lease, or a question open: each when it is due ([`Tenant::is_due`]). The others *rest*, on their floors:
 //!
-//! - who needs more is throttled, and that is told ([`quotient::ThrottleWatch`]): looked at with the next tick, whoever else rests;
+//! - who needs more is throttled, and that is told ([`quotient::ThrottleWatch`]): looked at at once, whoever else rests;
 //! - for what no throttle tells (half of a floor is worth asking; time spent outside of polls; tenants without a limit) their clocks are
 //!   read, of [`RESTING_PER_TICK`] in a tick, and of none while the clock of the group above all of them stands still. So a thousand
 //!   groups without work cost one read;
 //! - every [`ROUND`] all are looked at, for what has no event: floors that end after an hour, limits that users wrote.
 //!
-//! A busy group that keeps within its lease is *calm*: its next throttle is told, too, so it is looked at less often.
+//! A busy group that keeps within its lease is *calm*: its next throttle is told, too, so it is looked at less often, and who wants little only
+//! when it is to ask.
 //!
 //! # Whether the store is still the same
 //! [`Store::memory`](crate::Store::memory) is asked with the first round trip and every [`MEMORY_LOOK`] as long as a limit is known. When it is
@@ -32,7 +33,7 @@ use super::{FleetFigures, TenantStats};
 use crate::clock;
 use crate::holder::Settings;
 use crate::message::{Reply, Request};
-use crate::rhythm::{IDLE_AFTER, Pulse};
+use crate::rhythm::Pulse;
 use crate::store::StoreError;
 use crate::units::Micros;
 
@@ -72,12 +73,9 @@ pub(super) struct State {
     numbers: HashMap<u64, Arc<str>>,
     last_number: u64,
     free_rest: bool,
-    /// Whether somebody is to ask, and could not; and whether somebody is not calm. As of the last look.
+    /// Whether somebody is to ask, and could not; and what those who do not rest need. As of the last look.
     asks_late: bool,
-    hungry: bool,
-    /// When somebody last did not rest, and whether that is [`IDLE_AFTER`] ago.
-    busy_at: Micros,
-    rests_long: bool,
+    needs: Needs,
     /// The store's memory when it was last looked at, and when it is to be again.
     memory: Option<u64>,
     memory_at: Micros,
@@ -85,10 +83,40 @@ pub(super) struct State {
     said_unsure: bool,
     batch: Batch,
     adopted: Arc<Notify>,
+    /// Notified when somebody was throttled who is watched.
+    throttled: Arc<Notify>,
     /// The prefix is this fleet's; until it has ended, after which nothing is written any more.
     claim: Option<Claim>,
     ended: bool,
     pub(super) figures: FleetFigures,
+}
+
+/// How soon those who do not rest are to be looked at.
+#[derive(Debug)]
+struct Needs {
+    /// Whether somebody is not calm, and whether somebody holds much.
+    hungry: bool,
+    holds_much: bool,
+    /// When the first is due.
+    look_at: Micros,
+}
+
+impl Default for Needs {
+    fn default() -> Needs {
+        Needs {
+            hungry: false,
+            holds_much: false,
+            look_at: Micros(u64::MAX),
+        }
+    }
+}
+
+impl Needs {
+    fn add(&mut self, tenant: &Tenant) {
+        self.hungry |= !tenant.is_calm();
+        self.holds_much |= !tenant.wants_little();
+        self.look_at = self.look_at.min(tenant.look_at());
+    }
 }
 
 pub(super) type Question = (Arc<str>, Request);
@@ -109,6 +137,8 @@ impl Work {
 
 impl State {
     pub(super) fn new(settings: Settings, prefix: String, scheduler: Scheduler) -> State {
+        let throttled = Arc::new(Notify::new());
+        let told = throttled.clone();
         State {
             settings,
             prefix,
@@ -121,19 +151,19 @@ impl State {
             unseen: 0,
             cursor: None,
             round_at: Micros::ZERO,
-            watch: Arc::default(),
+            // The fleet's task is one of tokio's, whose waking calls nothing of the scheduler.
+            watch: Arc::new(ThrottleWatch::with_alarm(move || told.notify_one())),
             numbers: HashMap::new(),
             last_number: 0,
             free_rest: false,
             asks_late: false,
-            hungry: false,
-            busy_at: Micros::ZERO,
-            rests_long: false,
+            needs: Needs::default(),
             memory: None,
             memory_at: Micros::ZERO,
             said_unsure: false,
             batch: Batch::default(),
             adopted: Arc::default(),
+            throttled,
             claim: None,
             ended: false,
             figures: FleetFigures::default(),
@@ -154,6 +184,11 @@ impl State {
     /// Notified when a group was taken in beside the ticks.
     pub(super) fn adopted(&self) -> Arc<Notify> {
         self.adopted.clone()
+    }
+
+    /// Notified when somebody who is watched was throttled.
+    pub(super) fn throttled(&self) -> Arc<Notify> {
+        self.throttled.clone()
     }
 
     fn find(&self, path: &str) -> Option<&Tenant> {
@@ -223,16 +258,19 @@ impl State {
         }
     }
 
-    /// How long ticks may be.
-    pub(super) fn pulse(&self) -> Pulse {
-        if self.asks_late || self.batch.has_left_over() {
-            return Pulse::Quick;
+    fn pulse(&self) -> Pulse {
+        if self.asks_late || self.batch.has_left_over() || self.needs.hungry {
+            Pulse::Quick
+        } else if self.needs.holds_much {
+            Pulse::Calm
+        } else {
+            Pulse::Idle
         }
-        match self.busy.is_empty() {
-            true if self.rests_long => Pulse::Idle,
-            false if self.hungry => Pulse::Quick,
-            _ => Pulse::Calm,
-        }
+    }
+
+    /// How long until the next tick.
+    pub(super) fn pause(&self) -> Micros {
+        self.pulse().pause(clock::now(), self.needs.look_at)
     }
 
     /// Looks at the groups; returns what is to be asked, if nothing is under way.
@@ -268,29 +306,28 @@ impl State {
 
     fn look(&mut self, now: Micros, may_ask: bool) -> Vec<Question> {
         if self.round_at == Micros::ZERO {
-            (self.round_at, self.busy_at) = (now + ROUND, now);
+            self.round_at = now + ROUND;
         }
         self.scan(now);
         self.wake(now);
         let mut somebody_asks = self.batch.has_left_over() || self.asks_late;
         let mut leave = Vec::new();
-        self.hungry = false;
+        self.needs = Needs::default();
         for (path, tenant) in &mut self.busy {
             if !tenant.is_due(now) {
-                self.hungry |= !tenant.is_calm();
+                self.needs.add(tenant);
                 continue;
             }
             tenant.look(now);
             somebody_asks |= tenant.asks_by(now, Micros::ZERO);
             let lives = tenant.apply(now);
             let rests = tenant.rests(now);
-            if rests || tenant.keeps_within() {
-                tenant.watch(&self.watch);
-            }
-            self.hungry |= !rests && !tenant.is_calm();
+            tenant.watch(&self.watch);
             if !lives || rests {
                 leave.push((path.clone(), lives));
+                continue;
             }
+            self.needs.add(tenant);
         }
         for (path, lives) in leave {
             if !lives {
@@ -300,11 +337,6 @@ impl State {
                 self.resting.insert(path, tenant);
             }
         }
-        // Who was only looked at, as all are every [`ROUND`], rests again by now.
-        if !self.busy.is_empty() {
-            self.busy_at = now;
-        }
-        self.rests_long = now >= self.busy_at + IDLE_AFTER;
         self.asks_late = somebody_asks && !may_ask;
         if may_ask && somebody_asks {
             self.ask(now)
@@ -383,6 +415,7 @@ impl State {
                 }
             }
             tenant.apply(now);
+            self.needs.add(tenant);
         }
         self.say(failure);
     }

@@ -1,4 +1,4 @@
-//! The loop: ticks, and one round trip beside them.
+//! The loop: ticks, of which a throttle brings the next one forward, and one round trip beside them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::lock;
 use super::pass::{Question, State, Work};
 use crate::message::{Reply, Request};
+use crate::rhythm::WOKEN_MIN;
 use crate::store::{Store, StoreError};
 
 /// How long an answer may take: a quarter of the longest lease that it is about, within these bounds. The shorter is a quarter of the assumed
@@ -89,7 +90,11 @@ fn exchange<S: Store + 'static>(store: Arc<S>, work: Work) -> Exchange {
 
 pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc<S>) {
     let _ending = Ending(state.clone());
-    let adopted = lock(&state).adopted();
+    let (adopted, throttled) = {
+        let state = lock(&state);
+        (state.adopted(), state.throttled())
+    };
+    let mut ticked = Instant::now();
     // Late ones are not made up for.
     let ticks = sleep(Duration::ZERO);
     tokio::pin!(ticks);
@@ -116,15 +121,27 @@ pub(super) async fn run<S: Store + 'static>(state: Arc<Mutex<State>>, store: Arc
                         state.in_time(asked, answered.took, answered.patience);
                     }
                     state.take(&answered.questions, answered.answers);
+                    // Who got less than it wants is looked at sooner than it was to be.
+                    let next = Instant::now() + Duration::from_micros(state.pause().0);
+                    if next < ticks.deadline() {
+                        ticks.as_mut().reset(next);
+                    }
                 }
             }
             () = adopted.notified() => ticks.as_mut().reset(Instant::now()),
+            () = throttled.notified() => {
+                let soonest = ticked + Duration::from_micros(WOKEN_MIN.0);
+                if soonest < ticks.deadline() {
+                    ticks.as_mut().reset(soonest);
+                }
+            }
             () = &mut ticks => {
-                let (work, pulse) = {
+                ticked = Instant::now();
+                let (work, pause) = {
                     let mut state = lock(&state);
-                    (state.tick(under_way.is_none()), state.pulse())
+                    (state.tick(under_way.is_none()), state.pause())
                 };
-                let pause = Duration::from_micros(pulse.pause().0);
+                let pause = Duration::from_micros(pause.0);
                 ticks.as_mut().reset(Instant::now() + pause);
                 if !work.is_empty() {
                     under_way = Some(exchange(store.clone(), work));

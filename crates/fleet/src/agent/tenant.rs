@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use quotient::{Group, Limit, Nanos, ThrottleWatch};
 
-use super::{PERIOD, TenantStats};
+use super::TenantStats;
 use crate::holder::{Allowance, Holder, Settings};
-use crate::rhythm;
+use crate::rhythm::{self, FLOOR_PERIOD, PERIOD};
 use crate::units::{MicroCpus, Micros};
 
 /// A limit is not set again for changes of less than one part in so many.
@@ -105,14 +105,19 @@ impl Tenant {
             .is_none_or(|eased| eased == MicroCpus::ZERO)
     }
 
-    /// Whether it kept within its lease when it was last looked at.
-    pub(super) fn keeps_within(&self) -> bool {
-        self.calm
+    /// Whether it kept within its lease when it was last looked at, and its next throttle is told. Without a limit there is none to tell of.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm && (self.watched || matches!(self.written, Some((None, _))))
     }
 
-    /// And its next throttle is told.
-    pub(super) fn is_calm(&self) -> bool {
-        self.calm && self.watched
+    /// Whether what it holds beyond its needs is no loss to others.
+    pub(super) fn wants_little(&self) -> bool {
+        self.holder.wants_little()
+    }
+
+    /// When it is looked at again.
+    pub(super) fn look_at(&self) -> Micros {
+        self.look_at
     }
 
     /// Has its next throttle told.
@@ -214,7 +219,7 @@ impl Tenant {
             let wanted = match allowance {
                 Allowance::Unlimited => self.local,
                 Allowance::Lease(rate) => Some(smaller(limit_of(rate, PERIOD), self.local)),
-                Allowance::Floor(rate) => Some(smaller(limit_of(rate, Micros::SECOND), self.local)),
+                Allowance::Floor(rate) => Some(smaller(limit_of(rate, FLOOR_PERIOD), self.local)),
             };
             match self.group.replace_max(in_force, wanted) {
                 Ok(true) => {

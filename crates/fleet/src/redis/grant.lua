@@ -1,4 +1,4 @@
-#!lua name=quotient_fleet_2
+#!lua name=quotient_fleet_3
 -- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
 -- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
 --
@@ -14,6 +14,7 @@ local DEMAND_MAX = 10000000000
 local POOL_PARTS = 4
 local LARGE_PARTS = 16
 local RENEWALS_MAX = 16
+local OFFERED_PARTS = 16
 local FLOORS_DIVISOR = 20
 local BUCKETS = 128
 local MEMORY_SETTLES = 30000000
@@ -116,6 +117,11 @@ local function capacity(state)
     return 0
   end
   return state.burst + floor(state.quota * state.lease / 1000000)
+end
+
+-- How long what is granted lasts.
+local function lasts(lease)
+  return floor(lease / 8) * 5
 end
 
 local function cap(state)
@@ -256,7 +262,7 @@ local function follow(keys, state, clock, run, lease)
       longest = max(lease, state.lease)
     end
     redis.call('DEL', keys[2], keys[3])
-    state.life, state.seen, state.quiet = run, clock, clock + longest
+    state.life, state.seen, state.quiet = run, clock, clock + lasts(longest)
     state.pool, state.fraction, state.held, state.floors, state.entries = 0, 0, 0, 0, 0
     state.counts, state.sums, state.total = {}, {}, 0
   end
@@ -268,7 +274,7 @@ end
 
 local function adopt(state, limit, now)
   if state.version == 0 then
-    state.quiet = max(state.quiet, now + limit.lease)
+    state.quiet = max(state.quiet, now + lasts(limit.lease))
     state.pool = 0
   end
   state.version, state.quota, state.burst = limit.version, limit.quota, limit.burst
@@ -395,7 +401,8 @@ local function ask(keys, args)
     local wish = min(demand, DEMAND_MAX)
     local saved = max(0, state.pool)
     share = share_of(state, wish, state.quota + floor(saved * 1000000 / floor(state.lease / POOL_PARTS)))
-    local horizon = min(number[11], floor(state.lease / 8) * 5)
+    share = min(share, max(wish, floor(state.quota / OFFERED_PARTS)))
+    local horizon = min(number[11], lasts(state.lease))
     local wanted = floor(share * horizon / 1000000)
     amount = min(max(0, wanted - left), saved)
     state.pool = state.pool - amount
@@ -407,13 +414,13 @@ local function ask(keys, args)
     state.entries = state.entries + 1
   end
   write_entry(keys, process, { sequence = sequence, used = used, held = live and left + amount or 0, backed = backed + amount,
-    demand = demand, live = live, ends = now + (live and state.lease or FLOOR_LIFE), floor = has_floor, amount = amount,
+    demand = demand, live = live, ends = now + (live and lasts(state.lease) or FLOOR_LIFE), floor = has_floor, amount = amount,
     share = share, renew = renew })
   write_state(keys[1], state)
   if quiet then
     return answer(1, state, 0, state.quiet - now, 0, has_floor)
   end
-  return answer(0, state, amount, state.lease, share, has_floor, renew)
+  return answer(0, state, amount, lasts(state.lease), share, has_floor, renew)
 end
 
 -- ARGV: quota (0: no limit), burst, processes, lease. Returns the version.
@@ -461,8 +468,8 @@ local function confirm(keys, args)
   return 'OK'
 end
 
-redis.register_function('quotient_fleet_2_ask', ask)
-redis.register_function('quotient_fleet_2_set', set)
-redis.register_function('quotient_fleet_2_memory', memory)
-redis.register_function('quotient_fleet_2_confirm', confirm)
-redis.register_function { function_name = 'quotient_fleet_2_get', callback = get, flags = { 'no-writes' } }
+redis.register_function('quotient_fleet_3_ask', ask)
+redis.register_function('quotient_fleet_3_set', set)
+redis.register_function('quotient_fleet_3_memory', memory)
+redis.register_function('quotient_fleet_3_confirm', confirm)
+redis.register_function { function_name = 'quotient_fleet_3_get', callback = get, flags = { 'no-writes' } }

@@ -7,6 +7,7 @@ use quotient::Group;
 
 use super::State;
 use crate::agent::tenant::Tenant;
+use crate::rhythm::Pulse;
 use crate::units::Micros;
 
 /// Of how many groups that rest the clocks are read in one tick: 1,000 are all seen within 1.6 s of short ticks, and the cost does not grow with
@@ -14,7 +15,7 @@ use crate::units::Micros;
 const RESTING_PER_TICK: usize = 16;
 const RESTING_FREE_PER_TICK: usize = 160;
 
-/// While all rest ticks are ten times as long, and so many times as many are read in one.
+/// While ticks are long so many times as many are read in one.
 const RESTING_IDLE_FACTOR: usize = 4;
 
 /// All groups are looked at this often.
@@ -68,9 +69,9 @@ impl State {
             true => RESTING_FREE_PER_TICK,
             false => RESTING_PER_TICK,
         };
-        let factor = match self.busy.is_empty() {
-            true => RESTING_IDLE_FACTOR,
-            false => 1,
+        let factor = match self.pulse() {
+            Pulse::Idle => RESTING_IDLE_FACTOR,
+            Pulse::Quick | Pulse::Calm => 1,
         };
         let per_tick = per_tick * factor;
         let some = self.unseen.min(per_tick);
