@@ -12,7 +12,7 @@ use crate::units::{CpuId, Nanos};
 use crate::weight::{IDLE_SHARES, Weight};
 use core::fmt;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU16, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct Group {
     // Weak, because a child holds its parent; the tree's registry holds every live group.
     pub(crate) children: Mutex<BTreeMap<Box<str>, Weak<Group>>>,
     changes: Arc<Changes>,
-    weight: AtomicU32,
+    weight: AtomicU16,
     idle: AtomicBool,
     removed: AtomicBool,
     pub(crate) cells: CpuCells,
@@ -95,7 +95,7 @@ impl Group {
             parent,
             children: Mutex::default(),
             changes,
-            weight: AtomicU32::new(Weight::DEFAULT.get()),
+            weight: AtomicU16::new(Weight::DEFAULT.kept_as()),
             idle: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             cells: CpuCells::default(),
@@ -162,18 +162,20 @@ impl Group {
     }
 
     /// The weight as last set, also while the group is idle.
+    #[inline]
     pub fn weight(&self) -> Weight {
-        Weight::new(self.weight.load(Relaxed)).unwrap_or_default()
+        Weight::kept(self.weight.load(Relaxed))
     }
 
     /// Sets the weight, live: a CPU that has the group queued follows at its next choice between groups (at the
     /// latest after one slice), keeping `weight x lag`. No effect on the root, which has no siblings.
     pub fn set_weight(&self, weight: Weight) {
-        self.weight.store(weight.get(), Relaxed);
+        self.weight.store(weight.kept_as(), Relaxed);
         self.changes.record(self.id);
     }
 
     /// Whether the group is idle.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.idle.load(Relaxed)
     }
@@ -186,6 +188,7 @@ impl Group {
     }
 
     /// Shares that the group competes with: of its weight, or of idleness.
+    #[inline]
     pub fn shares(&self) -> u32 {
         if self.is_idle() {
             IDLE_SHARES

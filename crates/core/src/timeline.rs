@@ -194,6 +194,15 @@ impl Timeline {
         }
     }
 
+    /// Takes out the node that [`Timeline::best`] found, with the key that it gave.
+    #[inline(always)]
+    pub(crate) fn pop<T>(&mut self, nodes: &mut [Node<T>], best: u32, floor: VirtualTime) {
+        match nodes[best as usize].place {
+            Place::LaterRing | Place::LaterHeap => self.later.pop(nodes, best, floor),
+            _ => self.ready.pop(nodes, best, floor),
+        }
+    }
+
     /// Whether an entity at `v` is owed service, counting from the start of its bucket.
     #[inline]
     pub(crate) fn is_eligible(&self, v: VirtualTime, rules: &Rules) -> bool {

@@ -33,7 +33,20 @@ impl Weight {
         self.0 as u32
     }
 
+    /// The number that [`Weight::kept`] makes the same weight of.
+    #[inline]
+    pub(crate) const fn kept_as(self) -> u16 {
+        self.0
+    }
+
+    /// The weight of which that number was kept.
+    #[inline]
+    pub(crate) const fn kept(value: u16) -> Weight {
+        Weight(value)
+    }
+
     /// `round(weight * 1024 / 100)`, the kernel's conversion: 10 to 102,400.
+    #[inline]
     pub const fn shares(self) -> u32 {
         (self.get() * 1024 + 50) / 100
     }

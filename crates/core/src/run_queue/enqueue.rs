@@ -90,6 +90,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
             self.timelines[leaf as usize].buddies.next = index;
         }
+        if self.timelines[level as usize].current == NONE {
+            // Either nothing runs at all, or what runs is elsewhere and not concerned.
+            return self.current == NONE;
+        }
         self.contest(level, node, now)
     }
 
@@ -246,7 +250,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Brings the weight and the slice of a group's node up to date, which is off the queues. Returns the old weight.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prepare_group(&mut self, owned: u32) -> u32 {
         let shares = self.group_shares(owned);
         let timeline = &self.timelines[owned as usize];

@@ -112,6 +112,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn group_shares(&mut self, index: u32) -> u32 {
         let timeline = &mut self.timelines[index as usize];
         let cpus = self.service_clock.cpus;

@@ -95,6 +95,8 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     uncounted: i32,
     /// Groups that are throttled here.
     pub(crate) closed: u32,
+    /// Whether any group ever was: no throttled clock has moved before.
+    was_closed: bool,
     /// See [`RunQueue::calm`]; 0 while a group is throttled.
     pub(crate) calm: u32,
     /// Throttles that have ended, to name calms.
@@ -176,6 +178,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             counting: NONE,
             uncounted: 0,
             closed: 0,
+            was_closed: false,
             calm: cpu.0 << CALM_SHIFT | 1,
             calms: 1,
             throttle_due: false,

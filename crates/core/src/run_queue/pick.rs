@@ -4,7 +4,7 @@ use super::RunQueue;
 use crate::config::Policy;
 use crate::gates::Gates;
 use crate::node::{NONE, Place};
-use crate::units::{Nanos, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_virtual};
 
 /// How many candidates of one choice are corrected for service elsewhere. More would be exact but unbounded; what is
 /// left uncorrected is corrected when it comes to the head again.
@@ -53,6 +53,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.timelines[owned as usize].cell.exec.start();
             self.limit = 0;
             if G::bandwidth()
+                && self.timelines[owned as usize].meter.is_some()
                 && let Some((leaf, task)) = self.enter_limited(owned, must)
             {
                 return self.take_path(leaf, task);
@@ -64,7 +65,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.slab.get_mut(self.current).handle.take()
     }
 
-    /// The chain has come to a group that may have a limit. A group without budget is throttled, and the choice goes on
+    /// The chain has come to a group that has a limit. A group without budget is throttled, and the choice goes on
     /// above it, unless something `must` be chosen; the path to a favoured task is returned. Apart, so that switches
     /// within a group do not keep registers for it.
     #[inline(never)]
@@ -88,12 +89,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (best, floor) = timeline.best(nodes, &self.rules)?;
         let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
         if !plain {
-            return self.choose_slowly(level, best);
+            return self.choose_slowly(level, best, floor);
         }
-        match nodes[best as usize].place {
-            Place::LaterRing | Place::LaterHeap => timeline.later.pop(nodes, best, floor),
-            _ => timeline.ready.pop(nodes, best, floor),
-        }
+        timeline.pop(nodes, best, floor);
         self.elect(level, best);
         Some(best)
     }
@@ -114,24 +112,33 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// The choice where hints may replace the best, or a group may have been served elsewhere.
     #[inline(never)]
-    fn choose_slowly(&mut self, level: u32, mut best: u32) -> Option<u32> {
+    fn choose_slowly(&mut self, level: u32, mut best: u32, mut floor: VirtualTime) -> Option<u32> {
         for _ in 0..CORRECTIONS_MAX {
             if self.slab.get(best).is_task() || !self.correct(level, best) {
                 break;
             }
-            (best, _) = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
+            (best, floor) =
+                self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
         if self.service_clock.is_global() && self.slab.get(best).owned != NONE {
             best = self.pass_over_promised(level, best);
             self.suggest_pull(level, best);
             self.note_put_back(level, best);
         }
-        let timeline = &mut self.timelines[level as usize];
+        let (timeline, nodes) = (
+            &mut self.timelines[level as usize],
+            &mut self.slab.nodes[..],
+        );
         // Hints are about others, of which there may be none.
         if timeline.nr > 1 && timeline.buddies.concern(best) {
-            best = timeline.apply_buddies(&mut self.slab.nodes, best, &self.rules);
+            best = timeline.apply_buddies(nodes, best, &self.rules);
+            timeline.unqueue(nodes, best, &self.rules);
+        } else if self.service_clock.is_global() {
+            // Not the first any more, perhaps.
+            timeline.unqueue(nodes, best, &self.rules);
+        } else {
+            timeline.pop(nodes, best, floor);
         }
-        timeline.unqueue(&mut self.slab.nodes, best, &self.rules);
         self.elect(level, best);
         if self.service_clock.is_global() {
             self.promise(level, best);

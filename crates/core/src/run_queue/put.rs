@@ -207,11 +207,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         let node = &mut nodes[index as usize];
         node.place = Place::Off;
         let reference = timeline.reference(self.rules.policy, 0);
-        let lag = reference.since(node.v);
-        let lag = if node.is_task() {
-            self.rules.clamp_lag(lag, node.slice, node.shares)
-        } else {
-            self.rules.clamp_group_lag(lag, node.slice, node.shares)
+        // Who is alone is level with itself.
+        let lag = match reference.since(node.v) {
+            0 => 0,
+            lag if node.is_task() => self.rules.clamp_lag(lag, node.slice, node.shares),
+            lag => self.rules.clamp_group_lag(lag, node.slice, node.shares),
         };
         timeline.average.remove(node.v, node.shares);
         timeline.nr -= 1;

@@ -84,19 +84,26 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// A chosen group has received `delta` ns here, which its node has been charged for: publishes that, and looks at what
     /// it got elsewhere.
-    #[inline]
+    #[inline(always)]
     pub(super) fn serve_group(&mut self, level: u32, delta: u64, waits: bool) {
         if self.service_clock.is_global() {
             self.serve_globally(level, delta, waits);
         } else {
-            let timeline = &mut self.timelines[level as usize];
-            let (index, parent) = (timeline.node, timeline.parent);
-            let outside = timeline.take_outside();
-            if outside > 0 && self.service_clock.is_whole() {
-                let node = &mut self.slab.nodes[index as usize];
-                let distance = to_virtual(outside, node.shares);
-                self.timelines[parent as usize].charge_elsewhere(node, distance);
+            let outside = self.timelines[level as usize].take_outside();
+            if outside > 0 {
+                self.serve_outside(level, outside);
             }
+        }
+    }
+
+    #[cold]
+    fn serve_outside(&mut self, level: u32, outside: u64) {
+        if self.service_clock.is_whole() {
+            let timeline = &self.timelines[level as usize];
+            let (index, parent) = (timeline.node, timeline.parent);
+            let node = &mut self.slab.nodes[index as usize];
+            let distance = to_virtual(outside, node.shares);
+            self.timelines[parent as usize].charge_elsewhere(node, distance);
         }
     }
 
@@ -202,18 +209,27 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
+    #[inline]
     pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
         let node = self.slab.get(index);
         let distance = if self.service_clock.is_global() {
             self.target(node.owned).since(node.v)
         } else {
             let shares = node.shares;
-            let outside = self.timelines[node.owned as usize].take_outside();
-            to_virtual(outside, shares).cast_signed()
+            match self.timelines[node.owned as usize].take_outside() {
+                0 => 0,
+                outside => to_virtual(outside, shares).cast_signed(),
+            }
         };
         if distance <= 0 || !self.service_clock.is_whole() {
             return false;
         }
+        self.correct_by(level, index, distance)
+    }
+
+    #[inline(never)]
+    fn correct_by(&mut self, level: u32, index: u32, distance: i64) -> bool {
+        let node = self.slab.get(index);
         let (owned, shares) = (node.owned, u64::from(node.shares));
         self.timelines[owned as usize].missed += to_service(distance.unsigned_abs(), shares);
         let nodes = &mut self.slab.nodes;

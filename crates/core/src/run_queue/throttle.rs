@@ -59,12 +59,21 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// The same by timeline: times of groups above each other overlap and are counted once.
+    #[inline]
     pub(crate) fn throttled_clock_at(&self, level: u32, now: Nanos) -> Nanos {
+        if self.was_closed {
+            self.sum_throttled(level, now)
+        } else {
+            Nanos::ZERO
+        }
+    }
+
+    fn sum_throttled(&self, level: u32, now: Nanos) -> Nanos {
         let timeline = &self.timelines[level as usize];
         if timeline.parent == NONE {
             return Nanos::ZERO;
         }
-        let above = self.throttled_clock_at(timeline.parent, now);
+        let above = self.sum_throttled(timeline.parent, now);
         let mut own = timeline.throttled_past;
         if let Some(meter) = timeline.meter.as_deref().filter(|meter| meter.throttled) {
             // Without what the groups above were throttled meanwhile.
@@ -83,6 +92,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     fn note_closed(&mut self) {
         self.closed += 1;
+        self.was_closed = true;
         self.calm = 0;
     }
 
