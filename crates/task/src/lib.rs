@@ -116,7 +116,7 @@ pub use id::{Id, id, try_id};
 pub use join::JoinHandle;
 pub use polled::{Finishing, Parked, Parking, Polled};
 pub use promise::{Promise, promise};
-pub use slot::{Put, Slot};
+pub use slot::{Put, Slot, Vacancy};
 pub use waker::probe_cloned;
 
 use cell::{Core, Header};

@@ -1,7 +1,7 @@
 //! A place for one token: its owner fills and empties it, and anybody may empty it while the owner is stuck.
 //!
 //! # Protocol
-//! One word: empty (0), closed (1), or the address of a cell with a tag in its low bits.
+//! One word: empty (0, or an owner's *vacancy*), closed (1), or the address of a cell with a tag in its low bits.
 //!
 //! | step | by | how | ordering |
 //! |---|---|---|---|
@@ -20,10 +20,28 @@
 //! to where it is served. It lasts until the owner takes.
 //!
 //! Who breaks the rule of one owner loses a token (it leaks, and its task never runs), but not the memory's integrity.
+//!
+//! # Owners that are replaced
+//! A thread that polls may lose its place to another one at any instruction, and learns of it later. So each owner of such a place has a
+//! vacancy of its own, a number that no other one has: what the place looks like while it is this owner's and empty.
+//!
+//! | step | by | how | ordering |
+//! |---|---|---|---|
+//! | take over | the new owner, who alone may | count owners; swap with the new vacancy | Relaxed, AcqRel |
+//! | offer | an owner, perhaps of yesterday | load; exchange its own vacancy for the token, or the token comes back | Relaxed, Release |
+//! | vacate | the owner of today | load; swap with its vacancy unless it is that | Relaxed, AcqRel |
+//! | seize | as above | | |
+//!
+//! *Nobody fills what is another one's*: an offer succeeds only in an exchange of its own vacancy, which is gone from the take-over on and
+//! never comes back, as no number is given twice (2^61 owners). So it needs no look at whether it was replaced, before or after, and
+//! there is no moment in which a token lies where nobody will look because the thread that put it there was stopped. *What an owner
+//! put in before it was replaced is seen* by who takes over, in that swap. *What it wakes afterwards* comes back to it, and goes where it is
+//! served. An older token is not displaced either: it might be the new owner's. (`tests/loom_slot` models it; with a look at the word and a
+//! store in place of the exchange, tokens are lost there.)
 
 use super::cell::Header;
 use super::{Context, Task};
-use crate::primitives::{AtomicPtr, Ordering};
+use crate::primitives::{AtomicPtr, AtomicUsize, Ordering};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -33,6 +51,8 @@ const TAG_MASK: usize = 0b111;
 const _: () = assert!(std::mem::align_of::<Header>() > TAG_MASK);
 /// The word of a closed place: no address is that low.
 const CLOSED: usize = 1;
+/// The tag of a vacancy, whose other bits are its number.
+const VACANT: usize = TAG_MASK;
 
 /// What the owner's [`Slot::put`] met.
 pub enum Put<C: Context> {
@@ -44,9 +64,27 @@ pub enum Put<C: Context> {
     Refused(Task<C>),
 }
 
+/// What a place looks like to the owner that took it over, while it is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacancy(usize);
+
+impl Vacancy {
+    /// That of the owner with this number.
+    fn of(number: usize) -> Self {
+        Self(number << TAG_MASK.count_ones() | VACANT)
+    }
+
+    #[inline]
+    fn word(self) -> *mut Header {
+        ptr::without_provenance_mut(self.0)
+    }
+}
+
 /// A place for one token and a tag.
 pub struct Slot<C: Context> {
     word: AtomicPtr<Header>,
+    /// How often it was taken over.
+    owners: AtomicUsize,
     context: PhantomData<fn() -> C>,
 }
 
@@ -56,14 +94,15 @@ impl<C: Context> Slot<C> {
     pub fn new() -> Self {
         Self {
             word: AtomicPtr::new(ptr::null_mut()),
+            owners: AtomicUsize::new(0),
             context: PhantomData,
         }
     }
 
-    /// Owner: fills the place. `tag` is below 8.
+    /// Owner: fills the place. `tag` is below 7.
     #[inline]
     pub fn put(&self, task: Task<C>, tag: u8) -> Put<C> {
-        debug_assert!(usize::from(tag) <= TAG_MASK);
+        debug_assert!(usize::from(tag) < VACANT);
         let before = self.word.load(Ordering::Relaxed);
         if before.addr() == CLOSED {
             return Put::Refused(task);
@@ -108,6 +147,70 @@ impl<C: Context> Slot<C> {
         Self::unpack(self.word.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
+    /// The new owner: whoever had the place cannot fill it any more. What is in it comes out, and the place is open.
+    pub fn take_over(&self) -> (Vacancy, Option<(Task<C>, u8)>) {
+        let number = self.owners.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let vacancy = Vacancy::of(number);
+        let before = self.word.swap(vacancy.word(), Ordering::AcqRel);
+        (vacancy, Self::unpack(before))
+    }
+
+    /// Whether the place is empty, and of the owner with that vacancy; old news.
+    #[inline]
+    pub fn is_vacant(&self, vacancy: Vacancy) -> bool {
+        self.word.load(Ordering::Relaxed).addr() == vacancy.0
+    }
+
+    /// The owner with that vacancy, though it may have been replaced: fills the place if it is empty, open and still its own. `tag` is
+    /// below 7.
+    ///
+    /// # Errors
+    /// The token comes back.
+    #[inline]
+    pub fn offer(&self, vacancy: Vacancy, task: Task<C>, tag: u8) -> Result<(), Task<C>> {
+        debug_assert!(usize::from(tag) < VACANT);
+        if !self.is_vacant(vacancy) {
+            return Err(task);
+        }
+        let cell = ManuallyDrop::new(task).task;
+        let word = cell
+            .as_ptr()
+            .map_addr(|address| address | (usize::from(tag) & TAG_MASK));
+        match self.exchange(vacancy, word) {
+            Ok(()) => Ok(()),
+            // SAFETY: the cell is that of the token that was forgotten above, of context `C`, and the word was not stored, so nobody
+            // else can have it.
+            Err(()) => Err(unsafe { Task::from_raw(cell) }),
+        }
+    }
+
+    /// The same with a store in place of the exchange: for the models, which must see that it loses tokens.
+    #[cfg(all(test, loom))]
+    pub(crate) fn offer_by_store(&self, vacancy: Vacancy, task: Task<C>) -> Result<(), Task<C>> {
+        if !self.is_vacant(vacancy) {
+            return Err(task);
+        }
+        let cell = ManuallyDrop::new(task).task;
+        self.word.store(cell.as_ptr(), Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn exchange(&self, vacancy: Vacancy, word: *mut Header) -> Result<(), ()> {
+        self.word
+            .compare_exchange(vacancy.word(), word, Ordering::Release, Ordering::Relaxed)
+            .map_or(Err(()), |_| Ok(()))
+    }
+
+    /// The owner with that vacancy, which was not replaced: empties the place, and opens it.
+    #[inline]
+    pub fn vacate(&self, vacancy: Vacancy) -> Option<(Task<C>, u8)> {
+        if self.is_vacant(vacancy) {
+            return None;
+        }
+        Self::unpack(self.word.swap(vacancy.word(), Ordering::AcqRel))
+    }
+
     /// Anybody: empties the place, and closes it until the owner takes.
     pub fn seize(&self) -> Option<(Task<C>, u8)> {
         if self.word.load(Ordering::Relaxed).addr() == CLOSED {
@@ -119,19 +222,24 @@ impl<C: Context> Slot<C> {
 
     /// Whether a token is in it; old news.
     pub fn is_filled(&self) -> bool {
-        self.word.load(Ordering::Relaxed).addr() > CLOSED
+        Self::is_token(self.word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn is_token(word: *mut Header) -> bool {
+        word.addr() > CLOSED && word.addr() & TAG_MASK != VACANT
     }
 
     /// The token in a word that a swap took out.
     #[inline]
     fn unpack(word: *mut Header) -> Option<(Task<C>, u8)> {
-        if word.addr() <= CLOSED {
+        if !Self::is_token(word) {
             return None;
         }
         let tag = (word.addr() & TAG_MASK) as u8;
         let cell = NonNull::new(word.map_addr(|address| address & !TAG_MASK))?;
-        // SAFETY: every word above CLOSED was made by `put` from a token of context `C` that it forgot, so cell and context are
-        // right; and the swap that the caller made took the word out of the place, so this is the only one to take that token over.
+        // SAFETY: every word above CLOSED that is no vacancy was made by `put` or `offer` from a token of context `C` that it forgot (a
+        // tag is never VACANT), so cell and context are right; and the swap that the caller made took the word out of the place, so this is the only one to take that token over.
         Some((unsafe { Task::from_raw(cell) }, tag))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::loom::{Main, model, race};
 use super::mock::{Mock, MockContext};
-use crate::{Put, Slot, Task};
+use crate::{Put, Slot, Task, Vacancy};
 use loom::thread;
 use std::sync::Arc;
 
@@ -175,6 +175,76 @@ fn loom_a_seized_slot_refuses_until_the_owner_takes() {
         take(&slot, &mut out);
         put(&slot, token(&mock), 2, &mut out);
         assert!(slot.is_filled(), "open again");
+        all_came_out(&mock, &slot, out, 2);
+    });
+}
+
+/// An owner offers while another one takes its place over, and goes on there. Nothing of the former's is left in the place after that.
+fn replaced(
+    offer: fn(&Slot<MockContext>, Vacancy, Task<MockContext>) -> Result<(), Task<MockContext>>,
+) {
+    loom::model(move || {
+        let mock = Mock::default();
+        let slot = Arc::new(Slot::new());
+        let (mine, _) = slot.take_over();
+        let former = {
+            let (mock, slot) = (mock.clone(), slot.clone());
+            thread::spawn(move || {
+                let mut task = token(&mock);
+                *task.owned_mut() += 1;
+                offer(&slot, mine, task).err()
+            })
+        };
+        let (theirs, left) = slot.take_over();
+        let mut out: Tokens = left.map(|(task, _)| task).into_iter().collect();
+        let back = slot.offer(theirs, token(&mock), 0).err();
+        assert!(back.is_none(), "the place is the new owner's, and empty");
+        let mut taken = slot.vacate(theirs).map(|(task, _)| task);
+        if let Some(task) = &mut taken {
+            *task.owned_mut() += 1;
+        }
+        out.extend(taken);
+        out.extend(former.join().unwrap());
+        assert!(!slot.is_filled(), "left where nobody looks");
+        for task in &mut out {
+            *task.owned_mut() += 1;
+        }
+        all_came_out(&mock, &slot, out, 2);
+    });
+}
+
+#[test]
+fn loom_an_offer_against_a_new_owner() {
+    replaced(|slot, vacancy, task| slot.offer(vacancy, task, 0));
+}
+
+/// The model can fail: with a store in place of the exchange it does.
+#[test]
+#[should_panic]
+fn loom_an_offer_by_a_store_loses_tokens() {
+    replaced(Slot::offer_by_store);
+}
+
+/// The owner offers, empties and offers again, while somebody seizes.
+#[test]
+fn loom_offers_against_seize() {
+    loom::model(|| {
+        let mock = Mock::default();
+        let slot = Arc::new(Slot::new());
+        let (mine, _) = slot.take_over();
+        let thief = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                let mut out = Vec::new();
+                seize(&slot, &mut out);
+                out
+            })
+        };
+        let mut out: Tokens = Vec::new();
+        out.extend(slot.offer(mine, token(&mock), 0).err());
+        out.extend(slot.vacate(mine).map(|(task, _)| task));
+        out.extend(slot.offer(mine, token(&mock), 0).err());
+        out.extend(thief.join().unwrap());
         all_came_out(&mock, &slot, out, 2);
     });
 }
