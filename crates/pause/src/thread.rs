@@ -1,5 +1,6 @@
 //! The side of the thread that has regions.
 
+use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -116,14 +117,46 @@ impl fmt::Debug for Thread {
 /// outside [`Pauser::enter`](crate::Pauser::enter), and inside another region, it just runs: [`End::Kept`].
 #[inline]
 pub fn region<R>(body: impl FnOnce() -> R) -> (R, End) {
+    with_regions(|regions| match regions {
+        Some(regions) => regions.region(body),
+        None => (body(), End::Kept),
+    })
+}
+
+/// Hands `body` the calling thread's regions, looked up once for as many as it wants; `None` on a thread outside
+/// [`Pauser::enter`](crate::Pauser::enter).
+#[inline]
+pub fn with_regions<R>(body: impl FnOnce(Option<&Regions<'_>>) -> R) -> R {
     INSIDE.with(|inside| {
         let inside = inside.borrow();
-        let Some(inside) = inside.as_ref().filter(|inside| inside.slot.current() == 0) else {
+        let regions = inside.as_ref().map(|inside| Regions {
+            slot: &inside.slot,
+            number: &inside.number,
+            _thread: std::marker::PhantomData,
+        });
+        body(regions.as_ref())
+    })
+}
+
+/// What a thread begins its regions with, see [`with_regions`].
+pub struct Regions<'a> {
+    slot: &'a Slot,
+    /// Number of the last region.
+    number: &'a Cell<u64>,
+    /// Regions belong to the thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Regions<'_> {
+    /// As [`region`]: three stores, three loads and two compares if nobody asks for anything.
+    #[inline(always)]
+    pub fn region<R>(&self, body: impl FnOnce() -> R) -> (R, End) {
+        let slot = self.slot;
+        if slot.current() != 0 {
             return (body(), End::Kept);
-        };
-        let slot = &*inside.slot;
-        let number = inside.number.get() + 1;
-        inside.number.set(number);
+        }
+        let number = self.number.get() + 1;
+        self.number.set(number);
         let unwinding = EndOnUnwind { slot, number };
         slot.begin(number);
         let result = body();
@@ -134,7 +167,16 @@ pub fn region<R>(body: impl FnOnce() -> R) -> (R, End) {
             End::Kept
         };
         (result, end)
-    })
+    }
+}
+
+impl fmt::Debug for Regions<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Regions")
+            .field("regions", &self.number.get())
+            .finish_non_exhaustive()
+    }
 }
 
 struct EndOnUnwind<'a> {
