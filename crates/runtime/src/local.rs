@@ -6,6 +6,12 @@
 //! most one poll; and if that poll gets stuck, others seize what is in the slot and close it (`task::Slot`): what the poll wakes from
 //! then on goes where it is served (`Shared::submit_remote`). A function in [`crate::block_in_place`] says beforehand that it may
 //! get stuck: its wake-ups never use the slot.
+//!
+//! In a preempting scheduler a poll may lose its virtual CPU at any instruction, and learns of it at its end. So the thread fills the slot by
+//! an exchange of its own vacancy (`task::Slot`, owners that are replaced), which whoever takes the virtual CPU over ends before anything
+//! else; what is in the slot by then comes along, and what the poll wakes from then on is refused. It keeps one task, and only while no
+//! virtual CPU idles; all else goes where everything went before. While a task is kept the watch counts it as one that waits, so a poll
+//! that does not return keeps it for a turn; a carrier looks at the slot before it naps, and empties it before it sleeps.
 //! Entering nests (a poll may block in place on another runtime on the same thread): the guard restores what it found.
 
 mod bearing;
@@ -22,12 +28,12 @@ use quotient_core::{Enqueue, Gates, Nanos};
 
 use crate::bandwidth::Deferral;
 use crate::cpu_clock::{OwnTime, Stolen};
-use crate::gates::RuntimeGates;
+use crate::gates::{self, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::meter::{self, Meter};
 use crate::shared::Shared;
-use crate::task::Put;
+use crate::task::{Put, Vacancy};
 use crate::task_context::Task;
 use crate::vcpu::Bearing;
 
@@ -59,6 +65,8 @@ pub(crate) struct Local {
     polling: Cell<bool>,
     /// Address of the scheduler whose wake-ups go to the slot: `scheduler`, or 0 while the poll blocks in place.
     slot_of: Cell<usize>,
+    /// Of a preempting scheduler: what the slot looks like while it is this thread's and empty. `None` once the virtual CPU is another's.
+    vacancy: Cell<Option<Vacancy>>,
     /// The group that is charged now: the task's, or the innermost `in_group`'s.
     group: RefCell<Option<Charged>>,
     /// The epoch of the poll in progress, or the last one, of this turn (see `kills`); [`NO_POLL`] for none.
@@ -111,6 +119,7 @@ impl Local {
             vcpu: Cell::new(0),
             polling: Cell::new(false),
             slot_of: Cell::new(0),
+            vacancy: Cell::new(None),
             group: RefCell::new(None),
             epoch: Cell::new(NO_POLL),
             member: RefCell::new(None),
@@ -191,6 +200,9 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
     // After the thread's locals are gone (a waker called from another local's destructor) the remote path serves.
     let _ = LOCAL.try_with(|local| {
         if local.slot_of.get() != address {
+            if gates::preempts() && local.scheduler.get() == address {
+                keep(local, &mut task, kind);
+            }
             return;
         }
         let Ok(owner) = local.owner.try_borrow() else {
@@ -217,6 +229,27 @@ pub(crate) fn schedule(task: Task, kind: Enqueue) {
     }
 }
 
+/// A thread of a preempting scheduler keeps `task` for its virtual CPU, if that is its own still, keeps nothing yet, and nobody idles.
+fn keep(local: &Local, task: &mut Option<Task>, kind: Enqueue) {
+    let Some(vacancy) = local.vacancy.get() else {
+        return;
+    };
+    let Ok(owner) = local.owner.try_borrow() else {
+        return;
+    };
+    let Some(shared) = &*owner else { return };
+    let vcpu = local.vcpu.get();
+    let next = &shared.vcpus[vcpu].next;
+    if shared.idle.any() || !next.is_vacant(vacancy) {
+        return;
+    }
+    let Some(mut token) = task.take() else { return };
+    if RuntimeGates::events() {
+        note_wake(&mut token, kind, vcpu);
+    }
+    *task = next.offer(vacancy, token, Arrival::tag(kind)).err();
+}
+
 /// Records a wake-up of `task` by this thread's virtual CPU.
 #[cold]
 fn note_wake(task: &mut Task, kind: Enqueue, vcpu: usize) {
@@ -228,6 +261,7 @@ fn note_wake(task: &mut Task, kind: Enqueue, vcpu: usize) {
 /// Guard of one virtual CPU's poll.
 pub(crate) struct Entered {
     previous: (usize, usize, bool, usize),
+    previous_vacancy: Option<Vacancy>,
     previous_owner: Option<Arc<Shared>>,
     previous_group: Option<Charged>,
     previous_epoch: u64,
@@ -241,15 +275,15 @@ pub(crate) struct Entered {
     _not_send: PhantomData<*mut ()>,
 }
 
-/// The calling thread starts to poll a virtual CPU.
-pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
+/// The calling thread starts to poll a virtual CPU; in a preempting scheduler, with the vacancy of its slot.
+pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize, vacancy: Option<Vacancy>) -> Entered {
     LOCAL.with(|local| {
         local.last.set((Arc::as_ptr(shared) as usize, vcpu));
         let previous = (
             local.scheduler.replace(Arc::as_ptr(shared) as usize),
             local.vcpu.replace(vcpu),
             local.polling.replace(false),
-            // A poll may lose its virtual CPU to another thread, and a slot has one owner: then everything goes by the inboxes.
+            // A poll may lose its virtual CPU to another thread: it keeps nothing unless its vacancy says that it may.
             local.slot_of.replace(if shared.preempt.is_some() {
                 0
             } else {
@@ -258,6 +292,7 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize) -> Entered {
         );
         Entered {
             previous,
+            previous_vacancy: local.vacancy.replace(vacancy),
             previous_owner: local.owner.replace(Some(shared.clone())),
             previous_group: local.set_group(None),
             previous_epoch: local.epoch.replace(NO_POLL),
@@ -279,6 +314,7 @@ impl Drop for Entered {
         let restore = |local: &Local| {
             let (scheduler, vcpu, polling, slot_of) = self.previous;
             let index = local.vcpu.replace(vcpu);
+            let vacancy = local.vacancy.replace(self.previous_vacancy);
             local.scheduler.set(scheduler);
             local.slot_of.set(slot_of);
             let shared = local.owner.replace(self.previous_owner.take());
@@ -292,13 +328,20 @@ impl Drop for Entered {
             local.wrap.set(self.previous_wrap);
             local.reference.set(self.previous_reference);
             local.resume_meter(self.previous_meter.take());
-            (index, shared)
+            (index, shared, vacancy)
         };
         // What the turn left in the slot is visible before the virtual CPU may sleep or be polled elsewhere.
-        if let Ok((index, Some(shared))) = LOCAL.try_with(restore)
-            && let Some(left) = shared.vcpus[index].next.take()
-        {
-            shared.publish_local(index, Arrival::from_slot(left), false);
+        if let Ok((index, Some(shared), vacancy)) = LOCAL.try_with(restore) {
+            let next = &shared.vcpus[index].next;
+            let left = match vacancy {
+                Some(vacancy) => next.vacate(vacancy),
+                // The virtual CPU is another thread's, and so is what is in its slot.
+                None if shared.preempt.is_some() => None,
+                None => next.take(),
+            };
+            if let Some(left) = left {
+                shared.publish_local(index, Arrival::from_slot(left), false);
+            }
         }
     }
 }
@@ -308,6 +351,12 @@ impl Entered {
     #[inline]
     pub(crate) fn set_reference(&self, reference: Option<OwnTime>) {
         LOCAL.with(|local| local.reference.set(reference));
+    }
+
+    /// The virtual CPU is another thread's.
+    #[cold]
+    pub(crate) fn lose_vcpu(&self) {
+        LOCAL.with(|local| local.vacancy.set(None));
     }
 
     /// A task's poll starts. Its group is taken over only if it differs from the last one; how long it has been throttled in

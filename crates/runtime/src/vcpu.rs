@@ -50,6 +50,7 @@ use std::task::{Context, Poll};
 
 use quotient_core::balance::Reason;
 use quotient_core::{Detached, Gates, Nanos};
+use quotient_pause::Regions;
 
 use self::bill::{Reference, thread_mark};
 use self::switch::{Previous, admit_to_poll, yield_to_next};
@@ -60,6 +61,7 @@ use crate::local::{self, Entered, PollNotes};
 use crate::preempt::{Brought, Carrier};
 use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
+use crate::task::Vacancy;
 use crate::task_context::Task;
 
 pub(crate) use self::borne::proxy;
@@ -93,6 +95,14 @@ enum Leave {
     Stop,
     /// Another thread goes on with it (see `preempt` and `successor`).
     Lost,
+}
+
+/// What a turn has of its thread.
+#[derive(Clone, Copy)]
+struct Here<'a> {
+    entered: &'a Entered,
+    /// Where polls may be taken from it.
+    regions: Option<&'a Regions<'a>>,
 }
 
 /// The future of one virtual CPU.
@@ -129,8 +139,9 @@ pub(crate) struct Vcpu {
     deferring: Option<bool>,
     /// Its scheduler preempts polls.
     preempting: bool,
-    /// Its thread has taken its seat, see `preempt`.
+    /// Its thread has taken its seat, see `preempt`; and what the slot looks like since, while it is empty.
     seated: bool,
+    vacancy: Option<Vacancy>,
     /// The bearer of the poll that this thread takes over from.
     takes_over: Option<Arc<Carrier>>,
     /// Another thread goes on with it.
@@ -167,6 +178,7 @@ impl Vcpu {
             notes: PollNotes::default(),
             deferring: None,
             seated: false,
+            vacancy: None,
             takes_over: None,
             lost: false,
             handed_over: false,
@@ -179,6 +191,15 @@ impl Vcpu {
     #[inline(always)]
     fn is_preempting(&self) -> bool {
         gates::preempts() && self.preempting
+    }
+
+    /// What the last poll has left in the slot.
+    #[inline(always)]
+    fn take_next(&self, me: &VcpuShared) -> Option<(Task, u8)> {
+        match self.vacancy {
+            Some(vacancy) if gates::preempts() => me.next.vacate(vacancy),
+            _ => me.next.take(),
+        }
     }
 
     fn is_stand_in(&self) -> bool {
@@ -241,8 +262,17 @@ impl Future for Vcpu {
         }
         let bomb = AbortOnUnwind;
         let leave = {
-            let entered = local::enter(&shared, this.index);
-            this.turn(&shared, me, &entered)
+            let entered = local::enter(&shared, this.index, this.vacancy);
+            if this.is_preempting() {
+                // Of the thread, which is looked up once a turn.
+                quotient_pause::with_regions(|regions| {
+                    let entered = &entered;
+                    this.turn(&shared, me, Here { entered, regions })
+                })
+            } else {
+                let (entered, regions) = (&entered, None);
+                this.turn(&shared, me, Here { entered, regions })
+            }
         };
         let poll = this.leave(&shared, me, leave, context);
         if !this.lost {
@@ -307,7 +337,7 @@ impl Vcpu {
     }
 
     /// Dispatches tasks until there is a reason to return to the host.
-    fn turn(&mut self, shared: &Arc<Shared>, me: &VcpuShared, entered: &Entered) -> Leave {
+    fn turn(&mut self, shared: &Arc<Shared>, me: &VcpuShared, here: Here<'_>) -> Leave {
         if std::mem::take(&mut self.owes_way) {
             // Woken before the poll that it let through, or before the yields that the host has deferred: choosing now would be
             // choosing from what is left. All that goes first, once.
@@ -322,7 +352,7 @@ impl Vcpu {
         }
         // Asked for while there was a limit, which may be lifted by now.
         self.release(shared, me, now);
-        entered.set_reference(self.own_time());
+        here.entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();
         let mut previous = Previous::Nothing;
         let mut returning = false;
@@ -333,7 +363,7 @@ impl Vcpu {
         }
         let mut looked = false;
         loop {
-            if self.preempting && self.brought.is_done(now) {
+            if self.is_preempting() && self.brought.is_done(now) {
                 now = self.let_guest_in(shared, now);
             }
             if me.inbox.len() > 0 {
@@ -342,7 +372,7 @@ impl Vcpu {
                     self.brought.look(preempting, self.index);
                 }
             }
-            let next = me.next.take().map(Arrival::from_slot);
+            let next = self.take_next(me).map(Arrival::from_slot);
             let mut queue = held.take().unwrap_or_else(|| lock(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
                 let next = yield_to_next(shared, &mut queue, &mut previous, now);
@@ -352,7 +382,7 @@ impl Vcpu {
                 self.switch(shared, &mut queue, previous, next, &mut returning, now)
             };
             gates::check(&queue);
-            if self.is_preempting() {
+            if RuntimeGates::bandwidth() && self.is_preempting() {
                 self.stop_throttled(shared, &queue);
             }
             if RuntimeGates::events() {
@@ -399,7 +429,7 @@ impl Vcpu {
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
             }
-            (previous, now) = self.dispatch(shared, me, entered, task, held.as_deref_mut(), now);
+            (previous, now) = self.dispatch(shared, me, here, task, held.as_deref_mut(), now);
             if self.lost {
                 return Leave::Lost;
             }

@@ -361,6 +361,37 @@ fn what_a_long_poll_wakes_and_spawns_does_not_wait_for_its_end() {
     });
 }
 
+/// Hazard: what a poll wakes is kept for the thread that polls, and when the poll becomes long, another thread goes on, which finds nothing.
+#[test]
+fn what_a_poll_has_kept_goes_on_without_it() {
+    run(1, |scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let heard = Arc::new(AtomicU64::new(0));
+        let (wake, mut woken) = tokio::sync::mpsc::unbounded_channel();
+        let count = heard.clone();
+        let listener = group.spawn(async move {
+            while woken.recv().await.is_some() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let count = heard.clone();
+        let talker = group.spawn(async move {
+            // Until the listener waits.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            const PATIENCE: Duration = Duration::from_secs(20);
+            // The first is kept, the others come when the virtual CPU is another thread's.
+            for round in 1..=3 {
+                wake.send(()).unwrap();
+                let began = Instant::now();
+                compute(|| count.load(Ordering::Relaxed) >= round || began.elapsed() > PATIENCE);
+            }
+            count.load(Ordering::Relaxed)
+        });
+        assert_eq!(talker.await.unwrap(), 3, "heard while the talker computes");
+        listener.await.unwrap();
+    });
+}
+
 #[test]
 fn kill_abort_and_freeze_reach_a_task_in_a_long_poll() {
     run(2, |scheduler| async move {

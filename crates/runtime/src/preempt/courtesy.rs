@@ -210,7 +210,7 @@ impl Brought {
     /// A poll took so long.
     #[inline]
     pub(crate) fn end_poll(&mut self, took: Nanos) {
-        if took > LONG_POLL {
+        if self.left != 0 && took > LONG_POLL {
             self.left = 0;
         }
     }

@@ -25,8 +25,9 @@
 //! - *What happened before the poll* on the old carrier happens before the new one's turn: begin of the region (release) → the watch's
 //!   look at it (acquire) → the pool's lock → the new carrier.
 //! - *The poll's own code* may call the runtime on the old thread at any time: wake-ups go to the inbox of k and wake its carrier,
-//!   whoever that is (`local`); there is no `next` slot of a thread, since a borne poll's could not be reached. Clocks are not
-//!   shown in the middle of a poll, since that has one writer.
+//!   whoever that is (`local`), or one of them into k's `next` slot, as long as k is the thread's. A carrier takes the slot over when it sits
+//!   down, before it does anything else; from then on nobody else fills it, by the slot's own word, and what the borne poll has left there
+//!   goes to the run queue with the first arrivals. Clocks are not shown in the middle of a poll, since that has one writer.
 //! - A bearer's fields ([`turns::Turns`]) are behind its lock, a leaf: held for a few instructions and one or two system calls of
 //!   `quotient_pause`, by carriers, the watch, and the bearer itself outside regions. So no paused thread ever holds it.
 //!

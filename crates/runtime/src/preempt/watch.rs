@@ -331,7 +331,8 @@ impl Preempting {
             && since != 0
         {
             let elapsed = now.saturating_sub(Nanos(since - 1));
-            let waits = shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0;
+            let waits =
+                shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0 || me.next.is_filled();
             let turn = Nanos(u64::try_from(self.settings.turn.as_nanos()).unwrap_or(u64::MAX));
             if elapsed >= TICK {
                 me.resched.store(true, Ordering::Relaxed);

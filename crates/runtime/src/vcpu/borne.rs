@@ -7,12 +7,12 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
-use quotient_pause::End;
+use quotient_pause::{End, Regions};
 
 use super::bill::{absence, before_parting, own_absence};
 use super::dispatch::Began;
 use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
-use super::{Vcpu, lock};
+use super::{Here, Vcpu, lock};
 use crate::cpu_clock::OwnTime;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
@@ -52,6 +52,16 @@ impl Vcpu {
         };
         // Before anything that may wait for a lock: who has a seat is rescued.
         preempting.sit(self.index);
+        // From here on whoever had the virtual CPU leaves nothing in its slot any more.
+        let (vacancy, left) = me.next.take_over();
+        self.vacancy = Some(vacancy);
+        if let Some(left) = left {
+            let mut arrival = Arrival::from_slot(left);
+            if arrival.kind == Enqueue::WakeBuddy {
+                arrival.kind = Enqueue::Wake;
+            }
+            self.arrivals.push(arrival);
+        }
         self.brought.sit(preempting, self.index);
         if let Some(bearer) = self.takes_over.take() {
             self.take_over(shared, preempting, me, &bearer);
@@ -163,36 +173,39 @@ impl Vcpu {
         preempting.is_some_and(|preempting| self.brought.stop(preempting, self.index))
     }
 
-    /// [`Vcpu::dispatch`] of a preempting scheduler.
+    /// [`Vcpu::dispatch`] of a preempting scheduler. (Of its own, since what a poll needs more here would cost all others registers.)
+    #[inline(never)]
     pub(super) fn dispatch_preempting(
         &mut self,
         shared: &Arc<Shared>,
         preempting: &Preempting,
         me: &VcpuShared,
-        entered: &Entered,
+        here: Here<'_>,
         mut task: Task,
         started: Nanos,
     ) -> (Previous, Nanos) {
         if let Some(bearer) = task.owned_mut().bearer().cloned() {
             return self.give_turn(shared, preempting, me, task, &bearer, started);
         }
+        let entered = here.entered;
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
         let payer = payer_of_the_dead(&mut task);
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        let seat = &preempting.seats[self.index];
+        let is_paid_by_others = payer.is_some();
         if let Some(payer) = &payer {
-            seat.is_paid_by(payer);
+            preempting.seats[self.index].is_paid_by(payer);
         }
         self.brought.begin_poll(preempting, self.index, started);
-        let preemptible = task.owned_mut().group.is_preemptible();
-        let (polled, end) = if preemptible {
-            poll_in_region(task)
-        } else {
+        let preemptible = here
+            .regions
+            .filter(|_| task.owned_mut().group.is_preemptible());
+        let (polled, end) = match preemptible {
+            Some(regions) => poll_in_region(task, regions),
             // Whoever wants this thread finds no region.
-            (poll_in_budget(task), End::Kept)
+            None => (poll_in_budget(task), End::Kept),
         };
         let began = Began {
             started,
@@ -201,20 +214,10 @@ impl Vcpu {
             payer,
         };
         if end.is_detached() {
-            // From here on nothing of the virtual CPU may be touched.
-            self.lost = true;
-            bear(
-                shared,
-                preempting,
-                entered,
-                polled,
-                began,
-                self.own_time().unwrap_or_default(),
-            );
-            return (Previous::Lost, started);
+            return self.lose(shared, preempting, entered, polled, began);
         }
-        if began.payer.is_some() {
-            seat.take_payer();
+        if is_paid_by_others {
+            preempting.seats[self.index].take_payer();
         }
         let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
         self.brought.end_poll(now.saturating_sub(started));
@@ -224,8 +227,26 @@ impl Vcpu {
         (previous, now)
     }
 
+    /// It has ended, and the virtual CPU is another thread's meanwhile: from here on nothing of that may be touched.
+    #[cold]
+    pub(super) fn lose(
+        &mut self,
+        shared: &Arc<Shared>,
+        preempting: &Preempting,
+        entered: &Entered,
+        polled: Polled<TaskContext>,
+        began: Began,
+    ) -> (Previous, Nanos) {
+        self.lost = true;
+        entered.lose_vcpu();
+        let started = began.started;
+        let reference = self.own_time().unwrap_or_default();
+        bear(shared, preempting, entered, polled, began, reference);
+        (Previous::Lost, started)
+    }
+
     /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
-    fn give_turn(
+    pub(super) fn give_turn(
         &mut self,
         shared: &Arc<Shared>,
         preempting: &Preempting,
@@ -264,6 +285,7 @@ impl Vcpu {
         };
         let has_work = || {
             me.inbox.len() > 0
+                || me.next.is_filled()
                 || bearer.is_finished()
                 || shared.may_end()
                 || me.has_releases.load(Ordering::Relaxed)
@@ -350,19 +372,29 @@ pub(crate) fn proxy(
     proxy
 }
 
-/// Polls a task as a region of this thread.
-fn poll_in_region(task: Task) -> (Polled<TaskContext>, End) {
+/// Polls a task as a region of this thread. No deferral is probed: off tokio's workers a yield wakes at once.
+#[inline(always)]
+fn poll_in_region(task: Task, regions: &Regions<'_>) -> (Polled<TaskContext>, End) {
     // Rule 4 of `vcpu`.
     let mut context = Context::from_waker(Waker::noop());
     let _budget = tokio::task::coop::poll_proceed(&mut context);
-    quotient_pause::region(|| task.poll(|_| false))
+    regions.region(|| task.poll(|_| false))
 }
 
-/// Polls a task that is not to be preempted. No deferral is probed: off tokio's workers a yield wakes at once.
+/// Polls a task that is not to be preempted.
+#[inline(never)]
 fn poll_in_budget(task: Task) -> Polled<TaskContext> {
     let mut context = Context::from_waker(Waker::noop());
     let _budget = tokio::task::coop::poll_proceed(&mut context);
     task.poll(|_| false)
+}
+
+/// A bearer's next poll of its task.
+fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
+    quotient_pause::with_regions(|regions| match regions {
+        Some(regions) => poll_in_region(task, regions).0,
+        None => poll_in_budget(task),
+    })
 }
 
 /// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long
@@ -421,7 +453,7 @@ fn bear(
                     payer: None,
                 };
                 entered.begin_task(shared, &mut task);
-                polled = poll_in_region(task).0;
+                polled = poll_as_bearer(task);
             }
         }
     };

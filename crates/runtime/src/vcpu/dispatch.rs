@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use quotient_core::Nanos;
 
 use super::switch::{Previous, look_at_refill, payer_of_the_dead};
-use super::{Vcpu, lock};
+use super::{Here, Vcpu, lock};
 use crate::defer::was_deferred;
 use crate::gates::{self, RunQueue};
 use crate::group::GroupShared;
@@ -38,7 +38,7 @@ impl Vcpu {
         &mut self,
         shared: &Arc<Shared>,
         me: &VcpuShared,
-        entered: &Entered,
+        here: Here<'_>,
         mut task: Task,
         held: Option<&mut RunQueue<Task>>,
         started: Nanos,
@@ -46,8 +46,9 @@ impl Vcpu {
         if gates::preempts()
             && let Some(preempting) = &shared.preempt
         {
-            return self.dispatch_preempting(shared, preempting, me, entered, task, started);
+            return self.dispatch_preempting(shared, preempting, me, here, task, started);
         }
+        let entered = here.entered;
         let delay = self.begin(shared, entered, &mut task, started);
         let location = task.context().location;
         let payer = payer_of_the_dead(&mut task);

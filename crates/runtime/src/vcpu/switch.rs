@@ -4,8 +4,8 @@
 //! The previous task sleeps or has ended, and exactly one task has come since the choice before: often its peer's answer. If the
 //! two are alike (`RunQueue::hand_over` says when) the newcomer takes the sleeper's node over, and nothing is queued.
 //!
-//! *It does not matter who woke the one that came, nor by which way*: through the slot, or through the inbox, as all wake-ups of a preempting
-//! scheduler do, whose polls may lose their virtual CPU and so keep no task for it. What is asked is whether putting it in, taking the
+//! *It does not matter who woke the one that came, nor by which way*: through the slot, or through the inbox, as those do that
+//! found another task in the slot, or no slot that is theirs. What is asked is whether putting it in, taking the
 //! sleeper out and choosing would choose it, and that follows from the two alone: nobody else of the group waits, and the
 //! group's turn goes on.
 //!
