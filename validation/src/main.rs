@@ -62,6 +62,12 @@ struct Arguments {
     /// With --real: the arrivals of the recording under the limits, too [default: others of the same kind]
     #[arg(long, requires = "real")]
     same_arrivals: bool,
+    /// With --real: keep recordings and runs here; what is there already is not measured again, so a long measurement can be made in parts
+    #[arg(long, value_name = "FOLDER", requires = "real")]
+    keep: Option<PathBuf>,
+    /// With --keep: only measure what is missing; the same command without this predicts and judges
+    #[arg(long, requires = "keep")]
+    measure_only: bool,
 }
 
 fn main() -> ExitCode {
@@ -227,8 +233,10 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
         preset: arguments.preset.clone(),
         limited: !arguments.free_only,
         same_arrivals: arguments.same_arrivals,
+        keep: arguments.keep.clone(),
+        measure_only: arguments.measure_only,
     };
-    if !arguments.json {
+    if !arguments.json && !settings.measure_only {
         println!(
             "load      recorded    limit  throttled %: predicted (low..high)  kernel (low..high)        p99 ms: predicted (low..high)  kernel (low..high)"
         );
@@ -238,6 +246,10 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
             print_case(case);
         }
     })?;
+    if settings.measure_only {
+        println!("all is measured: the same command without --measure-only judges");
+        return Ok(());
+    }
     let summary = judge::summary(&cases);
     if arguments.json {
         let object = json!({

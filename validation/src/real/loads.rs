@@ -124,14 +124,13 @@ impl Log {
         log.push((due, now.saturating_duration_since(due)));
     }
 
-    /// The 99th percentile and the number of those that were due since `from`.
-    pub fn p99_since(&self, from: Instant) -> (f64, usize) {
+    /// How long those took that were due since `from`, ms, in order of length.
+    pub fn times_since(&self, from: Instant) -> Vec<f64> {
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = log.iter().filter(|(due, _)| *due >= from);
         let mut times: Vec<f64> = since.map(|(_, time)| time.as_secs_f64() * 1e3).collect();
         times.sort_by(f64::total_cmp);
-        let at = (times.len() * 99).div_ceil(100).max(1) - 1;
-        (times.get(at).copied().unwrap_or(f64::NAN), times.len())
+        times
     }
 }
 

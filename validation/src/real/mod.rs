@@ -5,6 +5,7 @@
 //! person runs them. The verdicts are in [`judge`]; how far apart the kernel's own runs are stands beside them.
 
 pub mod judge;
+pub mod kept;
 pub mod loads;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::cgroup::{Cgroup, Controller};
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
 use judge::{Case, Spread};
+use kept::{Kept, Truth};
 use loads::Kind;
 
 /// Before anything is measured: threads start, the first limit takes hold.
@@ -51,6 +53,10 @@ pub struct Settings {
     pub limited: bool,
     /// Whether the runs under limits have the arrivals of the recording: then what is off is the model's doing, not chance.
     pub same_arrivals: bool,
+    /// Where what was measured is kept; what is there of this length and these arrivals is not measured again.
+    pub keep: Option<PathBuf>,
+    /// Whether to measure only, without asking for predictions of all limits.
+    pub measure_only: bool,
 }
 
 /// The binary beside this one, as cargo builds them.
@@ -70,7 +76,7 @@ pub fn beside() -> Result<PathBuf, Problem> {
     }
 }
 
-/// Compares. Cases come as they are done.
+/// Measures what is missing of all loads, then compares. Cases come as they are done; without predictions there are none.
 ///
 /// # Errors
 /// [`Problem::Unavailable`] with what is missing (root, a cgroup cpu controller, tracefs), [`Problem::Interrupted`], or what broke.
@@ -79,16 +85,23 @@ pub fn compare(
     interrupt: &Interrupt,
     mut done: impl FnMut(&Case),
 ) -> Result<Vec<Case>, Problem> {
-    let controller = Controller::find()?;
-    let base = controller.base()?;
+    let kept = Kept::open(settings.keep.as_deref())?;
+    let kinds = || {
+        Kind::ALL.into_iter().filter(|kind| {
+            let only = settings.only.as_ref();
+            only.is_none_or(|text| kind.name().contains(text.as_str()))
+        })
+    };
+    let mut plans = Vec::new();
+    for kind in kinds() {
+        plans.push((kind, measured(settings, kind, &kept, interrupt)?));
+    }
     let mut cases = Vec::new();
-    let kinds = Kind::ALL.into_iter().filter(|kind| {
-        let only = settings.only.as_ref();
-        only.is_none_or(|text| kind.name().contains(text.as_str()))
-    });
-    for kind in kinds {
-        let cgroup = Arc::new(base.group("service", false)?);
-        for case in measured(settings, kind, &cgroup, interrupt)? {
+    if settings.measure_only {
+        return Ok(cases);
+    }
+    for (kind, planned) in plans {
+        for case in judged(settings, kind, &kept, &planned)? {
             done(&case);
             cases.push(case);
         }
@@ -96,42 +109,103 @@ pub fn compare(
     Ok(cases)
 }
 
+/// What a load is measured under.
+struct Planned {
+    /// The limits, in thousandths of a CPU.
+    shares: Vec<u64>,
+    /// The limit of the second recording.
+    under: Option<u64>,
+}
+
+/// Makes the recordings and runs of a load that are not there.
 fn measured(
     settings: &Settings,
     kind: Kind,
-    cgroup: &Arc<Cgroup>,
+    kept: &Kept,
     interrupt: &Interrupt,
-) -> Result<Vec<Case>, Problem> {
-    let free = recorded(settings, kind, cgroup, None, interrupt)?;
-    let used = free.advise(settings, kind, None, &[4_000])?.used;
-    let shares: Vec<u64> = settings
-        .percents
-        .iter()
-        .map(|percent| (used * percent / 100).max(20))
-        .collect();
-    let mut recordings = vec![(None, free)];
-    if settings.limited {
-        let under = (used * RECORDED_PERCENT / 100).max(20);
-        let recording = recorded(settings, kind, cgroup, Some(under), interrupt)?;
-        recordings.push((Some(under), recording));
-    }
-    let mut answers = Vec::new();
-    for (under, recording) in &recordings {
-        answers.push((*under, recording.advise(settings, kind, *under, &shares)?));
-    }
-    let mut cases = Vec::new();
-    for (index, share) in shares.iter().enumerate() {
-        let mut truth = Vec::new();
-        for run in 0..settings.runs {
-            let seed = if settings.same_arrivals {
-                RECORDED_SEED
-            } else {
-                100 + run as u64
-            };
-            truth.push(tried(settings, kind, cgroup, *share, seed, interrupt)?);
+) -> Result<Planned, Problem> {
+    // Without anything to measure no group is asked for: judging needs no root.
+    let mut service = None;
+    let mut cgroup = || {
+        if service.is_none() {
+            let base = Controller::find()?.base()?;
+            let group = Arc::new(base.group("service", false)?);
+            service = Some((group, base));
         }
+        let group = service.as_ref().map(|(group, _)| Arc::clone(group));
+        group.ok_or_else(|| Problem::Broken("there is no group".into()))
+    };
+    let free = kept.trace(kind, false);
+    if !free.is_file() {
+        recorded(settings, kind, &cgroup()?, None, &free, interrupt)?;
+    }
+    let used = advise(settings, kind, &free, None, &[4_000])?.used;
+    let share = |percent: u64| (used * percent / 100).max(20);
+    let planned = Planned {
+        shares: settings.percents.iter().copied().map(share).collect(),
+        under: settings.limited.then(|| share(RECORDED_PERCENT)),
+    };
+    if let Some(under) = planned.under {
+        let path = kept.trace(kind, true);
+        if !path.is_file() {
+            recorded(settings, kind, &cgroup()?, Some(under), &path, interrupt)?;
+        }
+    }
+    let there = kept.runs(kind);
+    // Run by run over all limits: a slow change of the machine's mood hits all of them.
+    for run in 0..settings.runs {
+        for &share in &planned.shares {
+            if wanted(settings, &there, share).all(|truth| truth.run != run) {
+                let truth = tried(settings, kind, &cgroup()?, share, run, interrupt)?;
+                kept.add(kind, &truth)?;
+            }
+        }
+    }
+    Ok(planned)
+}
+
+/// The seed of a run's arrivals.
+const fn seed_of(settings: &Settings, run: usize) -> u64 {
+    if settings.same_arrivals {
+        RECORDED_SEED
+    } else {
+        100 + run as u64
+    }
+}
+
+/// The runs under that limit that these settings ask for.
+fn wanted<'a>(
+    settings: &'a Settings,
+    runs: &'a [Truth],
+    share: u64,
+) -> impl Iterator<Item = &'a Truth> {
+    runs.iter().filter(move |truth| {
+        truth.permille == share
+            && u128::from(truth.length_ms) == settings.length.as_millis()
+            && truth.run < settings.runs
+            && truth.seed == seed_of(settings, truth.run)
+    })
+}
+
+/// Predictions from each recording beside what was measured.
+fn judged(
+    settings: &Settings,
+    kind: Kind,
+    kept: &Kept,
+    planned: &Planned,
+) -> Result<Vec<Case>, Problem> {
+    let mut answers = Vec::new();
+    for under in [Some(None), planned.under.map(Some)].into_iter().flatten() {
+        let path = kept.trace(kind, under.is_some());
+        let answer = advise(settings, kind, &path, under, &planned.shares)?;
+        answers.push((under, answer));
+    }
+    let runs = kept.runs(kind);
+    let mut cases = Vec::new();
+    for (index, share) in planned.shares.iter().enumerate() {
+        let truth: Vec<&Truth> = wanted(settings, &runs, *share).collect();
         let column = |figure: &dyn Fn(&Truth) -> f64| {
-            Spread::of(&truth.iter().map(figure).collect::<Vec<_>>())
+            Spread::of(&truth.iter().map(|run| figure(run)).collect::<Vec<_>>())
         };
         for (under, answer) in &answers {
             let row = &answer.rows[index];
@@ -143,22 +217,13 @@ fn measured(
                 predicted_throttled: row.throttled,
                 throttled: column(&|truth| truth.throttled).about_mean(&truth, |run| run.throttled),
                 predicted_p99: row.p99,
-                p99: column(&|truth| truth.p99),
+                p99: column(&|truth| truth.at(0.99)),
                 runs: truth.len(),
                 is_saturated: row.is_saturated,
             });
         }
     }
     Ok(cases)
-}
-
-/// What a run under a limit showed.
-#[derive(Clone, Copy, Debug)]
-struct Truth {
-    /// Per cent of the periods.
-    throttled: f64,
-    /// ms.
-    p99: f64,
 }
 
 fn cap(permille: u64) -> Cap {
@@ -184,22 +249,27 @@ fn tried(
     kind: Kind,
     cgroup: &Arc<Cgroup>,
     permille: u64,
-    seed: u64,
+    run: usize,
     interrupt: &Interrupt,
 ) -> Result<Truth, Problem> {
+    let seed = seed_of(settings, run);
     cgroup.set_cap(Some(cap(permille)))?;
     let load = loads::start(kind, cgroup, seed, None)?;
     wait(WARM_UP, interrupt)?;
     let (before, from) = (cgroup.counters()?, Instant::now());
     wait(settings.length, interrupt)?;
     let counters = cgroup.counters()?.since(before);
-    let (p99, _) = load.log.p99_since(from);
+    let times = load.log.times_since(from);
     // Without the limit it ends at once.
     cgroup.set_cap(None)?;
     drop(load);
     Ok(Truth {
+        permille,
+        seed,
+        run,
+        length_ms: u64::try_from(settings.length.as_millis()).unwrap_or(u64::MAX),
         throttled: 100.0 * counters.nr_throttled as f64 / counters.nr_periods.max(1) as f64,
-        p99,
+        times,
     })
 }
 
@@ -240,39 +310,26 @@ impl Drop for Tracefs {
     }
 }
 
-/// A trace in a file that is gone when this is.
-struct Trace(PathBuf);
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        // A leftover in the temporary folder does no harm.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 fn recorded(
     settings: &Settings,
     kind: Kind,
     cgroup: &Arc<Cgroup>,
     permille: Option<u64>,
+    path: &Path,
     interrupt: &Interrupt,
-) -> Result<Trace, Problem> {
+) -> Result<(), Problem> {
     cgroup.set_cap(permille.map(cap))?;
     let tracefs = Tracefs::there();
     let load = loads::start(kind, cgroup, RECORDED_SEED, tracefs.root())?;
     wait(WARM_UP, interrupt)?;
-    let name = format!(
-        "quotient-validation-{}-{}.txt",
-        std::process::id(),
-        permille.unwrap_or(0)
-    );
-    let trace = Trace(std::env::temp_dir().join(name));
+    let part = path.with_extension("part");
     let seconds = format!("{}ms", settings.length.as_millis());
-    let path = trace.0.display().to_string();
-    run(&settings.quotient, &["record", &seconds, "--out", &path])?;
+    let out = part.display().to_string();
+    run(&settings.quotient, &["record", &seconds, "--out", &out])?;
     cgroup.set_cap(None)?;
     drop(load);
-    Ok(trace)
+    // What is there under its own name is whole.
+    std::fs::rename(&part, path).map_err(Problem::during(format!("cannot keep {out}")))
 }
 
 /// Runs `quotient` and returns what it printed.
@@ -308,43 +365,41 @@ struct Answer {
     rows: Vec<Row>,
 }
 
-impl Trace {
-    fn advise(
-        &self,
-        settings: &Settings,
-        kind: Kind,
-        under: Option<u64>,
-        shares: &[u64],
-    ) -> Result<Answer, Problem> {
-        let path = self.0.display().to_string();
-        let cpus: Vec<String> = shares
-            .iter()
-            .map(|permille| (*permille as f64 / 1000.0).to_string())
-            .collect();
-        let cpus = cpus.join(",");
-        let limit = under.map_or("none".to_owned(), |permille| {
-            format!("{}/100000", permille * 100)
-        });
-        let mut arguments = vec![
-            "advise",
-            &path,
-            "--json",
-            "--comm",
-            loads::NAME,
-            "--period",
-            "100ms",
-            "--burst",
-            "0",
-            "--cpus",
-            &cpus,
-            "--kernel",
-            &settings.preset,
-            "--recorded-limit",
-            &limit,
-        ];
-        arguments.extend(kind.advice());
-        answer(&run(&settings.quotient, &arguments)?)
-    }
+fn advise(
+    settings: &Settings,
+    kind: Kind,
+    trace: &Path,
+    under: Option<u64>,
+    shares: &[u64],
+) -> Result<Answer, Problem> {
+    let path = trace.display().to_string();
+    let cpus: Vec<String> = shares
+        .iter()
+        .map(|permille| (*permille as f64 / 1000.0).to_string())
+        .collect();
+    let cpus = cpus.join(",");
+    let limit = under.map_or("none".to_owned(), |permille| {
+        format!("{}/100000", permille * 100)
+    });
+    let mut arguments = vec![
+        "advise",
+        &path,
+        "--json",
+        "--comm",
+        loads::NAME,
+        "--period",
+        "100ms",
+        "--burst",
+        "0",
+        "--cpus",
+        &cpus,
+        "--kernel",
+        &settings.preset,
+        "--recorded-limit",
+        &limit,
+    ];
+    arguments.extend(kind.advice());
+    answer(&run(&settings.quotient, &arguments)?)
 }
 
 fn answer(text: &str) -> Result<Answer, Problem> {
