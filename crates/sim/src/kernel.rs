@@ -17,6 +17,9 @@
 //! ([`Config::debts_fade`](quotient_core::Config::debts_fade)): while they sleep they are no part of the mean, as they are in the kernel, and
 //! groups keep theirs.
 //!
+//! How often idle CPUs are overlooked is not in the releases but in the machines: `advise` takes it from the recording
+//! ([`Placement`](crate::replay::Placement)); without one nothing is overlooked.
+//!
 //! Not modelled: load averages as what weights are divided by,
 //! slack in the timers of periods, capacity and energy, and the searches of idle balancing across domains. None of the three has been
 //! held against a kernel yet: [`Kernel::is_validated`].

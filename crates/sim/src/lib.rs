@@ -45,8 +45,8 @@ pub use machine::{Machine, MachineError, Ticks};
 pub use meters::Percentiles;
 pub use outcome::{GroupOutcome, Mechanisms, MeterOutcome, Outcome, WorkloadOutcome};
 pub use plan::{
-    Action, Change, GroupPlan, Hotplug, LoadAverage, Plan, PlanError, RealTime, Settings, Source,
-    TaskPlan, Throttling, WorkloadPlan,
+    Action, Change, GroupPlan, Hotplug, LoadAverage, Notice, Plan, PlanError, RealTime, Settings,
+    Source, TaskPlan, Throttling, WorkloadPlan,
 };
 pub use policy::{Candidate, Plugin, Policy, WeightedRoundRobin};
 pub use program::{COUNTERS, ClockRead, Program, Step};

@@ -74,6 +74,8 @@ pub struct Settings {
     /// How long a CPU has to be idle on average, as of late, to look for work as it falls idle: the kernel compares with what
     /// looking took. Zero (default): it always looks.
     pub idle_at_least: Nanos,
+    /// How often it is noticed that a CPU idles.
+    pub notice: Notice,
     /// How long a class above may keep a CPU from everybody else in a period: the kernel's `sched_rt_runtime_us` and
     /// `sched_rt_period_us`. `None` (default): for ever.
     pub rt_throttling: Option<(Nanos, Nanos)>,
@@ -93,10 +95,35 @@ impl Default for Settings {
             wake_within_node: false,
             hot_for: Nanos::ZERO,
             idle_at_least: Nanos::ZERO,
+            notice: Notice::EVERYTHING,
             rt_throttling: None,
             plugin: None,
             check: false,
         }
+    }
+}
+
+/// How often a kernel notices that a CPU idles, of a thousand times; drawn by dice where it is fewer. Real ones overlook idle CPUs: on
+/// virtual machines a halted one looks like one that its host took away, and searches that found little are made seldom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Wake-ups whose own CPU is busy that look for an idle one.
+    pub woken_permille: u16,
+    /// CPUs that fall idle that look for what waits elsewhere. What is left is offered at ticks.
+    pub fell_idle_permille: u16,
+}
+
+impl Notice {
+    /// As the rules say: nothing is overlooked.
+    pub const EVERYTHING: Notice = Notice {
+        woken_permille: 1_000,
+        fell_idle_permille: 1_000,
+    };
+}
+
+impl Default for Notice {
+    fn default() -> Notice {
+        Notice::EVERYTHING
     }
 }
 

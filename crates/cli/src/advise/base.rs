@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use quotient_sim::advise::{Work, phase};
 use quotient_sim::replay::{
-    Evidence, Loop, RecordedLimit, Recording, RecordingError, Requests, Rule, Selection,
+    Evidence, Loop, Placement, RecordedLimit, Recording, RecordingError, Requests, Rule, Selection,
 };
 use quotient_sim::scenario::{Folder, Scenario};
-use quotient_sim::{Machine, Plan};
+use quotient_sim::{Kernel, Machine, Plan};
 use serde::Serialize;
 
 use super::doubts::{self, Doubts};
@@ -31,6 +31,8 @@ pub(super) struct Base {
     pub(super) doubts: Doubts,
     /// What a trace shows of its loop.
     pub(super) played: Option<Played>,
+    /// How well the kernel of a trace saw idle CPUs.
+    pub(super) placement: Option<Placement>,
     /// Of a trace: kept to play it with other numbers of threads.
     recording: Option<Recorded>,
 }
@@ -207,8 +209,33 @@ fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
         notes,
         doubts: Doubts::default(),
         played: None,
+        placement: None,
         recording: None,
     })
+}
+
+impl Base {
+    /// Lets wake-ups and CPUs that fall idle overlook what the recorded kernel did, under a preset of a kernel; says what was seen.
+    /// Not on machines of several caches: there the trace does not say which idle CPU was near.
+    pub(super) fn place_as_recorded(&mut self, kernel: Kernel) {
+        let machine = &self.plan.machine;
+        let is_flat = machine.nodes == 1 && machine.caches == 1;
+        let Some(placement) = self.placement.filter(|_| is_flat && kernel != Kernel::Ours) else {
+            return;
+        };
+        let notice = placement.notice();
+        self.plan.settings.notice = notice;
+        let (woken, fell) = (placement.woken, placement.fell_idle);
+        self.notes.push(format!(
+            "of {} wake-ups whose CPU was busy while another one idled {} went there, and of {} CPUs that fell idle while somebody waited {} took him: played as {:.0} and {:.0} %",
+            woken.of,
+            woken.did,
+            fell.of,
+            fell.did,
+            f64::from(notice.woken_permille) / 10.0,
+            f64::from(notice.fell_idle_permille) / 10.0
+        ));
+    }
 }
 
 fn find(what: &str, names: &[&str], wanted: Option<&str>) -> Result<usize, Failure> {
@@ -309,6 +336,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             given,
             evidence,
         }),
+        placement: Some(whole.placement),
         recording: Some(Recorded {
             limited,
             beside,

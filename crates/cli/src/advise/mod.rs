@@ -11,7 +11,7 @@ use quotient_core::{BandwidthRules, Limit, Nanos};
 use quotient_sim::Machine;
 use quotient_sim::advise::{Advice, Subject, Sweep, Target, advise};
 use quotient_sim::batch::{BatchError, Control};
-use quotient_sim::replay::{RecordedLimit, Requests};
+use quotient_sim::replay::{Placement, RecordedLimit, Requests};
 use quotient_sim::scenario::time;
 use serde::Serialize;
 
@@ -222,6 +222,9 @@ struct Report<'a> {
     doubts: &'a Doubts,
     #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
     played: &'a Option<Played>,
+    /// How well the kernel of a trace saw idle CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<Placement>,
     /// What p50 and p99 are those of.
     latency_of: &'static str,
     /// The requests of a trace, if it has any.
@@ -246,6 +249,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     set_kernel(&mut base.plan, arguments.kernel, arguments.hz);
     if let Some(kernel) = arguments.kernel {
         base.notes.push(kernel.note().into());
+        base.place_as_recorded(kernel);
     }
     base.plan.groups[base.group].limit = None;
     let subject = Subject {
@@ -277,6 +281,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         notes: &base.notes,
         doubts: &base.doubts,
         played: &base.played,
+        placement: base.placement,
         latency_of: base.latency_of(&sweep.threads),
         requests: base.requests(),
         recorded_limit: base.recorded_limit(),

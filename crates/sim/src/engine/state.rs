@@ -48,7 +48,7 @@ pub(crate) struct Cpu {
     /// The task that a trace shows here, and how it left if it is no longer current.
     pub(crate) shown: u32,
     pub(crate) left: TaskState,
-    /// Since when the current task has had the CPU.
+    /// Since when the current task has had the CPU, or it has idled.
     pub(crate) since: u64,
     /// When the current task's step ends.
     pub(crate) work_end: u64,

@@ -23,6 +23,7 @@ impl<S: Sink> Simulation<S> {
         if picked.is_none()
             && self.waiting > 0
             && self.looks_for_work(cpu)
+            && (self.was_called(cpu) || self.happens(self.settings.notice.fell_idle_permille))
             && self.pull(cpu, Reason::Idle)
         {
             picked = self.cpus[cpu as usize].queue.pick(now);
@@ -40,6 +41,12 @@ impl<S: Sink> Simulation<S> {
             Some(task) => self.start(cpu, task),
             None => self.go_idle(cpu),
         }
+    }
+
+    /// Whether a CPU idled before: then the tick of another one, where somebody waits, made it look.
+    #[inline]
+    fn was_called(&self, cpu: u32) -> bool {
+        self.idle.contains(cpu) && self.cpus[cpu as usize].since != self.now
     }
 
     /// Runs `task`, which was just picked.
@@ -216,7 +223,11 @@ impl<S: Sink> Simulation<S> {
     }
 
     fn go_idle(&mut self, cpu: u32) {
+        let is_new = !self.idle.contains(cpu);
         let state = &mut self.cpus[cpu as usize];
+        if is_new {
+            state.since = self.now;
+        }
         state.work_end = NEVER;
         state.next_tick = NEVER;
         state.budget_end = NEVER;

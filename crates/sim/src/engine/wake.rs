@@ -19,7 +19,8 @@ impl<S: Sink> Simulation<S> {
         let target = if self.affinity.is_bound(task) {
             self.choose_allowed(task, last, by)
         } else {
-            self.choose(last, by)
+            let sees_idle = self.happens(self.settings.notice.woken_permille);
+            self.choose(last, by, sees_idle)
         };
         let target = self.present(task, target);
         let kind = if by == target {
@@ -130,9 +131,10 @@ impl<S: Sink> Simulation<S> {
     /// Where a woken task goes: its last CPU if that is idle, else the nearest idle one to it, else one near the
     /// waker, else any; if none is idle, the emptier of its last CPU and the waker's. O(CPUs / 64).
     #[inline]
-    fn choose(&self, last: u32, by: u32) -> u32 {
+    fn choose(&self, last: u32, by: u32, sees_idle: bool) -> u32 {
         let last = if last == NONE { 0 } else { last };
-        if self.idle.count() == 0 {
+        let is_free = || self.idle.contains(last);
+        if self.idle.count() == 0 || !sees_idle && !is_free() {
             if by == NONE || by == last {
                 return last;
             }
@@ -170,6 +172,12 @@ impl<S: Sink> Simulation<S> {
         (1..nodes)
             .find_map(|step| self.idle_in_node((node + step) % nodes))
             .unwrap_or(last)
+    }
+
+    /// Whether something happens that does so many times of a thousand. Nothing is drawn for what always happens.
+    #[inline]
+    pub(super) fn happens(&mut self, permille: u16) -> bool {
+        permille >= 1_000 || self.random.below(1_000) < u64::from(permille)
     }
 
     pub(super) fn core_is_idle(&self, cpu: u32) -> bool {

@@ -17,6 +17,7 @@ mod causes;
 mod evidence;
 mod limited;
 mod marked;
+mod placement;
 mod read;
 mod repair;
 mod requests;
@@ -24,6 +25,7 @@ mod select;
 
 pub use evidence::Evidence;
 pub use limited::{RecordedLimit, Restored};
+pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
 pub use select::{Selection, is_within};
 
@@ -130,6 +132,8 @@ pub struct Recording {
     pub restored: Nanos,
     /// Switches from idle that the trace does not show, filled in from wake-ups.
     pub repaired: u64,
+    /// How well the recorded kernel saw idle CPUs. A part of a recording does not know.
+    pub placement: Placement,
     /// Pieces of work that the program itself marked.
     marked: Vec<Marked>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not

@@ -3,6 +3,7 @@
 use super::causes::{Cause, Causes};
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
+use super::placement::Watch;
 use super::repair::Repair;
 use super::{BURSTS_MAX, Burst, Demand, Recording, RecordingError};
 use quotient_core::{CpuId, Nanos};
@@ -245,6 +246,7 @@ impl Recording {
         let mut replay = Replay::new();
         let mut collector = Collector::default();
         let mut repair = Repair::default();
+        let mut watch = Watch::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
             match item {
                 Item::Event(event) => {
@@ -252,9 +254,11 @@ impl Recording {
                         collector.mark(mark);
                     }
                     if let Some(missing) = repair.missing(&event) {
+                        watch.event(&missing);
                         replay.event(&missing, &mut collector);
                         collector.after(&replay, &missing);
                     }
+                    watch.event(&event);
                     collector.before(&event);
                     replay.event(&event, &mut collector);
                     collector.after(&replay, &event);
@@ -272,6 +276,7 @@ impl Recording {
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count;
+        recording.placement = watch.found;
         Ok(recording)
     }
 
