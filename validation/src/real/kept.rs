@@ -66,6 +66,25 @@ impl Kept {
         self.folder.join(format!("{}-{how}.txt", kind.name()))
     }
 
+    /// What a load used without a limit, in thousandths of a CPU, as it was when its limits were chosen: another model must not move them.
+    ///
+    /// # Errors
+    /// [`Problem::Broken`] if it cannot be written, or whatever `find` finds wrong.
+    pub fn used(
+        &self,
+        kind: Kind,
+        find: impl FnOnce() -> Result<u64, Problem>,
+    ) -> Result<u64, Problem> {
+        let path = self.folder.join(format!("{}-used.txt", kind.name()));
+        let there = fs::read_to_string(&path).ok();
+        if let Some(used) = there.and_then(|text| text.trim().parse().ok()) {
+            return Ok(used);
+        }
+        let used = find()?;
+        fs::write(&path, format!("{used}\n")).map_err(self.broken("cannot write to"))?;
+        Ok(used)
+    }
+
     fn runs_of(&self, kind: Kind) -> PathBuf {
         self.folder.join(format!("{}.jsonl", kind.name()))
     }
@@ -133,6 +152,10 @@ mod tests {
         let kept = Kept::open(Some(&folder)).unwrap();
         assert_eq!(kept.runs(Kind::Open), [truth(0), truth(1)]);
         assert!(kept.runs(Kind::Pool).is_empty());
+        // Limits stay where they were.
+        for found in [500, 501] {
+            assert_eq!(kept.used(Kind::Open, || Ok(found)).unwrap(), 500);
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -139,7 +139,9 @@ fn measured(
     if !free.is_file() {
         recorded(settings, kind, &cgroup()?, None, &free, interrupt)?;
     }
-    let used = advise(settings, kind, &free, None, &[4_000])?.used;
+    let used = kept.used(kind, || {
+        Ok(advise(settings, kind, &free, None, &[4_000])?.used)
+    })?;
     let share = |percent: u64| (used * percent / 100).max(20);
     let planned = Planned {
         shares: settings.percents.iter().copied().map(share).collect(),
