@@ -91,7 +91,8 @@ pub fn run_all(
     let work = || {
         loop {
             let index = next.fetch_add(1, Relaxed);
-            if index >= count {
+            // Making a plan takes longer than many runs, where it is one of a long recording.
+            if index >= count || control.stop.load(Relaxed) {
                 return;
             }
             let result = run_one(&plan(index), Discard, control).map(|(outcome, _)| outcome);
@@ -111,4 +112,25 @@ pub fn run_all(
     finished
         .map(|result| result.unwrap_or(Err(BatchError::Stopped)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Machine;
+
+    #[test]
+    fn once_stopped_no_plans_are_made() {
+        let (control, made) = (Control::default(), AtomicUsize::new(0));
+        let outcomes = run_all(100, 2, &control, &|_| {
+            made.fetch_add(1, Relaxed);
+            control.stop.store(true, Relaxed);
+            let mut plan = Plan::new(Machine::flat(1));
+            plan.duration = Nanos::from_millis(1);
+            plan
+        });
+        assert_eq!(outcomes.err(), Some(BatchError::Stopped));
+        // Each thread may have been about to make one.
+        assert!(made.load(Relaxed) <= 2, "{made:?}");
+    }
 }
