@@ -3,6 +3,7 @@
 mod builder;
 mod kept;
 mod members;
+mod reading;
 mod shared;
 
 use crate::alarms::Alarm;
@@ -25,14 +26,13 @@ pub(crate) use self::members::{Seat, spawn_uncounted};
 pub(crate) use self::members::{admits, spawn_at, spawn_member};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
 use crate::bandwidth::{LimitChange, Max};
-use crate::cpu_clock::duration;
 use crate::error::{Error, SpawnError};
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::scheduler::Handles;
 use crate::shared::Shared;
 use crate::spawn::refused;
-use crate::stats::{BandwidthStats, GroupStats, TaskStats};
+use crate::stats::TaskStats;
 use crate::task::JoinHandle;
 use crate::task_builder::Origin;
 
@@ -229,27 +229,6 @@ impl Group {
     #[inline]
     pub fn cpu_time(&self) -> Duration {
         crate::cpu_clock::read(self)
-    }
-
-    /// Everything that is counted for the group. O(virtual CPUs), stops nobody.
-    pub fn stats(&self) -> GroupStats {
-        let _shield = self.shared.shield();
-        let mut stats = GroupStats {
-            cpu: self.cpu_time(),
-            foreign_cpu: duration(self.inner.core.foreign_cpu_time()),
-            tasks: self.inner.owned.len(),
-            losses: self.inner.losses.read(),
-            bandwidth: self.inner.core.bandwidth_stats().into(),
-            ..GroupStats::default()
-        };
-        self.inner.cpus.add_to(&mut stats);
-        stats
-    }
-
-    /// What the limit did so far: [`GroupStats::bandwidth`] without all the rest, for who asks often. O(virtual CPUs), stops nobody.
-    pub fn bandwidth_stats(&self) -> BandwidthStats {
-        let _shield = self.shared.shield();
-        self.inner.core.bandwidth_stats().into()
     }
 
     /// The figures of each live task of the group itself. O(tasks).

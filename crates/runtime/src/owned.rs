@@ -4,7 +4,7 @@
 //! one list from before its first wake-up until its future was dropped.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
@@ -28,20 +28,28 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct OwnedTasks {
     shards: [Mutex<Slab<TaskRef>>; SHARDS],
+    /// How many each list has: written under its lock, read without, since who shows a thousand groups would otherwise take four thousand
+    /// locks. 2^32 tasks do not fit into memory.
+    lengths: [AtomicU32; SHARDS],
 }
 
 impl OwnedTasks {
     /// Lists a task; `hint` spreads the callers.
     pub(crate) fn insert(&self, task: TaskRef, hint: usize) -> Place {
         let shard = hint % SHARDS;
-        let key = self.shard(shard).insert(task);
+        let mut tasks = self.shard(shard);
+        let key = tasks.insert(task);
+        self.lengths[shard].store(tasks.len() as u32, Ordering::Relaxed);
         // An entry takes 16 bytes: there are no keys with their top bits set.
         Place(key * SHARDS + shard)
     }
 
     /// Takes a task off the list.
     pub(crate) fn remove(&self, place: Place) -> Option<TaskRef> {
-        self.shard(place.shard()).try_remove(place.0 / SHARDS)
+        let mut tasks = self.shard(place.shard());
+        let task = tasks.try_remove(place.0 / SHARDS);
+        self.lengths[place.shard()].store(tasks.len() as u32, Ordering::Relaxed);
+        task
     }
 
     /// K2 of `kills`: flags all tasks listed now, and returns those that were not yet, and how many of them are losses. (Counted here: from the flag on
@@ -70,9 +78,12 @@ impl OwnedTasks {
         tasks
     }
 
-    /// How many tasks are listed now.
+    /// How many tasks are listed now; no lock.
     pub(crate) fn len(&self) -> usize {
-        (0..SHARDS).map(|shard| self.shard(shard).len()).sum()
+        let lengths = self.lengths.iter();
+        lengths
+            .map(|length| length.load(Ordering::Relaxed) as usize)
+            .sum()
     }
 
     /// The task of that name, if it is listed. O(tasks).

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use quotient_core::Nanos;
+use quotient_core::{Limit, Nanos};
 
 use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
@@ -55,6 +55,8 @@ pub struct GroupStats {
     pub escaped_spawns: u64,
     /// What was refused to the group or dropped from it.
     pub losses: Losses,
+    /// The group's own limit, as [`crate::Group::max`].
+    pub max: Option<Limit>,
     /// What the group's own limit did; all zero if it never had one.
     pub bandwidth: BandwidthStats,
 }
@@ -201,30 +203,49 @@ impl GroupCpus {
         self.0.of(vcpu)
     }
 
-    /// Sums all virtual CPUs into `stats`.
-    pub(crate) fn add_to(&self, stats: &mut GroupStats) {
+    /// Sums what is counted, in place of what `stats` said.
+    pub(crate) fn counters_into(&self, stats: &mut GroupStats) {
+        let (mut wall, mut steal, mut polls, mut escaped) = (0_u64, 0_u64, 0_u64, 0_u64);
         for cpu in self.0.iter() {
-            stats.wall += Duration::from_nanos(cpu.wall.load(Ordering::Relaxed));
-            stats.steal += Duration::from_nanos(cpu.steal.load(Ordering::Relaxed));
-            stats.polls = stats.polls.wrapping_add(cpu.polls.load(Ordering::Relaxed));
-            stats.escaped_spawns = stats
-                .escaped_spawns
-                .wrapping_add(cpu.escaped.load(Ordering::Relaxed));
-            cpu.run_delay.add_to(&mut stats.run_delay);
-            if let Some(polls) = cpu.poll_duration.get() {
-                polls.add_to(&mut stats.poll_duration);
+            for (sum, counter) in [
+                (&mut wall, &cpu.wall),
+                (&mut steal, &cpu.steal),
+                (&mut polls, &cpu.polls),
+                (&mut escaped, &cpu.escaped),
+            ] {
+                *sum = sum.wrapping_add(counter.load(Ordering::Relaxed));
             }
-            let duration = Duration::from_nanos(cpu.longest.load(Ordering::Relaxed));
+        }
+        stats.wall = Duration::from_nanos(wall);
+        stats.steal = Duration::from_nanos(steal);
+        (stats.polls, stats.escaped_spawns) = (polls, escaped);
+    }
+
+    /// Looks for the longest poll, in place of what `stats` said.
+    pub(crate) fn longest_into(&self, stats: &mut GroupStats) {
+        let lengths = self.0.iter().map(|cpu| {
+            let length = cpu.longest.load(Ordering::Relaxed);
+            (length, cpu)
+        });
+        let longest = lengths.max_by_key(|(length, _)| *length);
+        stats.longest_poll = longest.and_then(|(length, cpu)| {
             let location = *cpu
                 .longest_at
                 .lock()
                 .unwrap_or_else(|poison| poison.into_inner());
-            if let Some(location) = location
-                && stats
-                    .longest_poll
-                    .is_none_or(|known| known.duration < duration)
-            {
-                stats.longest_poll = Some(LongPoll { duration, location });
+            let duration = Duration::from_nanos(length);
+            location.map(|location| LongPoll { duration, location })
+        });
+    }
+
+    /// Sums the histograms, in place of what `stats` said.
+    pub(crate) fn histograms_into(&self, stats: &mut GroupStats) {
+        stats.run_delay = Histogram::default();
+        stats.poll_duration = Histogram::default();
+        for cpu in self.0.iter() {
+            cpu.run_delay.add_to(&mut stats.run_delay);
+            if let Some(durations) = cpu.poll_duration.get() {
+                durations.add_to(&mut stats.poll_duration);
             }
         }
     }

@@ -291,3 +291,48 @@ fn a_list_of_groups_knows_when_it_is_old() {
         assert_ne!(scheduler.groups_version(), with);
     });
 }
+
+/// Hazard: in a block, a figure of one group stays from the block before, or is another's.
+#[test]
+fn figures_of_many_groups_are_those_of_each() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, _group) = scheduler(vcpus);
+        scheduler.set_poll_histograms(true).unwrap();
+        let make = |index: usize| {
+            let builder = scheduler.group(&format!("many/{index}")).unwrap();
+            let limit = if index % 3 == 0 { "50ms/100ms" } else { "max" };
+            builder.max(limit).create().unwrap()
+        };
+        let groups: Vec<Group> = (0..21).map(make).collect();
+        for (index, group) in groups.iter().enumerate() {
+            let task = group.spawn(async move {
+                for _ in 0..index % 5 {
+                    tokio::task::yield_now().await;
+                }
+            });
+            task.await.unwrap();
+        }
+        let waiting = groups[19].spawn(std::future::pending::<()>());
+        for histograms in [true, false] {
+            // The end of a poll is charged after those who await its task have been woken.
+            eventually("the figures of a quiet scheduler agree", || {
+                let (mut seen, mut same) = (0, 0);
+                Group::stats_of(&groups, histograms, |group, stats| {
+                    let mut own = group.stats();
+                    if !histograms {
+                        own.run_delay = Default::default();
+                        own.poll_duration = Default::default();
+                    }
+                    seen += 1;
+                    same += usize::from(own == *stats && own.max == group.max());
+                });
+                seen == groups.len() && same == seen
+            })
+            .await;
+        }
+        let last = groups[19].stats();
+        assert_eq!((last.tasks, groups[18].stats().tasks), (1, 0));
+        assert_eq!(last.poll_duration.count(), last.polls);
+        waiting.abort();
+    });
+}

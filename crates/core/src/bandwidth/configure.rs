@@ -158,6 +158,12 @@ impl Group {
         self.bandwidth.get().and_then(|bandwidth| bandwidth.limit())
     }
 
+    /// [`Group::limit`] and [`Group::bandwidth_stats`] of one moment. O(1).
+    pub fn limit_and_stats(&self) -> (Option<Limit>, BandwidthStats) {
+        let bandwidth = self.bandwidth.get();
+        bandwidth.map_or_else(Default::default, |bandwidth| bandwidth.limit_and_stats())
+    }
+
     /// Limits the group, live, or ends its limit. `kick` is called for each CPU that has groups to unthrottle now, as by
     /// [`crate::GroupTree::refill`]. CPUs follow as they follow weights.
     ///

@@ -505,9 +505,21 @@ impl Bandwidth {
     }
 
     pub(crate) fn stats(&self) -> BandwidthStats {
-        let mut stats = self.pool().stats;
+        self.limit_and_stats().1
+    }
+
+    /// Both by one look at the pool.
+    pub(crate) fn limit_and_stats(&self) -> (Option<Limit>, BandwidthStats) {
+        let pool = self.pool();
+        let limit = pool.enabled.then_some(pool.limit);
+        // Lengths are counted elsewhere: what stands for them in the pool is empty, and not worth a copy.
+        let mut stats = BandwidthStats {
+            throttle_lengths: [0; THROTTLE_BUCKETS],
+            ..pool.stats
+        };
+        drop(pool);
         self.lengths.fill(&mut stats);
-        stats
+        (limit, stats)
     }
 
     pub(crate) fn balances(&self) -> Vec<BandwidthBalance> {

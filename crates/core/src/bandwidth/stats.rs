@@ -54,10 +54,14 @@ impl Lengths {
         self.overage.fetch_add(time, Relaxed);
     }
 
+    /// `stats` has no lengths yet.
     pub(super) fn fill(&self, stats: &mut BandwidthStats) {
         stats.throttled_time = Nanos(self.time.load(Relaxed));
         stats.throttles = self.count.load(Relaxed);
         stats.overage = Nanos(self.overage.load(Relaxed));
+        if stats.throttles == 0 {
+            return;
+        }
         for (shown, bucket) in stats.throttle_lengths.iter_mut().zip(&self.buckets) {
             *shown = bucket.load(Relaxed);
         }
