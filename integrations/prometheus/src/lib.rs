@@ -25,6 +25,7 @@
 //! 6 KB a group, is all that is held between scrapes; nobody is stopped.
 #![forbid(unsafe_code)]
 
+mod digits;
 mod families;
 mod text;
 
@@ -33,8 +34,8 @@ use std::sync::{Arc, Mutex};
 
 use quotient::{FlipError, Group, Scheduler};
 
-use self::families::Wanted;
 pub use self::families::{FAMILIES, Family, Kind, Sink};
+use self::families::{Lines, ToSink, Wanted};
 pub use self::text::Text;
 use self::text::{Layout, Page};
 
@@ -120,7 +121,7 @@ impl Exporter {
             self.visit_groups(&groups, &mut refresh);
             refresh.is_whole()
         };
-        if !is_whole {
+        if !(is_whole && page.write_changes()) {
             let mut layout = Layout::default();
             self.visit_groups(&groups, &mut layout);
             page.lay_out(layout);
@@ -131,17 +132,17 @@ impl Exporter {
 
     /// Hands every figure to `sink`: for other formats and other libraries, which then say the same as the text.
     pub fn visit(&self, sink: &mut impl Sink) {
-        self.visit_groups(&self.scheduler.groups(), sink);
+        self.visit_groups(&self.scheduler.groups(), &mut ToSink(sink));
     }
 
-    fn visit_groups(&self, groups: &[Group], sink: &mut impl Sink) {
+    fn visit_groups(&self, groups: &[Group], lines: &mut impl Lines) {
         let wanted = Wanted {
             histograms: self.histograms,
             pressure: self.pressure,
         };
-        for group in groups {
-            families::add_group(sink, group, wanted);
-        }
-        families::add_scheduler(sink, &self.scheduler);
+        Group::stats_of(groups, wanted.histograms, |group, stats| {
+            families::add_group(lines, group, wanted, stats);
+        });
+        families::add_scheduler(lines, &self.scheduler);
     }
 }
