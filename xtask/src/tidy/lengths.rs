@@ -10,6 +10,8 @@ use syn::visit::{self, Visit};
 const FILE_LINES_SOFT: usize = 500;
 /// Lines of a file above which it must be split.
 const FILE_LINES_HARD: usize = 800;
+/// Lines of a file of an example of an integration: what a reader takes in at one go.
+const EXAMPLE_LINES_HARD: usize = 100;
 /// Lines of code of a function above which it should be split ("about 70", hence the margin of 5).
 const FUNCTION_LINES_SOFT: usize = 75;
 /// Lines of code of a function above which it must be split.
@@ -18,7 +20,13 @@ const FUNCTION_LINES_HARD: usize = 120;
 /// Checks the length of the whole file.
 pub fn file(file: &SourceFile) -> Option<Finding> {
     let lines = file.text.lines().count();
-    if lines > FILE_LINES_HARD {
+    if lines > EXAMPLE_LINES_HARD && is_integrations_example(file) {
+        Some(Finding::error(
+            file,
+            lines,
+            format!("{lines} lines in an example, {EXAMPLE_LINES_HARD} at most"),
+        ))
+    } else if lines > FILE_LINES_HARD {
         Some(Finding::error(
             file,
             lines,
@@ -33,6 +41,12 @@ pub fn file(file: &SourceFile) -> Option<Finding> {
     } else {
         None
     }
+}
+
+fn is_integrations_example(file: &SourceFile) -> bool {
+    let mut folders = file.path.iter();
+    file.is_below("integrations")
+        && folders.any(|folder| folder == "example" || folder == "examples")
 }
 
 /// Checks the length of every function, method and default method, nested ones included.
@@ -137,6 +151,24 @@ mod tests {
             file(&of_lines(801)).map(|finding| finding.severity),
             Some(Severity::Error)
         );
+    }
+
+    #[test]
+    fn examples_of_integrations_are_short() {
+        let of = |path: &str, count: usize| {
+            let found = file(&SourceFile::new(path, "// a line\n".repeat(count)));
+            found.map(|finding| finding.severity)
+        };
+        for path in [
+            "integrations/a/examples/b.rs",
+            "integrations/a/examples/b/mod.rs",
+            "integrations/a/example/src/main.rs",
+        ] {
+            assert_eq!(of(path, 100), None, "{path}");
+            assert_eq!(of(path, 101), Some(Severity::Error), "{path}");
+        }
+        assert_eq!(of("integrations/a/src/lib.rs", 101), None);
+        assert_eq!(of("crates/a/examples/b.rs", 101), None);
     }
 
     #[test]

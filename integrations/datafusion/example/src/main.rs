@@ -1,6 +1,7 @@
 //! Three tenants on one table in memory: `light` and `heavy` (weights 1:3) aggregate and sort without end, `points` looks up rows, 40 a second.
 //! Then `heavy` may use a fifth. On plain tokio, two runtimes and in groups, first without the hook. `cargo run --release [SECONDS]`.
 #![forbid(unsafe_code)]
+mod figures;
 #[path = "../../../common/measure.rs"]
 mod measure;
 mod table;
@@ -11,10 +12,11 @@ use std::time::Instant;
 use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use figures::{Counts, Figures};
 use measure::{Host, Mode, Rig, every, seconds};
 use quotient::Share;
 use quotient_datafusion::Tenant;
-use table::{Counts, Figures, HEAVY, POINT_EVERY, ROWS};
+use table::{HEAVY, POINT_EVERY, ROWS};
 
 /// A tenant: its session names its group.
 #[derive(Clone)]
@@ -50,7 +52,6 @@ impl Client {
         self.counts.answered(answer.expect("an answer").len(), due);
     }
 
-    /// Until `stop`.
     async fn keep_asking(self, query: &str, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             self.clone().ask(query.to_owned(), Instant::now()).await;
@@ -59,8 +60,7 @@ impl Client {
 }
 
 fn row(name: &str, mode: Mode, table: &Arc<MemTable>) -> Result<()> {
-    let rig = Rig::new(mode);
-    let stop = Arc::new(AtomicBool::new(false));
+    let (rig, stop) = (Rig::new(mode), Arc::new(AtomicBool::new(false)));
     let light = Client::new(rig.tenant("tenants/light", 100, false), table)?;
     let heavy = Client::new(rig.tenant("tenants/heavy", 300, false), table)?;
     let points = Client::new(rig.tenant("tenants/points", 100, true), table)?;
