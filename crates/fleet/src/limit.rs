@@ -62,7 +62,7 @@ impl FleetLimit {
         FleetLimit { burst, ..self }
     }
 
-    /// The same limit for so many processes, with the lease that keeps the store below 3,000 calls a second for this tenant while its
+    /// The same limit for so many processes, with the lease that keeps the store at some 3,000 calls a second for this tenant while its
     /// demand is steady.
     #[must_use]
     pub fn with_processes(self, processes: u32) -> FleetLimit {
