@@ -2,7 +2,8 @@
 //! without stopping anybody. CPU time is kept by the cell's [`Stopwatch`] (see [`crate::stopwatch`]).
 //!
 //! A cell is written under the exclusive borrow of its run queue, so a plain load and store suffice (no locked
-//! instruction on the charge path); it fills cache lines of its own, so writers on other CPUs are not disturbed.
+//! instruction on the charge path). What is written often fills a cache line of its own or shares one with the cell's own reference
+//! count, so writers on other CPUs are not disturbed.
 
 use crate::stopwatch::{CpuClock, Stopwatch};
 use crate::units::{CpuId, Nanos, VirtualTime};
@@ -10,8 +11,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// What one CPU knows about one group, published for the others.
+///
+/// An [`Arc`] puts its counts one alignment before it. Aligned by a line, that would be three lines; by half a line it is two, the counts
+/// in the first half of them or in the half line before: the 64 bytes before the marks have no other neighbours either way.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(32))]
 pub(crate) struct CpuCell {
     /// CPU time on this CPU of the group and its descendants.
     pub(crate) exec: Stopwatch,
@@ -30,10 +34,17 @@ pub(crate) struct CpuCell {
     burst: AtomicU64,
     /// Whether anything of the group waits on this CPU.
     waits: AtomicBool,
-    /// V and the clock at the start of the window over which CPUs are compared.
+    /// V and the clock at the start of the window over which CPUs are compared. Written seldom: the last in the cell, where a
+    /// line may have another allocation's bytes behind them.
     mark_virtual: AtomicU64,
     mark_at: AtomicU64,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(
+    core::mem::offset_of!(CpuCell, mark_virtual) == 64 && size_of::<CpuCell>() == 96,
+    "what is written often fills a line"
+);
 
 impl CpuCell {
     fn new(clock: Arc<CpuClock>) -> CpuCell {
@@ -136,19 +147,21 @@ impl CpuCell {
     }
 }
 
-/// The cells of one group, one for each CPU that has ever queued it: segments that are only added, each twice as long as
-/// the one before, so that readers need no lock, two CPUs need little room, and the balancer of a machine with hundreds
-/// finds the next cell without waiting for the one before.
+/// The cells of one group, one for each CPU that has ever queued it: two in the group itself, then segments that are only added,
+/// each twice as long as the one before, so that readers need no lock, two CPUs need little room, and the balancer of a machine with
+/// hundreds finds the next cell without waiting for the one before.
 #[derive(Debug, Default)]
 pub(crate) struct CpuCells {
-    first: OnceLock<Box<Segment>>,
+    /// Filled from the front, and before what is behind.
+    first: [OnceLock<Owned>; FIRST_CELLS],
+    more: OnceLock<Box<Segment>>,
 }
 
 /// A cell and whose it is.
 type Owned = (CpuId, Arc<CpuCell>);
 
-/// Cells in the first segment of a group.
-const FIRST_SEGMENT: usize = 2;
+/// Cells in the group itself. A segment of their own would be two allocations, 64 bytes more.
+const FIRST_CELLS: usize = 2;
 
 #[derive(Debug)]
 struct Segment {
@@ -170,9 +183,9 @@ impl CpuCells {
     /// The cell of `cpu`, created at the first call. `clock` is asked only then. O(CPUs that met the group).
     pub(crate) fn of(&self, cpu: CpuId, clock: impl FnOnce() -> Arc<CpuClock>) -> Arc<CpuCell> {
         let mut clock = Some(clock);
-        let mut segment = self.first.get_or_init(|| Segment::boxed(FIRST_SEGMENT));
+        let (mut slots, mut next) = (&self.first[..], &self.more);
         loop {
-            for slot in &segment.slots {
+            for slot in slots {
                 // Of several CPUs that meet the group at once one takes the slot and the others go on to the next.
                 let (owner, cell) = slot.get_or_init(|| {
                     let clock = clock.take().map_or_else(Arc::default, |clock| clock());
@@ -182,18 +195,19 @@ impl CpuCells {
                     return Arc::clone(cell);
                 }
             }
-            let double = 2 * segment.slots.len();
-            segment = segment.next.get_or_init(|| Segment::boxed(double));
+            let segment = next.get_or_init(|| Segment::boxed(2 * slots.len()));
+            (slots, next) = (&segment.slots, &segment.next);
         }
     }
 
     /// Every cell with its CPU, without a lock.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CpuId, &CpuCell)> {
-        let segments = core::iter::successors(self.first.get(), |segment| segment.next.get());
-        segments
-            .flat_map(|segment| segment.slots.iter().map_while(OnceLock::get))
-            .map(|(cpu, cell)| (*cpu, &**cell))
+        let segments = core::iter::successors(self.more.get(), |segment| segment.next.get());
+        let more = segments.flat_map(|segment| &segment.slots);
+        // A slot is filled after all before it.
+        let filled = self.first.iter().chain(more).map_while(OnceLock::get);
+        filled.map(|(cpu, cell)| (*cpu, &**cell))
     }
 
     #[inline]

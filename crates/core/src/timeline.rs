@@ -336,7 +336,7 @@ impl Timeline {
             + self.later.heap_bytes()
             + size_of::<CpuCell>()
             + self.meter.as_ref().map_or(0, |_| size_of::<Meter>())
-            + 16
+            + align_of::<CpuCell>()
     }
 }
 
