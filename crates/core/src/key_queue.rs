@@ -88,14 +88,20 @@ pub(crate) struct KeyQueue {
 }
 
 impl KeyQueue {
+    /// An empty queue. The ready one gets room for one: in most, one a (group, CPU), more never wait, and a vector's first four would
+    /// take 48 bytes more.
     pub(crate) fn new(side: Side, shift: u8) -> KeyQueue {
+        let heap = match side {
+            Side::Ready => Vec::with_capacity(1),
+            Side::Later => Vec::new(),
+        };
         KeyQueue {
             side,
             shift,
             sequence: 0,
             len: 0,
             ring: None,
-            heap: Vec::new(),
+            heap,
         }
     }
 
