@@ -3,7 +3,7 @@
 use crate::bandwidth::Bandwidth;
 use crate::clock::CpuCells;
 use crate::config::Config;
-use crate::group_time::GroupTime;
+use crate::group_time::{GroupTime, Told};
 use crate::load_average::{GroupAverages, SumRules};
 use crate::outside::Outside;
 use crate::pelt::LoadAverages;
@@ -328,8 +328,14 @@ impl Group {
     /// Time that tasks of the group itself would have paid for inside it ([`crate::RunQueue::charge_within`]), but they are gone: its
     /// child groups, which compete with them, have not received it. The group itself has paid. O(1).
     pub fn charge_gone_tasks(&self, time: Nanos) {
-        if self.config().cpus > 1 && self.time.has_groups() {
-            self.time.publish_tasks(time.0, 0);
+        let config = self.config();
+        if config.cpus > 1 && self.time.has_groups() {
+            let bound = (config.base_slice + config.lag_limit).0;
+            let told = Told {
+                own: time.0,
+                ..Told::default()
+            };
+            self.time.publish_tasks(&told, bound);
         }
     }
 

@@ -76,6 +76,8 @@ pub(crate) struct Timeline {
     /// Service of own tasks that the children's clock was not told of, ns, and shares that it was told of.
     pub(crate) untold: u64,
     pub(crate) told_load: u64,
+    /// Whether it was told that something competes beside them.
+    pub(crate) told_crowded: bool,
     /// Service that the group got elsewhere while it waited here, ns.
     pub(crate) missed: u64,
     /// What this CPU's choice of the group announced, ns.
@@ -135,6 +137,7 @@ impl Timeline {
             group_load: 0,
             untold: 0,
             told_load: 0,
+            told_crowded: false,
             missed: 0,
             promised: 0,
             burst: 0,

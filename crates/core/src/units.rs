@@ -198,7 +198,7 @@ impl VirtualTime {
 pub const NICE_0_SHARES: u32 = 1024;
 
 /// log2 of virtual units per nanosecond at one share.
-const VIRTUAL_SHIFT: u32 = 20;
+pub(crate) const VIRTUAL_SHIFT: u32 = 20;
 
 /// The longest interval that advances virtual time at once, ns: 2^42 (73 minutes). Longer ones are counted in full
 /// in the clocks but advance virtual time by this much, which keeps `delta << 20` within 62 bits.

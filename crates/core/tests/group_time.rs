@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Machine, SECOND, Work, usage};
+use common::{MILLI, Machine, SECOND, Work, close, usage};
 use quotient_core::{Config, GroupClock, WeightMode};
 
 /// CPUs that a group used on average since the start.
@@ -189,4 +189,50 @@ fn pipelines_blur_weights() {
             }
         }
     }
+}
+
+/// A task beside the groups cannot use its part of two CPUs, so a group of half its weight has the other one for ten seconds. It owed all
+/// of that, to nobody who could ever have it, and had nothing for three seconds and more once a sibling came, or all was quiet but for them.
+#[test]
+fn nobody_owes_for_what_a_task_beside_its_group_cannot_use() {
+    for is_gone in [false, true] {
+        let mut machine = Machine::new(Config::new(2));
+        let early = machine.group("early", 50);
+        let spin = Work::Spin { chunk: 50_000 };
+        let beside = machine.spawn(0, &machine.tree.root(), spin);
+        machine.spawn(1, &early, spin);
+        machine.run_until(10 * SECOND);
+        if is_gone {
+            machine.tasks[beside].work = Work::Once { run: 1_000 };
+            machine.run_until(11 * SECOND);
+        }
+        let late = machine.group("late", 50);
+        machine.spawn(0, &late, spin);
+        machine.spawn(1, &late, spin);
+        let (begin, before) = (machine.now, usage(&early));
+        machine.run_until(begin + SECOND);
+        let (got, due) = (usage(&early) - before, if is_gone { 1_000 } else { 500 });
+        assert!(close(got, due * MILLI, 3), "gone {is_gone}: {got}");
+    }
+}
+
+/// Five tasks and a group of half the weight of one, on four CPUs: the group had a CPU for itself, 2.75 times its part, while the tasks
+/// shared the other three.
+#[test]
+fn a_group_gives_way_to_the_tasks_beside_it() {
+    let mut machine = Machine::new(Config::new(4));
+    let parent = machine.group("parent", 100);
+    let group = machine.group("parent/group", 50);
+    let spin = Work::Spin { chunk: 50_000 };
+    for number in 0..5 {
+        machine.spawn(number % 4, &parent, spin);
+    }
+    for number in 0..7 {
+        machine.spawn(number % 4, &group, spin);
+    }
+    machine.run_until(SECOND);
+    let before = usage(&group);
+    machine.run_until(6 * SECOND);
+    let part = (usage(&group) - before) as f64 / (5 * SECOND) as f64 / (4.0 / 11.0);
+    assert!((0.9..1.15).contains(&part), "{part}");
 }

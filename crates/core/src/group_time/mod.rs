@@ -31,10 +31,17 @@
 //! beyond its own slack is cut, waiting or not. Not cut is what was owed before a choice: who owes for one long poll, and is not chosen until
 //! that is paid, makes no surplus. And nobody is cut beyond a sibling that waits where it runs, which would then always go first.
 //!
+//! # Tasks beside groups
+//! Own tasks of the parent count in W with their weights, and their service in V, but no v is kept for them: whether one of them or a
+//! group runs is for their CPU. What they are owed or owe is a part of D. Where each has a CPU for itself, nobody can ever pay it, and
+//! no more than L of it is remembered; once none is left, nothing. (A group that had a CPU nobody else wanted, beside a task that cannot
+//! use more than one, owed for all of that, and had nothing for seconds once a sibling came.) Nor are they noted when they are owed: who
+//! balances for a child group that has run far ahead takes one of them, even if that evens nothing out.
+//!
 //! # Protocol
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `children` (V, W, D) of the parent, and with it `v`, `cpus`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
+//! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `cpus`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
 //! | `now`, a copy of V; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
@@ -83,6 +90,7 @@ mod tests;
 use crate::group::Group;
 use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
+pub(crate) use clock::Told;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use publish::ServiceClock;
 pub(crate) use stay::Stay;
@@ -420,21 +428,20 @@ impl GroupTime {
         let excess = (clock.now.since(self.v()) - kept.cast_signed()).max(0);
         let others = i128::from(clock.weight) - i128::from(weight);
         let distance = i128::from(excess) * i128::from(weight) / others.max(1);
-        clock.now = clock.now.plus(u64::try_from(distance).unwrap_or(0));
+        clock.go_on(u64::try_from(distance).unwrap_or(0));
         let before = self.v();
         self.v
             .store(clock.now.offset(-kept.cast_signed()).0, Relaxed);
         // Nothing but rounding.
-        clock.deficit += distance * i128::from(clock.weight);
         clock.deficit -= i128::from(self.v().since(before)) * i128::from(weight);
         clock.settle();
     }
 
-    /// Tasks of the group itself have received `own` ns of service, and their weight has changed by `weight` shares.
-    pub(crate) fn publish_tasks(&self, own: u64, weight: i64) {
+    /// Tasks of the group itself have received service, or others of them run. Of what they are owed or owe no more than `bound` ns is
+    /// remembered where they cannot use it.
+    pub(crate) fn publish_tasks(&self, told: &Told, bound: u64) {
         let mut clock = self.lock();
-        clock.weight = clock.weight.saturating_add_signed(weight);
-        clock.serve(i128::from(own) << 20);
+        clock.serve_tasks(told, bound);
         self.show(&clock);
     }
 

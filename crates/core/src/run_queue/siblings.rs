@@ -5,7 +5,7 @@ use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service};
+use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service, Told};
 use crate::node::{NONE, Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
@@ -172,10 +172,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !at_once && timeline.untold < batch && timeline.told_load > 0 {
             return;
         }
+        let crowded = timeline.tasks > 0 && timeline.nr > 1;
         let own = core::mem::take(&mut timeline.untold);
         let before = core::mem::replace(&mut timeline.told_load, load);
         let change = load.cast_signed() - before.cast_signed();
-        timeline.group.time.publish_tasks(own, change);
+        let was_crowded = core::mem::replace(&mut timeline.told_crowded, crowded);
+        let told = Told {
+            own,
+            shares: change,
+            crowded: i32::from(crowded) - i32::from(was_crowded),
+        };
+        let bound = self.service_clock.credit;
+        timeline.group.time.publish_tasks(&told, bound);
     }
 
     /// Publishes what a group got here, if it is time to.
