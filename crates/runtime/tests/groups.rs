@@ -300,7 +300,11 @@ fn figures_of_many_groups_are_those_of_each() {
         scheduler.set_poll_histograms(true).unwrap();
         let make = |index: usize| {
             let builder = scheduler.group(&format!("many/{index}")).unwrap();
-            let limit = if index % 3 == 0 { "50ms/100ms" } else { "max" };
+            let limit = if index.is_multiple_of(3) {
+                "50ms/100ms"
+            } else {
+                "max"
+            };
             builder.max(limit).create().unwrap()
         };
         let groups: Vec<Group> = (0..21).map(make).collect();
