@@ -28,6 +28,9 @@
 //!   whoever that is (`local`), or one of them into k's `next` slot, as long as k is the thread's. A carrier takes the slot over when it sits
 //!   down, before it does anything else; from then on nobody else fills it, by the slot's own word, and what the borne poll has left there
 //!   goes to the run queue with the first arrivals. Clocks are not shown in the middle of a poll, since that has one writer.
+//! - *Locks of a seat* (`carrier`, `chosen`): the watch waits for them, and only the watch lets a stopped poll go on that holds the
+//!   allocator's lock. So nothing is freed under one: what comes out of a seat is dropped after it. Nor does the watch free anything: of
+//!   each carrier that it looks at it keeps a reference, and gives that to the tick thread.
 //! - A bearer's fields ([`turns::Turns`]) are behind its lock, a leaf: held for a few instructions and one or two system calls of
 //!   `quotient_pause`, by carriers, the watch, and the bearer itself outside regions. So no paused thread ever holds it.
 //!
@@ -310,12 +313,16 @@ impl Preempting {
         seat.nap.owned_by_this_thread();
         // Of a poll that was taken from its thread.
         self.stops_work(vcpu);
-        *lock(&seat.carrier) = current();
+        // Freed after the lock, as everywhere here: see "Locks of a seat" in the header.
+        let former = std::mem::replace(&mut *lock(&seat.carrier), current());
+        drop(former);
     }
 
     /// The proxy of `bearer` was picked on `vcpu`: it may run, and whoever was chosen there before may not.
     pub(crate) fn choose(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
+        // Declared before the lock, so it goes after it.
+        let old;
         let mut chosen = lock(&seat.chosen);
         let freed = seat.take_freed();
         let same = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
@@ -323,7 +330,7 @@ impl Preempting {
             bearer.allow(&self.log, vcpu, None);
             return;
         }
-        let old = chosen.replace((bearer.clone(), group.clone()));
+        old = chosen.replace((bearer.clone(), group.clone()));
         let freed = match &old {
             Some((old, _)) => old.processor(),
             None => freed,
@@ -333,8 +340,8 @@ impl Preempting {
         seat.placed.store(number, Ordering::Relaxed);
         seat.has_chosen.store(true, Ordering::Relaxed);
         bearer.allow(&self.log, vcpu, place);
-        if let Some((old, _)) = old {
-            self.forbid(&old, vcpu);
+        if let Some((old, _)) = &old {
+            self.forbid(old, vcpu);
         }
     }
 
@@ -373,14 +380,16 @@ impl Preempting {
     ) {
         let seat = &self.seats[vcpu];
         if seat.has_chosen.load(Ordering::Relaxed) {
+            let stopped;
             let mut chosen = lock(&seat.chosen);
             let throttled = chosen
                 .as_ref()
                 .is_some_and(|(_, group)| is_throttled(group));
-            if throttled && let Some((bearer, _)) = chosen.take() {
+            stopped = if throttled { chosen.take() } else { None };
+            if let Some((bearer, _)) = &stopped {
                 seat.has_chosen.store(false, Ordering::Relaxed);
-                seat.freed_by(&bearer);
-                self.forbid(&bearer, vcpu);
+                seat.freed_by(bearer);
+                self.forbid(bearer, vcpu);
             }
         }
     }
@@ -388,9 +397,10 @@ impl Preempting {
     /// The bearer has ended, or is not to run any more: nobody is chosen on `vcpu` if it was.
     pub(crate) fn dismiss(&self, vcpu: usize, bearer: &Arc<Carrier>, stop: bool) {
         let seat = &self.seats[vcpu];
+        let _dismissed;
         let mut chosen = lock(&seat.chosen);
         if matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer)) {
-            *chosen = None;
+            _dismissed = chosen.take();
             seat.has_chosen.store(false, Ordering::Relaxed);
             seat.freed_by(bearer);
         }
@@ -402,10 +412,12 @@ impl Preempting {
     /// The virtual CPU ends, and with it its choice.
     pub(crate) fn choose_nobody(&self, vcpu: usize) {
         let seat = &self.seats[vcpu];
+        let stopped;
         let mut chosen = lock(&seat.chosen);
         seat.has_chosen.store(false, Ordering::Relaxed);
-        if let Some((bearer, _)) = chosen.take() {
-            self.forbid(&bearer, vcpu);
+        stopped = chosen.take();
+        if let Some((bearer, _)) = &stopped {
+            self.forbid(bearer, vcpu);
         }
     }
 

@@ -75,6 +75,8 @@ struct Burst {
 #[derive(Debug)]
 pub(super) struct WatchState {
     looks: Vec<Look>,
+    /// The carriers that were looked at, so that none of them ends with the watch's last look.
+    carriers: Vec<Option<Arc<Carrier>>>,
     /// Room for [`Preempt::max_borne`](crate::Preempt::max_borne) is reserved.
     bearers: Vec<Arc<Carrier>>,
     /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
@@ -97,6 +99,7 @@ impl WatchState {
     pub(super) fn new(slots: usize, max_borne: usize) -> Self {
         Self {
             looks: vec![Look::default(); slots],
+            carriers: vec![None; slots],
             bearers: Vec::with_capacity(3 * max_borne),
             dead: Vec::with_capacity(max_borne),
             age_from: Nanos::ZERO,
@@ -108,6 +111,18 @@ impl WatchState {
             patience: Default::default(),
             spread: Spread::default(),
         }
+    }
+
+    /// The watch looks at `carrier`: the one before goes to the dead, or stays until there is room.
+    fn keep(&mut self, vcpu: usize, carrier: Option<&Arc<Carrier>>) {
+        let former = &mut self.carriers[vcpu];
+        let is_same = former.as_ref().map(Arc::as_ptr) == carrier.map(Arc::as_ptr);
+        let has_room = self.dead.len() < self.dead.capacity();
+        if is_same || former.is_some() && !has_room {
+            return;
+        }
+        let former = std::mem::replace(former, carrier.cloned());
+        self.dead.extend(former);
     }
 
     /// One more bearer, from a thread that may allocate but does not: false if there is no room.
@@ -296,6 +311,7 @@ impl Preempting {
         let me = &shared.vcpus[vcpu];
         let before = state.looks[vcpu];
         let carrier = lock(&self.seats[vcpu].carrier).clone();
+        state.keep(vcpu, carrier.as_ref());
         let Some(carrier) = carrier else {
             state.looks[vcpu] = Look::default();
             return 0;
