@@ -316,6 +316,10 @@ impl Vcpu {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Away(proxy), now);
         }
+        if shared.loads[self.index].has_unthrottles() {
+            // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
+            lock(me).unthrottle_pending(now);
+        }
         (Previous::Interrupted(proxy), now)
     }
 
