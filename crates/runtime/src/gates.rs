@@ -7,7 +7,7 @@
 //!
 //! | key | on while | turned by |
 //! |---|---|---|
-//! | `quotient.bandwidth` | some group has a limit, or is throttled by one that was just lifted | [`bandwidth_hold`] |
+//! | `quotient.bandwidth` | some group has a limit | [`bandwidth_hold`] |
 //! | `quotient.load_averages` | some scheduler publishes load averages | [`load_averages_hold`] |
 //! | `quotient.events` | some scheduler records events | [`events_hold`] |
 //! | `quotient.preempt` | some scheduler preempts polls | [`preempt_hold`] |
@@ -19,7 +19,8 @@
 //! A hold is taken *before* the first limit (recorder, ...) can be seen by a virtual CPU, and given back *after* the last
 //! one is gone and nothing depends on it any more. So whoever finds a limit finds the branch open, and a closed branch
 //! skips nothing that is there. A virtual CPU that passed the branch before the key was turned on has seen no limit: it
-//! meets it at its next charge.
+//! meets it at its next charge. What a limit that was lifted has kept back is let go without the branch, as a change of the group; the
+//! mail about it is emptied by whoever looks for mail before it sleeps.
 //!
 //! # Who changes code
 //! The application, by `quotient_keys::patch()` in its `main`; this crate never does. Until then, and wherever code cannot

@@ -335,21 +335,25 @@ mod tests {
         fields.split_whitespace().nth(38).unwrap().to_owned()
     }
 
+    fn with_one_blocking_thread() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let builder = builder.enable_all().max_blocking_threads(1);
+        builder.build().unwrap()
+    }
+
+    fn preempting_scheduler() -> crate::Scheduler {
+        let builder = crate::Scheduler::builder().preempt(crate::Preempt::default());
+        builder.vcpus(1).build().unwrap()
+    }
+
     /// Hazard: threads that are started from a guest that waits just then wait for good, ours, and those of tokio's pool that work for us.
     #[test]
     fn what_a_guest_starts_for_us_does_not_wait() {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        with_one_blocking_thread().block_on(async {
             let guest = Guest::this_thread().unwrap();
             let waits = || assert_eq!(guest.waits(true), Ok(true));
             waits();
-            let builder = crate::Scheduler::builder().preempt(crate::Preempt::default());
-            let scheduler = builder.vcpus(1).build().unwrap();
+            let scheduler = preempting_scheduler();
             assert_eq!(policy(), "0");
             let group = scheduler.group("g").unwrap().create().unwrap();
             waits();
@@ -361,17 +365,10 @@ mod tests {
             assert_eq!(guest.waits(false), Ok(false), "it has started a function");
             scheduler.shutdown().await;
         });
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        with_one_blocking_thread().block_on(async {
             let guest = Guest::this_thread().unwrap();
             assert_eq!(guest.waits(true), Ok(true));
-            let builder = crate::Scheduler::builder().preempt(crate::Preempt::default());
-            let scheduler = builder.vcpus(1).build().unwrap();
+            let scheduler = preempting_scheduler();
             let group = scheduler.group("g").unwrap().create().unwrap();
             assert_eq!(guest.waits(true), Ok(true), "it has started threads");
             let first = group.spawn_blocking(policy);

@@ -33,7 +33,17 @@ fn seize(slot: &Slot<MockContext>, out: &mut Tokens) {
     }
 }
 
-/// Owner: the same, taking.
+/// A thread that seizes once, and ends with what came.
+fn thief(slot: &Arc<Slot<MockContext>>) -> thread::JoinHandle<Tokens> {
+    let slot = slot.clone();
+    thread::spawn(move || {
+        let mut out = Vec::new();
+        seize(&slot, &mut out);
+        out
+    })
+}
+
+/// Owner: as `seize`, taking.
 fn take(slot: &Slot<MockContext>, out: &mut Tokens) {
     if let Some((mut task, _)) = slot.take() {
         *task.owned_mut() += 1;
@@ -134,16 +144,7 @@ fn loom_two_thieves_against_put_and_take() {
         let slot = Arc::new(Slot::new());
         let mut out = Vec::new();
         put(&slot, token(&mock), 1, &mut out);
-        let thieves: Vec<_> = (0..2)
-            .map(|_| {
-                let slot = slot.clone();
-                thread::spawn(move || {
-                    let mut out = Vec::new();
-                    seize(&slot, &mut out);
-                    out
-                })
-            })
-            .collect();
+        let thieves: Vec<_> = (0..2).map(|_| thief(&slot)).collect();
         put(&slot, token(&mock), 2, &mut out);
         take(&slot, &mut out);
         for thief in thieves {
@@ -160,14 +161,7 @@ fn loom_a_seized_slot_refuses_until_the_owner_takes() {
         let mock = Mock::default();
         let slot = Arc::new(Slot::new());
         let mut out = Vec::new();
-        let thief = {
-            let slot = slot.clone();
-            thread::spawn(move || {
-                let mut out = Vec::new();
-                seize(&slot, &mut out);
-                out
-            })
-        };
+        let thief = thief(&slot);
         out.extend(thief.join().unwrap());
         put(&slot, token(&mock), 1, &mut out);
         assert_eq!(out.len(), 1, "a closed slot took a token");
@@ -232,14 +226,7 @@ fn loom_offers_against_seize() {
         let mock = Mock::default();
         let slot = Arc::new(Slot::new());
         let (mine, _) = slot.take_over();
-        let thief = {
-            let slot = slot.clone();
-            thread::spawn(move || {
-                let mut out = Vec::new();
-                seize(&slot, &mut out);
-                out
-            })
-        };
+        let thief = thief(&slot);
         let mut out: Tokens = Vec::new();
         out.extend(slot.offer(mine, token(&mock), 0).err());
         out.extend(slot.vacate(mine).map(|(task, _)| task));
