@@ -126,6 +126,7 @@ mod pressure;
 mod queue_wait;
 #[cfg(not(loom))]
 mod releases;
+#[cfg(not(loom))]
 mod scheduler;
 #[cfg(not(loom))]
 mod shared;
