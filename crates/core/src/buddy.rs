@@ -42,6 +42,10 @@ impl Buddies {
     /// Forgets a node that leaves the timeline or was chosen.
     #[inline]
     pub(crate) fn forget(&mut self, index: u32) {
+        if self.next & self.last & self.interrupted & self.skip == NONE {
+            // Nearly always.
+            return;
+        }
         let hints = [
             &mut self.next,
             &mut self.last,

@@ -31,7 +31,10 @@ impl Timeline {
         nodes: &mut [Node<T>],
         rules: &Rules,
     ) -> Option<(u32, VirtualTime)> {
-        if !self.later.is_empty() {
+        // Mostly nobody's time has come, which takes no call.
+        if let Some((_, floor)) = self.later.peek()
+            && self.average.is_eligible(floor)
+        {
             self.promote(nodes);
         }
         while let Some((index, floor)) = self.ready.peek() {

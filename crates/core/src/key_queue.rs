@@ -129,7 +129,7 @@ impl KeyQueue {
         self.push_heap(nodes, index, key);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         self.sequence = self.sequence.wrapping_add(1);
         let item = Item {
@@ -162,11 +162,6 @@ impl KeyQueue {
         }
     }
 
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Takes out the node that `peek` returned, with the key that it returned.
     #[inline(always)]
     pub(crate) fn pop<T>(&mut self, nodes: &mut [Node<T>], index: u32, floor: VirtualTime) {
@@ -183,36 +178,41 @@ impl KeyQueue {
 
     /// Takes a node out, wherever it is in the queue; `key` must be what it was pushed with. Its place is then
     /// `Off` until the caller decides. O(1) in the ring, O(log n) in the heap.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn remove<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         let node = &mut nodes[index as usize];
         let place = core::mem::replace(&mut node.place, Place::Off);
         self.len -= 1;
         if place == self.side.ring() {
-            let key = self.floor(key);
-            if let Some(ring) = self.ring.as_deref_mut() {
-                ring.remove(nodes, index, key, self.shift);
-            }
-        } else {
-            debug_assert!(place == self.side.heap());
-            let position = node.prev as usize;
-            debug_assert!(self.heap[position].node == index);
-            self.remove_heap(nodes, position);
+            self.remove_ring(nodes, index, key);
+            return;
         }
-    }
-
-    #[inline]
-    fn remove_heap<T>(&mut self, nodes: &mut [Node<T>], position: usize) {
+        debug_assert!(place == self.side.heap());
+        let position = node.prev as usize;
+        debug_assert!(self.heap[position].node == index);
         if self.heap.capacity() > KEPT {
             give_back(&mut self.heap);
         }
-        let Some(last) = self.heap.pop() else {
-            return;
-        };
-        if position == self.heap.len() {
-            return;
+        // Most queues are short: often it is the last one itself.
+        if let Some(last) = self.heap.pop()
+            && position < self.heap.len()
+        {
+            self.fill_gap(nodes, position, last);
         }
-        // The last one fills the gap; taken from another branch, it may belong higher up.
+    }
+
+    #[inline(never)]
+    fn remove_ring<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
+        let key = self.floor(key);
+        if let Some(ring) = self.ring.as_deref_mut() {
+            ring.remove(nodes, index, key, self.shift);
+        }
+    }
+
+    /// The last one fills the place of one that was taken out.
+    #[inline(never)]
+    fn fill_gap<T>(&mut self, nodes: &mut [Node<T>], position: usize, last: Item) {
+        // Taken from another branch, it may belong higher up.
         if position > 0 && last.goes_before(&self.heap[(position - 1) / ARITY]) {
             self.sift_up(nodes, position, last);
         } else {
@@ -221,6 +221,7 @@ impl KeyQueue {
     }
 
     /// Puts an item at a free position, or above it where it belongs.
+    #[inline(never)]
     fn sift_up<T>(&mut self, nodes: &mut [Node<T>], start: usize, item: Item) {
         let mut position = start;
         while position > 0 {

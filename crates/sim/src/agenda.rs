@@ -12,47 +12,63 @@ use std::collections::BinaryHeap;
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// The next moment of each CPU; the earliest is always known.
+///
+/// A moment and whose it is are one word, the CPU in the lowest bits, so that a comparison of words orders moments and, of one moment,
+/// the lower number first. That leaves 2^54 ns (208 days) for the time on 1,024 CPUs; what is later counts as never.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// A complete binary tree of moments and whose they are: node n has children 2n and 2n+1, leaves are the CPUs.
-    winners: Vec<(u64, u32)>,
+    /// A complete binary tree: node n has children 2n and 2n+1, leaves are the CPUs.
+    winners: Box<[u64]>,
     leaves: usize,
+    /// Bits of a CPU's number.
+    shift: u32,
 }
 
 impl Moments {
     pub(crate) fn new(cpus: u32) -> Moments {
         let leaves = (cpus as usize).next_power_of_two();
-        let mut winners = vec![(NEVER, 0); 2 * leaves];
+        let shift = leaves.trailing_zeros();
+        let mut winners = vec![NEVER; 2 * leaves].into_boxed_slice();
         for leaf in 0..leaves {
-            winners[leaves + leaf].1 = leaf as u32;
+            winners[leaves + leaf] = NEVER << shift | leaf as u64;
         }
         for node in (1..leaves).rev() {
             winners[node] = winners[2 * node];
         }
-        Moments { winners, leaves }
+        Moments {
+            winners,
+            leaves,
+            shift,
+        }
     }
 
     /// The earliest moment and its CPU; the lowest number first. O(1).
     #[inline]
     pub(crate) fn first(&self) -> (u64, u32) {
-        self.winners[1]
+        let first = self.winners[1];
+        let cpu = first & (self.leaves as u64 - 1);
+        let latest = NEVER >> self.shift;
+        let time = match first >> self.shift {
+            time if time == latest => NEVER,
+            time => time,
+        };
+        // Below the number of leaves.
+        (time, cpu as u32)
     }
 
     /// Moves the moment of a CPU. O(log CPUs), less if it changes little.
     #[inline]
     pub(crate) fn set(&mut self, cpu: u32, time: u64) {
-        let winners = &mut self.winners[..];
-        let (mut node, mut winner) = (self.leaves + cpu as usize, (time, cpu));
-        while winners[node] != winner {
-            winners[node] = winner;
+        let mut winner = time.min(NEVER >> self.shift) << self.shift | u64::from(cpu);
+        let mut node = self.leaves + cpu as usize;
+        while let Some(place) = self.winners.get_mut(node)
+            && *place != winner
+        {
+            *place = winner;
             if node == 1 {
                 return;
             }
-            // Of two of one moment the left one, which has the lower number, wins.
-            let sibling = winners[node ^ 1];
-            if sibling.0 < winner.0 || sibling.0 == winner.0 && node % 2 == 1 {
-                winner = sibling;
-            }
+            winner = winner.min(self.winners[node ^ 1]);
             node /= 2;
         }
     }

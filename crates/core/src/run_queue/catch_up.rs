@@ -9,6 +9,7 @@
 use super::{ROOT, RunQueue};
 use crate::gates::Gates;
 use crate::node::NONE;
+use crate::timeline::Timeline;
 use crate::units::Nanos;
 
 /// How often waiting groups are looked at: 250 us, twice in a balancing period.
@@ -35,9 +36,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             };
             let timeline = &mut self.timelines[self.cursor as usize];
             timeline.burst -= timeline.burst / BURST_FADE;
-            let (node, parent) = (timeline.node, timeline.parent);
+            let (node, parent, unpublished) =
+                (timeline.node, timeline.parent, timeline.unpublished);
             if node != NONE && self.slab.get(node).place.is_queued() {
-                if self.timelines[self.cursor as usize].unpublished > 0 {
+                if unpublished > 0 {
                     self.publish_service(self.cursor);
                 }
                 self.correct(parent, node);
@@ -45,31 +47,37 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
         }
         // Only now is every one of them right.
-        for back in 0..levels.min(VISITS_MAX) {
-            let level = (self.cursor + levels - back) % levels;
-            self.publish_virtual(level);
+        if levels <= VISITS_MAX {
+            self.timelines.iter().for_each(Timeline::publish_virtual);
+        } else {
+            for back in 0..VISITS_MAX {
+                let level = (self.cursor + levels - back) % levels;
+                self.timelines[level as usize].publish_virtual();
+            }
         }
         let mut level = self.leaf;
         while level != NONE {
             if level != ROOT && self.timelines[level as usize].cell.waits() {
                 self.note_waiting(level);
             }
+            let timeline = &self.timelines[level as usize];
             if levels > VISITS_MAX {
                 // Else all were published just now.
-                self.publish_virtual(level);
+                timeline.publish_virtual();
             }
-            level = self.timelines[level as usize].parent;
+            level = timeline.parent;
         }
         self.load.publish_settled(self.last);
     }
+}
 
-    /// Publishes where a timeline stands, if anything competes there.
-    fn publish_virtual(&mut self, level: u32) {
-        let timeline = &mut self.timelines[level as usize];
-        if timeline.nr == 0 {
-            return;
+impl Timeline {
+    /// Publishes where the timeline stands, if anything competes there.
+    #[inline]
+    fn publish_virtual(&self) {
+        if self.nr > 0 {
+            self.cell.publish_virtual(self.average.mean());
+            self.cell.publish_burst(self.burst);
         }
-        timeline.cell.publish_virtual(timeline.average.mean());
-        timeline.cell.publish_burst(timeline.burst);
     }
 }

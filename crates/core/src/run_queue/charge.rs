@@ -172,20 +172,21 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Computes how long the chain may go on. Call with nothing pending.
     pub(super) fn set_limit(&mut self) {
         let mut budget = u64::MAX;
-        let mut level = self.leaf;
-        while level != ROOT {
-            let timeline = &self.timelines[level as usize];
+        let mut timeline = &self.timelines[self.leaf as usize];
+        let is_limited = timeline.limited != NONE;
+        // The root's, and only the root's, has none above it.
+        while timeline.parent != NONE {
             let parent = &self.timelines[timeline.parent as usize];
             if parent.nr > 1 {
                 let node = self.slab.get(timeline.node);
                 let left = parent.protect.since(node.v).max(0).unsigned_abs();
                 budget = budget.min(to_service(left, u64::from(node.shares)));
             }
-            level = timeline.parent;
+            timeline = parent;
         }
         self.budget = budget;
         self.limit = budget.min(self.publish_interval);
-        if G::bandwidth() && self.timelines[self.leaf as usize].limited != NONE {
+        if G::bandwidth() && is_limited {
             self.limit_by_budget();
         } else {
             self.overdrawn = false;

@@ -206,9 +206,13 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let node = &mut nodes[index as usize];
         node.place = Place::Off;
-        let reference = timeline.reference(self.rules.policy, 0);
-        // Who is alone is level with itself.
-        let lag = match reference.since(node.v) {
+        // Who is alone is level with itself, which takes no division.
+        let is_level = timeline.nr == 1 && self.rules.policy == Policy::Eevdf;
+        let distance = match is_level {
+            true => 0,
+            false => timeline.reference(self.rules.policy, 0).since(node.v),
+        };
+        let lag = match distance {
             0 => 0,
             lag if node.is_task() => self.rules.clamp_lag(lag, node.slice, node.shares),
             lag => self.rules.clamp_group_lag(lag, node.slice, node.shares),

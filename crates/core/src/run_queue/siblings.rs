@@ -205,15 +205,14 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Where a group's node belongs: at the group's time, with what is not published yet.
-    fn target(&self, level: u32) -> VirtualTime {
-        let (timeline, above) = self.with_parent(level);
-        Self::target_of(timeline, above, self.slab.get(timeline.node))
-    }
-
     #[inline]
     fn target_of(timeline: &Timeline, above: &Timeline, node: &Node<T>) -> VirtualTime {
         let v = timeline.group.time.v().offset(above.offset);
-        v.plus(to_virtual(timeline.unpublished, node.shares))
+        match timeline.unpublished {
+            // Of most that wait, which takes no division.
+            0 => v,
+            unpublished => v.plus(to_virtual(unpublished, node.shares)),
+        }
     }
 
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
@@ -221,7 +220,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
         let node = self.slab.get(index);
         let distance = if self.service_clock.is_global() {
-            self.target(node.owned).since(node.v)
+            let timeline = &self.timelines[node.owned as usize];
+            let above = &self.timelines[level as usize];
+            Self::target_of(timeline, above, node).since(node.v)
         } else {
             let shares = node.shares;
             match self.timelines[node.owned as usize].take_outside() {
@@ -412,7 +413,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let inside = &self.timelines[node.owned as usize];
         let pending = inside.group.time.pending();
-        let promised = node.v.plus(to_virtual(pending, node.shares));
+        let promised = match pending {
+            0 => node.v,
+            pending => node.v.plus(to_virtual(pending, node.shares)),
+        };
         if inside.groups() == 0 || inside.group.time.cpus() < 2 {
             return promised;
         }

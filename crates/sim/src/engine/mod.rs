@@ -32,13 +32,12 @@ mod wake;
 use crate::agenda::{Moments, NEVER, Timer, Timers};
 use crate::costs::{Costs, Line};
 use crate::machine::{Machine, Ticks};
-use crate::meters::Meter;
+use crate::meters::{Meter, Times};
 use crate::outcome::Mechanisms;
 use crate::plan::{Action, Change, Hotplug, Settings};
 use crate::program::{COUNTERS, Step};
 use crate::random::Random;
 use core::fmt;
-use hdrhistogram::Histogram;
 use quotient_core::{CpuId, CpuLoad, Detached, Group, GroupTree, Nanos, Topology, Weight};
 use quotient_trace::{Discard, Sink};
 use state::{
@@ -91,7 +90,7 @@ pub(crate) struct Load {
     pub(crate) tasks: core::ops::Range<u32>,
     pub(crate) ended: u32,
     /// Time from a wake-up to the first instruction, ns.
-    pub(crate) latency: Histogram<u64>,
+    pub(crate) latency: Times,
     /// Time spent runnable and not running, ns.
     pub(crate) run_delay: u64,
     pub(crate) finished_at: Option<u64>,
@@ -368,14 +367,20 @@ impl<S: Sink> Simulation<S> {
     #[inline]
     pub(crate) fn count_waiting(&mut self, cpu: u32) {
         let state = &mut self.cpus[cpu as usize];
-        let waiting = state.queue.nr_queued();
-        let running = state.queue.nr_running();
-        let on_node = &mut self.node_running[state.node as usize];
-        *on_node = *on_node + running - state.running;
-        state.running = running;
-        self.waiting = self.waiting + waiting - state.waiting;
+        let (waiting, running) = state.queue.counts();
+        let more = running.wrapping_sub(state.running);
+        if more != 0 {
+            state.running = running;
+            let on_node = &mut self.node_running[state.node as usize];
+            *on_node = on_node.wrapping_add(more);
+        }
+        let more = waiting.wrapping_sub(state.waiting);
+        if more == 0 {
+            return;
+        }
         state.waiting = waiting;
-        if self.waiting > 0 && !self.sweeping {
+        self.waiting = self.waiting.wrapping_add(more);
+        if !self.sweeping && self.waiting > 0 {
             self.begin_sweeping();
         }
     }

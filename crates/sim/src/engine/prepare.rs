@@ -9,7 +9,7 @@ use super::state::{
 use super::{Load, real_time, tick};
 use crate::agenda::{INDEX_MAX, Moments, Timer, Timers};
 use crate::costs::Line;
-use crate::meters::{Meter, histogram};
+use crate::meters::{Meter, Times};
 use crate::outcome::Mechanisms;
 use crate::plan::{Plan, PlanError};
 use crate::program::{COUNTERS, Step};
@@ -174,7 +174,7 @@ impl<S: Sink> Simulation<S> {
                 name: workload.name.clone(),
                 tasks: first..self.tasks.len() as u32,
                 ended: 0,
-                latency: histogram(),
+                latency: Times::new(),
                 run_delay: 0,
                 finished_at: None,
             });

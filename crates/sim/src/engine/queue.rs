@@ -93,6 +93,12 @@ impl Queue {
         }
     }
 
+    /// Tasks that wait, and those that wait or run.
+    #[inline]
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.nr_queued(), self.nr_running())
+    }
+
     /// A task of the core's. Returns whether the current one shall give way.
     #[inline]
     pub(crate) fn enqueue(

@@ -76,7 +76,7 @@ impl<S: Sink> Simulation<S> {
         load.run_delay += delay;
         if entry.woken {
             entry.woken = false;
-            load.latency.saturating_record(delay);
+            load.latency.record(delay);
         }
         if entry.cpu != cpu {
             if entry.cpu != NONE {
