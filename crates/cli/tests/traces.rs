@@ -37,7 +37,12 @@ fn check_finds_the_line_and_says_so_with_its_exit_code() {
         .lines()
         .filter(|line| line.contains("sched_switch"))
         .collect();
-    let broken: Vec<_> = text.lines().filter(|line| *line != switches[5]).collect();
+    // From one task to another: what is missing from idle is taken for the kernel's doing.
+    let missing = switches[5..]
+        .iter()
+        .find(|line| !line.contains("swapper"))
+        .expect("a switch between tasks");
+    let broken: Vec<_> = text.lines().filter(|line| line != missing).collect();
     let file = folder.file("broken.txt");
     std::fs::write(&file, broken.join("\n") + "\n").expect("our own folder");
     let output = quotient(&["check", &file, "--json"]);
@@ -48,6 +53,23 @@ fn check_finds_the_line_and_says_so_with_its_exit_code() {
         answer["breaches"][0]["line"]
             .as_u64()
             .is_some_and(|line| line > 10)
+    );
+}
+
+#[test]
+fn check_fills_in_switches_from_idle_that_a_kernel_left_out_and_says_so() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data");
+    let file = folder.join("idle_left_out.txt").display().to_string();
+    let output = quotient(&["check", &file]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("switches from idle are missing"), "{said}");
+    let output = quotient(&["check", &file, "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(answer["filled_in"].as_u64().is_some_and(|count| count > 10));
+    assert_eq!(
+        quotient(&["check", &file, "--as-recorded"]).status.code(),
+        Some(1)
     );
 }
 

@@ -4,11 +4,13 @@ use quotient_core::{CpuId, Nanos};
 use quotient_trace::check::{Check, Findings, Options, Rule};
 use quotient_trace::{
     Amount, Counter, Definition, Event, Figures, GroupId, GroupInfo, Html, Item, Kind, Limit,
-    Perfetto, Reader, ResumeReason, Sink, Statistics, TaskId, TaskInfo, TaskState, compare,
+    Perfetto, Reader, Repair, ResumeReason, Sink, Statistics, TaskId, TaskInfo, TaskState, compare,
 };
 
 const PERF: &[u8] = include_bytes!("data/perf_sched.txt");
 const TRACEFS: &[u8] = include_bytes!("data/tracefs.txt");
+/// Of a virtual machine whose second CPU's switches from idle are missing.
+const IDLE_LEFT_OUT: &[u8] = include_bytes!("data/idle_left_out.txt");
 
 const A: TaskId = TaskId(7);
 const B: TaskId = TaskId(8);
@@ -128,6 +130,42 @@ fn threads_that_stand_and_go_on_in_turn_break_nothing() {
         .switch(13, 0, B, S, A)
         .switch(20, 0, A, TaskState::Dead, IDLE);
     assert_eq!(script.broken(), (vec![], 0));
+}
+
+/// Text of a kernel, judged with or without what it left out.
+fn judged(text: &[u8], mut repair: Option<Repair>) -> (Findings, u64) {
+    let mut reader = Reader::open(text).expect("a recorded trace");
+    let mut check = Check::new(Options {
+        clock_skew: Nanos::from_micros(10),
+        ..Options::default()
+    });
+    while let Some(item) = reader.next_item().expect("a recorded trace") {
+        match item {
+            Item::Definition(definition) => check.define(&definition),
+            Item::Event(event) => {
+                if let Some(missing) = repair.as_mut().and_then(|repair| repair.missing(&event)) {
+                    check.fill_in(&missing, reader.line());
+                }
+                check.event(&event, reader.line());
+            }
+        }
+    }
+    (check.finish(), repair.map_or(0, |repair| repair.count()))
+}
+
+#[test]
+fn switches_from_idle_that_a_kernel_left_out_are_filled_in() {
+    let (plain, _) = judged(IDLE_LEFT_OUT, None);
+    let (filled, count) = judged(IDLE_LEFT_OUT, Some(Repair::default()));
+    assert!(plain.counts[&Rule::Chain] >= 10, "{:?}", plain.counts);
+    assert!(filled.is_clean(), "{:#?}", filled.breaches);
+    assert!(count >= plain.counts[&Rule::Chain], "{count}");
+    // What was filled in is no event of the trace.
+    assert_eq!(filled.events, plain.events);
+    // Where nothing is missing nothing is filled in.
+    for text in [PERF, TRACEFS] {
+        assert_eq!(judged(text, Some(Repair::default())).1, 0);
+    }
 }
 
 #[test]

@@ -19,7 +19,6 @@ mod limited;
 mod marked;
 mod placement;
 mod read;
-mod repair;
 mod requests;
 mod select;
 

@@ -6,7 +6,7 @@
 //! behind whom then follows from the machine, not from the release, so it is taken from the recording.
 //!
 //! Only what is certain counts. A CPU is busy when a switch to its task was seen and none since. Some kernels leave switches from idle
-//! out of their traces (see [`Repair`](super::repair::Repair)), so that a CPU was idle is certain only when what it does next is known.
+//! out of their traces (see [`Repair`](quotient_trace::Repair)), so that a CPU was idle is certain only when what it does next is known.
 
 use crate::plan::Notice;
 use quotient_core::{CpuId, Nanos};

@@ -4,11 +4,11 @@ use super::causes::{Cause, Causes};
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
 use super::placement::Watch;
-use super::repair::Repair;
 use super::{BURSTS_MAX, Burst, Demand, Recording, RecordingError};
 use quotient_core::{CpuId, Nanos};
 use quotient_trace::{
-    Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Replay, Run, TaskId, Wait,
+    Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Repair, Replay, Run, TaskId,
+    Wait,
 };
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -275,7 +275,7 @@ impl Recording {
         replay.finish(&mut collector);
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
-        recording.repaired = repair.count;
+        recording.repaired = repair.count();
         recording.placement = watch.found;
         Ok(recording)
     }

@@ -203,6 +203,13 @@ impl Check {
         self.judge.report_usage(&self.replay);
     }
 
+    /// Takes a switch that the trace left out ([`crate::Repair`]), before the event of `line` that shows it. It may be earlier than what came
+    /// before it, and is not counted.
+    pub fn fill_in(&mut self, event: &Event, line: u64) {
+        self.event(event, line);
+        self.judge.findings.events -= 1;
+    }
+
     /// The trace is over.
     pub fn finish(mut self) -> Findings {
         self.replay.finish(&mut self.judge);

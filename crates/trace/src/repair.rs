@@ -1,24 +1,33 @@
 //! Switches that a trace does not show. Some virtual machines' kernels leave out a CPU's switches from idle; what was woken there
 //! then seems never to run. Who acts on a CPU that was last seen going idle has been running since it was woken.
 
-use quotient_core::{CpuId, Nanos};
-use quotient_trace::{Event, Kind, TaskId, TaskState};
 use std::collections::HashMap;
 
-/// What is known at this place of the trace.
+use quotient_core::event::{Event, Kind, TaskId, TaskState};
+use quotient_core::{CpuId, Nanos};
+
+/// Fills them in, event by event. Only for kernels' traces: where nothing is left out, a switch that does not fit is a fault, and filling
+/// in another would hide it.
+///
+/// Memory grows with the live tasks.
 #[derive(Debug, Default)]
-pub(super) struct Repair {
+pub struct Repair {
     /// CPUs that went idle, and when.
     idle: HashMap<CpuId, Nanos>,
     /// Since when each task has been ready to run: when it was woken, or left a CPU that it still wanted.
     ready: HashMap<TaskId, Nanos>,
-    /// Switches filled in.
-    pub(super) count: u64,
+    count: u64,
 }
 
 impl Repair {
-    /// The switch that is missing before this event.
-    pub(super) fn missing(&mut self, event: &Event) -> Option<Event> {
+    /// Switches filled in so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The switch that is missing before this event, if one is: from idle to who acts here, when that one was ready and the CPU idle. To be
+    /// called with each event, and taken before it; its time may be before that of events already seen. O(1).
+    pub fn missing(&mut self, event: &Event) -> Option<Event> {
         let Event { time, cpu, kind } = *event;
         let actor = match kind {
             Kind::Switch { prev, .. } => prev,
