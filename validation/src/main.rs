@@ -317,16 +317,21 @@ fn with_programs(
         if !arguments.json {
             let spread = |spread: judge::Spread| format!("{spread:.2}");
             println!(
-                "{:<40} {:<22} kernel {:>26}  simulated {:>26} {}",
+                "{:<40} {:<22} kernel {:>26}  simulated {:>26} {:<4}  by the rules alone {:>26}",
                 figure.of,
                 figure.what,
                 spread(figure.kernel),
                 spread(figure.simulated),
-                if figure.holds() { "ok" } else { "MISS" }
+                if figure.holds() { "ok" } else { "MISS" },
+                spread(figure.by_rules)
             );
         }
     };
-    let (figures, left_out) = programs::compare(length, runs, only, interrupt, print)?;
+    let programs::Answer {
+        figures,
+        notes,
+        left_out,
+    } = programs::compare(length, runs, only, interrupt, print)?;
     if arguments.json {
         let rows: Vec<_> = figures
             .iter()
@@ -334,9 +339,12 @@ fn with_programs(
             .collect();
         println!(
             "{}",
-            json!({ "kernel": kernel_release(), "seconds": length.as_secs(), "rows": rows, "left_out": left_out })
+            json!({ "kernel": kernel_release(), "seconds": length.as_secs(), "rows": rows, "notes": notes, "left_out": left_out })
         );
         return Ok(());
+    }
+    for note in notes {
+        println!("{note}");
     }
     for reason in left_out {
         println!("left out: {reason}");

@@ -2,18 +2,26 @@
 //!
 //! schbench is no package of any distribution, so its loop is here ([`schbench`]); rt-app is run as it is installed ([`rtapp`]) and its
 //! logs are read. Both get the same limits, the simulator gets the preset of the kernel, and each figure stands beside the kernel's own spread.
+//!
+//! A real kernel overlooks idle CPUs. How often is counted in a recording of the program without a limit, as `quotient advise --kernel` does
+//! it, and played; what the rules alone would give stands beside it.
 
 pub mod rtapp;
 pub mod schbench;
 
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use quotient_core::{Limit, Nanos};
-use quotient_sim::{Kernel, Machine, Outcome, Plan, Simulation};
+use quotient_sim::replay::{Placement, Recording};
+use quotient_sim::{Kernel, Machine, Notice, Outcome, Plan, Simulation};
 use quotient_trace::Discard;
 use serde::Serialize;
 
 use crate::outcome::cpus;
+use crate::real;
 use crate::real::judge::Spread;
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
@@ -32,8 +40,21 @@ pub struct Figure {
     pub what: String,
     /// Of the kernel's runs.
     pub kernel: Spread,
-    /// Of the simulated ones.
+    /// Of the simulated ones, which overlook idle CPUs as the kernel did.
     pub simulated: Spread,
+    /// Of simulated ones that overlook nothing.
+    pub by_rules: Spread,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// In the order of the programs and their limits.
+    pub figures: Vec<Figure>,
+    /// What the kernel was seen to overlook, or why that was not counted.
+    pub notes: Vec<String>,
+    /// What is not installed.
+    pub left_out: Vec<String>,
 }
 
 impl Figure {
@@ -54,24 +75,81 @@ pub fn compare(
     only: Option<&str>,
     interrupt: &Interrupt,
     mut done: impl FnMut(&Figure),
-) -> Result<(Vec<Figure>, Vec<String>), Problem> {
+) -> Result<Answer, Problem> {
     let wanted = |name: &str| only.is_none_or(|text| name.contains(text));
-    let (mut figures, mut left_out) = (Vec::new(), Vec::new());
+    let mut answer = Answer::default();
     if wanted("schbench") {
-        figures.extend(schbench::compare(length, runs, interrupt, &mut done)?);
+        schbench::compare(length, runs, interrupt, &mut done, &mut answer)?;
     }
     if wanted("rt-app") {
-        match rtapp::compare(length, runs, interrupt, &mut done) {
-            Ok(found) => figures.extend(found),
-            Err(Problem::Unavailable(reason)) => left_out.push(reason),
+        match rtapp::compare(length, runs, interrupt, &mut done, &mut answer) {
+            Ok(()) => {}
+            Err(Problem::Unavailable(reason)) => answer.left_out.push(reason),
             Err(problem) => return Err(problem),
         }
     }
-    Ok((figures, left_out))
+    Ok(answer)
+}
+
+/// How often the kernel noticed that a CPU idles while `load` ran for `length`; everything if that cannot be counted. Notes say which.
+fn noticed(
+    of: &str,
+    length: Duration,
+    load: impl FnOnce() -> Result<(), Problem>,
+    answer: &mut Answer,
+) -> Result<Notice, Problem> {
+    match recorded(length, load) {
+        Ok(placement) => {
+            let (woken, fell) = (placement.woken, placement.fell_idle);
+            answer.notes.push(format!(
+                "{of}: of {} wake-ups whose CPU was busy while another one idled {} went there, and of {} CPUs that fell idle while somebody waited {} took him",
+                woken.of, woken.did, fell.of, fell.did
+            ));
+            Ok(placement.notice())
+        }
+        Err(Problem::Interrupted) => Err(Problem::Interrupted),
+        Err(problem) => {
+            answer.notes.push(format!(
+                "{of}: what the kernel overlooks was not counted: {problem}"
+            ));
+            Ok(Notice::EVERYTHING)
+        }
+    }
+}
+
+/// What a recording made during `load` shows.
+fn recorded(
+    length: Duration,
+    load: impl FnOnce() -> Result<(), Problem>,
+) -> Result<Placement, Problem> {
+    let path = std::env::temp_dir().join(format!("quotient-noticed-{}.txt", std::process::id()));
+    let recorder = Command::new(real::beside()?)
+        .arg("record")
+        .arg(format!("{}ms", length.as_millis()))
+        .arg("--out")
+        .arg(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(Problem::during("cannot run quotient record"))?;
+    let loaded = load();
+    let output = recorder.wait_with_output();
+    let recording = File::open(&path).map(|file| Recording::read(&mut BufReader::new(file)));
+    // Without a recording there is nothing to remove.
+    let _ = fs::remove_file(&path);
+    loaded?;
+    let output = output.map_err(Problem::during("quotient record"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Problem::Unavailable(said));
+    }
+    let recording = recording.map_err(Problem::during("the recording"))?;
+    let recording = recording.map_err(Problem::during("the recording"))?;
+    Ok(recording.placement)
 }
 
 /// An empty plan for a machine like this one, by the rules of the kernel, with one group under that limit.
-fn plan_for(cap: Option<Cap>, length: Duration, seed: u64) -> Plan {
+fn plan_for(cap: Option<Cap>, length: Duration, seed: u64, notice: Notice) -> Plan {
     let mut plan = Plan::new(Machine {
         hz: 250,
         // A fraction is the runtime's business.
@@ -83,6 +161,7 @@ fn plan_for(cap: Option<Cap>, length: Duration, seed: u64) -> Plan {
         cap.map(|cap| Limit::new(nanos(cap.quota), nanos(cap.period)).with_burst(nanos(cap.burst)));
     plan.duration = nanos(length);
     plan.seed = seed;
+    plan.settings.notice = notice;
     plan
 }
 
@@ -102,11 +181,13 @@ fn beside_simulated<const N: usize>(
     of: &str,
     names: [&str; N],
     kernel: &[[f64; N]],
-    predict: impl Fn(u64) -> Result<[f64; N], Problem>,
+    notice: Notice,
+    predict: impl Fn(u64, Notice) -> Result<[f64; N], Problem>,
     done: &mut impl FnMut(&Figure),
 ) -> Result<Vec<Figure>, Problem> {
-    let simulated: Result<Vec<_>, _> = (1..=SEEDS).map(predict).collect();
-    let simulated = simulated?;
+    let all =
+        |notice| -> Result<Vec<_>, _> { (1..=SEEDS).map(|seed| predict(seed, notice)).collect() };
+    let (simulated, by_rules) = (all(notice)?, all(Notice::EVERYTHING)?);
     let column = |runs: &[[f64; N]], index: usize| {
         Spread::of(&runs.iter().map(|run| run[index]).collect::<Vec<_>>())
     };
@@ -115,6 +196,7 @@ fn beside_simulated<const N: usize>(
         what: (*what).to_owned(),
         kernel: column(kernel, index),
         simulated: column(&simulated, index),
+        by_rules: column(&by_rules, index),
     };
     let figures: Vec<_> = names.iter().enumerate().map(figure).collect();
     figures.iter().for_each(done);
@@ -139,10 +221,30 @@ mod tests {
             what: String::new(),
             kernel: Spread::of(kernel),
             simulated: Spread::of(&[simulated]),
+            by_rules: Spread::of(&[0.0]),
         };
         assert!(figure(&[100.0], 115.0).holds() && !figure(&[100.0], 116.0).holds());
         assert!(figure(&[80.0, 100.0, 130.0], 129.0).holds());
         assert!(!figure(&[80.0, 100.0, 130.0], 131.0).holds());
+    }
+
+    #[test]
+    fn what_the_kernel_overlooks_is_played() {
+        let notice = Notice {
+            woken_permille: 100,
+            fell_idle_permille: 200,
+        };
+        let plan = plan_for(None, Duration::from_secs(1), 1, notice);
+        assert_eq!(plan.settings.notice, notice);
+        // A load that breaks is told as it is; a recording that cannot be made is a note.
+        let mut answer = Answer::default();
+        let broken = noticed(
+            "it",
+            Duration::from_millis(1),
+            || Err(Problem::Interrupted),
+            &mut answer,
+        );
+        assert!(matches!(broken, Err(Problem::Interrupted)) || answer.notes.len() == 1);
     }
 
     #[test]

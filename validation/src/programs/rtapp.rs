@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient_sim::rtapp;
+use quotient_sim::{Notice, rtapp};
 use serde_json::{Value, json};
 
-use super::{Figure, at, beside_simulated, plan_for, simulated};
+use super::{Answer, Figure, at, beside_simulated, noticed, plan_for, simulated};
 use crate::cgroup::{Cgroup, Controller};
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
@@ -64,7 +64,8 @@ pub fn compare(
     runs: usize,
     interrupt: &Interrupt,
     done: &mut impl FnMut(&Figure),
-) -> Result<Vec<Figure>, Problem> {
+    answer: &mut Answer,
+) -> Result<(), Problem> {
     let found = Command::new("rt-app")
         .arg("--version")
         .stdout(Stdio::null())
@@ -79,14 +80,14 @@ pub fn compare(
     let folder = Folder::new()?;
     // rt-app knows whole seconds.
     let seconds = length.as_secs().max(1);
-    let mut figures = Vec::new();
-    let mut factor = None;
+    let free = Arc::new(base.group("service", false)?);
+    let factor = probe(&folder, &free)?;
+    let load = || run(&folder, &free, &file(seconds, &folder.0, factor));
+    let recorded = Duration::from_secs(seconds);
+    let notice = noticed("rt-app", recorded, load, answer)?;
+    drop(free);
     for (name, cap) in caps() {
         let cgroup = Arc::new(base.group("service", false)?);
-        let factor = match factor {
-            Some(known) => known,
-            None => *factor.insert(probe(&folder, &cgroup)?),
-        };
         cgroup.set_cap(cap)?;
         let mut kernel = Vec::new();
         for _ in 0..runs {
@@ -97,10 +98,11 @@ pub fn compare(
             kernel.push(read(&folder, seconds)?);
         }
         cgroup.set_cap(None)?;
-        let predict = |seed| predicted(cap, seconds, seed);
-        figures.extend(beside_simulated(name, NAMES, &kernel, predict, done)?);
+        let predict = |seed, notice| predicted(cap, seconds, seed, notice);
+        let found = beside_simulated(name, NAMES, &kernel, notice, predict, done)?;
+        answer.figures.extend(found);
     }
-    Ok(figures)
+    Ok(())
 }
 
 /// Where files and logs are, gone when this is.
@@ -219,8 +221,13 @@ fn read(folder: &Folder, seconds: u64) -> Result<[f64; 4], Problem> {
     ])
 }
 
-fn predicted(cap: Option<Cap>, seconds: u64, seed: u64) -> Result<[f64; 4], Problem> {
-    let mut plan = plan_for(cap, Duration::from_secs(seconds), seed);
+fn predicted(
+    cap: Option<Cap>,
+    seconds: u64,
+    seed: u64,
+    notice: Notice,
+) -> Result<[f64; 4], Problem> {
+    let mut plan = plan_for(cap, Duration::from_secs(seconds), seed, notice);
     let text = file(seconds, Path::new("."), 1.0).to_string();
     rtapp::add(&mut plan, "rt", Some(0), &text).map_err(Problem::during("the rt-app file"))?;
     // Tasks of a process do not start at one moment; which phase the period has is not known either.
@@ -265,10 +272,11 @@ mod tests {
         if crate::outcome::cpus() < 2.0 {
             return; // Three tasks that want a whole CPU do not keep their rates on one.
         }
-        let [web, slack, _, batch] = predicted(None, 5, 1).expect("a valid file");
+        let [web, slack, _, batch] =
+            predicted(None, 5, 1, Notice::EVERYTHING).expect("a valid file");
         assert!((web - 100.0).abs() < 2.0 && (batch - 100.0).abs() < 4.0);
         assert!((6.0..=8.1).contains(&slack), "{slack}");
-        let limited = predicted(caps()[2].1, 5, 1).expect("a valid file");
+        let limited = predicted(caps()[2].1, 5, 1, Notice::EVERYTHING).expect("a valid file");
         assert!(limited[3] < 0.8 * batch, "{limited:?}");
     }
 }

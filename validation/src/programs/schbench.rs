@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use quotient_sim::{Random, Span, synthetic};
+use quotient_sim::{Notice, Random, Span, synthetic};
 
-use super::{Figure, WARM_UP, at, beside_simulated, nanos, plan_for, simulated};
+use super::{Answer, Figure, WARM_UP, at, beside_simulated, nanos, noticed, plan_for, simulated};
 use crate::cgroup::{Cgroup, Controller};
 use crate::real::loads::{exponential, serve, sleep_until};
 use crate::scenario::Cap;
@@ -23,6 +23,9 @@ const WORK: Duration = Duration::from_millis(5);
 const GAP: Duration = Duration::from_millis(20);
 /// Requests that come at once.
 const PARTS: u32 = 2;
+
+/// The seed of the arrivals while it is recorded.
+const RECORDED_SEED: u64 = 1;
 
 /// What is limited how: not at all, with little to spare, and the same with burst.
 fn caps() -> [(&'static str, Option<Cap>); 3] {
@@ -52,9 +55,13 @@ pub fn compare(
     runs: usize,
     interrupt: &Interrupt,
     done: &mut impl FnMut(&Figure),
-) -> Result<Vec<Figure>, Problem> {
+    answer: &mut Answer,
+) -> Result<(), Problem> {
     let base = Controller::find()?.base()?;
-    let mut figures = Vec::new();
+    let free = Arc::new(base.group("service", false)?);
+    let load = || measured(&free, length, RECORDED_SEED, interrupt).map(|_| ());
+    let notice = noticed("schbench", length, load, answer)?;
+    drop(free);
     for (name, cap) in caps() {
         let cgroup = Arc::new(base.group("service", false)?);
         cgroup.set_cap(cap)?;
@@ -67,10 +74,11 @@ pub fn compare(
         }
         // Without the limit what is left over ends at once.
         cgroup.set_cap(None)?;
-        let predict = |seed| predicted(cap, length, seed);
-        figures.extend(beside_simulated(name, NAMES, &kernel, predict, done)?);
+        let predict = |seed, notice| predicted(cap, length, seed, notice);
+        let found = beside_simulated(name, NAMES, &kernel, notice, predict, done)?;
+        answer.figures.extend(found);
     }
-    Ok(figures)
+    Ok(())
 }
 
 /// Who is free, and what waits for somebody.
@@ -188,8 +196,13 @@ fn measured(
     Ok([p50, p99, p999, throttled])
 }
 
-fn predicted(cap: Option<Cap>, length: Duration, seed: u64) -> Result<[f64; 4], Problem> {
-    let mut plan = plan_for(cap, length + WARM_UP, seed);
+fn predicted(
+    cap: Option<Cap>,
+    length: Duration,
+    seed: u64,
+    notice: Notice,
+) -> Result<[f64; 4], Problem> {
+    let mut plan = plan_for(cap, length + WARM_UP, seed, notice);
     let shape = synthetic::OpenLoop {
         threads: WORKERS as u32,
         work: Span::Fixed(nanos(WORK)),
@@ -227,7 +240,10 @@ mod tests {
             return; // On one CPU they wait for each other.
         }
         let length = Duration::from_secs(20);
-        let run = |index: usize| predicted(caps()[index].1, length, 1).expect("a valid plan");
+        let run = |index: usize| {
+            let (_, cap) = caps()[index];
+            predicted(cap, length, 1, Notice::EVERYTHING).expect("a valid plan")
+        };
         let (free, capped, burst) = (run(0), run(1), run(2));
         assert!(free[1] < 15.0 && free[3] == 0.0, "{free:?}");
         assert!(capped[2] > free[2] && capped[3] > 0.0, "{capped:?}");
