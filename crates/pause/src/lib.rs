@@ -136,6 +136,6 @@ pub use handle::{
 pub use pauser::{Pauser, Settings};
 pub use signal::Signal;
 pub use thread::{
-    End, Region, Regions, Thread, Undisturbed, Uninterrupted, region, undisturbed, uninterrupted,
-    with_regions,
+    End, Open, Region, Regions, Thread, Undisturbed, Uninterrupted, region, undisturbed,
+    uninterrupted, with_regions,
 };

@@ -219,6 +219,7 @@ impl Slot {
     // ---- the askers' side
 
     /// The region in progress, 0 for none. A hint, unless it is followed by D1 to D3.
+    #[inline]
     pub(crate) fn current(&self) -> u64 {
         self.current.load(Ordering::Acquire)
     }

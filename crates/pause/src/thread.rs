@@ -124,17 +124,18 @@ pub fn region<R>(body: impl FnOnce() -> R) -> (R, End) {
 }
 
 /// Hands `body` the calling thread's regions, looked up once for as many as it wants; `None` on a thread outside
-/// [`Pauser::enter`](crate::Pauser::enter).
+/// [`Pauser::enter`](crate::Pauser::enter), and inside a region.
 #[inline]
-pub fn with_regions<R>(body: impl FnOnce(Option<&Regions<'_>>) -> R) -> R {
+pub fn with_regions<R>(body: impl FnOnce(Option<&mut Regions<'_>>) -> R) -> R {
     INSIDE.with(|inside| {
         let inside = inside.borrow();
-        let regions = inside.as_ref().map(|inside| Regions {
+        let outside = inside.as_ref().filter(|inside| inside.slot.current() == 0);
+        let mut regions = outside.map(|inside| Regions {
             slot: &inside.slot,
             number: &inside.number,
             _thread: std::marker::PhantomData,
         });
-        body(regions.as_ref())
+        body(regions.as_mut())
     })
 }
 
@@ -148,25 +149,60 @@ pub struct Regions<'a> {
 }
 
 impl Regions<'_> {
-    /// As [`region`]: three stores, three loads and two compares if nobody asks for anything.
+    /// As [`region`]: three stores, two loads and a compare if nobody asks for anything.
     #[inline(always)]
-    pub fn region<R>(&self, body: impl FnOnce() -> R) -> (R, End) {
+    pub fn region<R>(&mut self, body: impl FnOnce() -> R) -> (R, End) {
+        let open = self.open();
+        let result = body();
+        (result, open.end())
+    }
+
+    /// Begins a region that lasts until the guard [ends](Open::end) or is dropped, for a body that is not to be a function of its own.
+    /// Regions of a thread do not nest: one that is begun in the middle of another, by a second `Regions` that was made
+    /// before, ends both, and who forgets the guard stays in the region until the next.
+    #[inline(always)]
+    pub fn open(&mut self) -> Open<'_> {
         let slot = self.slot;
-        if slot.current() != 0 {
-            return (body(), End::Kept);
-        }
         let number = self.number.get() + 1;
         self.number.set(number);
-        let unwinding = EndOnUnwind { slot, number };
         slot.begin(number);
-        let result = body();
-        std::mem::forget(unwinding);
-        let end = if slot.end(number) {
+        Open { slot, number }
+    }
+}
+
+/// A region in progress, see [`Regions::open`].
+#[must_use = "the region ends with it"]
+pub struct Open<'a> {
+    slot: &'a Slot,
+    number: u64,
+}
+
+impl Open<'_> {
+    /// Ends the region.
+    #[inline(always)]
+    pub fn end(self) -> End {
+        let Self { slot, number } = self;
+        std::mem::forget(self);
+        if slot.end(number) {
             End::Detached
         } else {
             End::Kept
-        };
-        (result, end)
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.slot.end(self.number);
+    }
+}
+
+impl fmt::Debug for Open<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Open")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -176,17 +212,6 @@ impl fmt::Debug for Regions<'_> {
             .debug_struct("Regions")
             .field("regions", &self.number.get())
             .finish_non_exhaustive()
-    }
-}
-
-struct EndOnUnwind<'a> {
-    slot: &'a Slot,
-    number: u64,
-}
-
-impl Drop for EndOnUnwind<'_> {
-    fn drop(&mut self) {
-        self.slot.end(self.number);
     }
 }
 

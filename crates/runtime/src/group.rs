@@ -302,10 +302,13 @@ impl Group {
         Ok(())
     }
 
-    /// As [`Group::kill`], and under [`crate::Builder::preempt`] polls in progress lose their turns within some 10 ms: nobody can end a
-    /// poll from outside, but a killed one gets no more than the short turns in which stopped polls may give back locks (all of a
-    /// scheduler's together 1 % of a processor). Once its poll has returned, the future is dropped. For polls that are not expected to
-    /// return; others return sooner after [`Group::kill`]. Blocking functions lose their turns, too. Without preemption it is `kill`.
+    /// As [`Group::kill`], and under [`crate::Builder::preempt`] polls in progress lose their turns: nobody can end a poll from outside,
+    /// but a killed one gets no more than the short turns in which stopped polls may give back locks (all of a scheduler's together
+    /// 1 % of a processor). Once its poll has returned, the future is dropped. For polls that are not expected to return; others
+    /// return sooner after [`Group::kill`]. Blocking functions lose their turns, too. Without preemption it is `kill`.
+    ///
+    /// Polls are stopped after all tasks of the subtree were told to end, so the more groups and tasks there are the later; from then on one
+    /// that has its turn loses it at the next choice, some 10 ms later at most where carriers and the tick thread get their processors.
     ///
     /// # Errors
     /// As [`Group::kill`].

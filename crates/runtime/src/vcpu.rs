@@ -98,11 +98,10 @@ enum Leave {
 }
 
 /// What a turn has of its thread.
-#[derive(Clone, Copy)]
-struct Here<'a> {
+struct Here<'a, 'b> {
     entered: &'a Entered,
     /// Where polls may be taken from it.
-    regions: Option<&'a Regions<'a>>,
+    regions: Option<&'a mut Regions<'b>>,
 }
 
 /// The future of one virtual CPU.
@@ -195,9 +194,9 @@ impl Vcpu {
 
     /// What the last poll has left in the slot.
     #[inline(always)]
-    fn take_next(&self, me: &VcpuShared) -> Option<(Task, u8)> {
+    fn take_next<const PREEMPTS: bool>(&self, me: &VcpuShared) -> Option<(Task, u8)> {
         match self.vacancy {
-            Some(vacancy) if gates::preempts() => me.next.vacate(vacancy),
+            Some(vacancy) if PREEMPTS => me.next.vacate(vacancy),
             _ => me.next.take(),
         }
     }
@@ -267,11 +266,11 @@ impl Future for Vcpu {
                 // Of the thread, which is looked up once a turn.
                 quotient_pause::with_regions(|regions| {
                     let entered = &entered;
-                    this.turn(&shared, me, Here { entered, regions })
+                    this.turn::<true>(&shared, me, Here { entered, regions })
                 })
             } else {
                 let (entered, regions) = (&entered, None);
-                this.turn(&shared, me, Here { entered, regions })
+                this.turn::<false>(&shared, me, Here { entered, regions })
             }
         };
         let poll = this.leave(&shared, me, leave, context);
@@ -336,8 +335,15 @@ impl Vcpu {
         Poll::Pending
     }
 
-    /// Dispatches tasks until there is a reason to return to the host.
-    fn turn(&mut self, shared: &Arc<Shared>, me: &VcpuShared, here: Here<'_>) -> Leave {
+    /// Dispatches tasks until there is a reason to return to the host. Compiled twice: of all that a switch and a poll ask, whether
+    /// the scheduler preempts is decided once a turn.
+    #[inline(never)]
+    fn turn<const PREEMPTS: bool>(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        mut here: Here<'_, '_>,
+    ) -> Leave {
         if std::mem::take(&mut self.owes_way) {
             // Woken before the poll that it let through, or before the yields that the host has deferred: choosing now would be
             // choosing from what is left. All that goes first, once.
@@ -362,27 +368,28 @@ impl Vcpu {
             me.stood_back.store(false, Ordering::Relaxed);
         }
         let mut looked = false;
+        let mut polled_at = started;
         loop {
-            if self.is_preempting() && self.brought.is_done(now) {
-                now = self.let_guest_in(shared, now);
+            if PREEMPTS && self.brought.is_active() {
+                now = self.look_at_guest(shared, &previous, polled_at, now);
             }
             if me.inbox.len() > 0 {
                 me.inbox.take_all(&mut self.arrivals);
-                if let Some(preempting) = &shared.preempt {
+                if PREEMPTS && let Some(preempting) = &shared.preempt {
                     self.brought.look(preempting, self.index);
                 }
             }
-            let next = self.take_next(me).map(Arrival::from_slot);
+            let next = self.take_next::<PREEMPTS>(me).map(Arrival::from_slot);
             let mut queue = held.take().unwrap_or_else(|| lock(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
                 let next = yield_to_next(shared, &mut queue, &mut previous, now);
                 self.waiting = queue.nr_queued();
                 next
             } else {
-                self.switch(shared, &mut queue, previous, next, &mut returning, now)
+                self.switch::<PREEMPTS>(shared, &mut queue, previous, next, &mut returning, now)
             };
             gates::check(&queue);
-            if RuntimeGates::bandwidth() && self.is_preempting() {
+            if PREEMPTS && RuntimeGates::bandwidth() {
                 self.stop_throttled(shared, &queue);
             }
             if RuntimeGates::events() {
@@ -423,20 +430,23 @@ impl Vcpu {
                 }
             }
             // Rule 7: an empty queue has nothing to steal.
-            held =
-                (is_empty(&queue) && !self.is_preempting() && !self.is_stand_in()).then_some(queue);
-            let poll_started = now;
+            held = (!PREEMPTS && is_empty(&queue) && !self.is_stand_in()).then_some(queue);
+            polled_at = now;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
             }
-            (previous, now) = self.dispatch(shared, me, here, task, held.as_deref_mut(), now);
-            if self.lost {
+            (previous, now) = if PREEMPTS {
+                self.dispatch_preempting(shared, me, &mut here, task, now)
+            } else {
+                self.dispatch(shared, me, here.entered, task, held.as_deref_mut(), now)
+            };
+            if matches!(previous, Previous::Lost) {
                 return Leave::Lost;
             }
             if RuntimeGates::events() {
                 shared.log.end(self.index, previous.state(), now);
             }
-            let long = now.saturating_sub(poll_started) > STALE_AFTER;
+            let long = now.saturating_sub(polled_at) > STALE_AFTER;
             self.short_polls = if long {
                 0
             } else {

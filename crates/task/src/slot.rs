@@ -44,6 +44,7 @@ use super::{Context, Task};
 use crate::primitives::{AtomicPtr, AtomicUsize, Ordering};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
 use std::ptr::{self, NonNull};
 
 /// Bits of the word that an address leaves free.
@@ -66,17 +67,18 @@ pub enum Put<C: Context> {
 
 /// What a place looks like to the owner that took it over, while it is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vacancy(usize);
+pub struct Vacancy(NonZeroUsize);
 
 impl Vacancy {
     /// That of the owner with this number.
     fn of(number: usize) -> Self {
-        Self(number << TAG_MASK.count_ones() | VACANT)
+        // (One bit of the tag says that it is not zero.)
+        Self(NonZeroUsize::MIN | (number << TAG_MASK.count_ones() | VACANT))
     }
 
     #[inline]
     fn word(self) -> *mut Header {
-        ptr::without_provenance_mut(self.0)
+        ptr::without_provenance_mut(self.0.get())
     }
 }
 
@@ -158,7 +160,7 @@ impl<C: Context> Slot<C> {
     /// Whether the place is empty, and of the owner with that vacancy; old news.
     #[inline]
     pub fn is_vacant(&self, vacancy: Vacancy) -> bool {
-        self.word.load(Ordering::Relaxed).addr() == vacancy.0
+        self.word.load(Ordering::Relaxed).addr() == vacancy.0.get()
     }
 
     /// The owner with that vacancy, though it may have been replaced: fills the place if it is empty, open and still its own. `tag` is

@@ -146,6 +146,8 @@ pub(crate) struct Brought {
     left: usize,
     /// Since when it is at work.
     since: Option<Nanos>,
+    /// Either of these is so: saves looking at both around each poll.
+    active: bool,
     /// It has slept, or let a bearer have the processor, since the last look that found something; and before that look.
     rests: bool,
     rested: bool,
@@ -157,6 +159,17 @@ impl Brought {
     pub(super) fn forget(&mut self, seat: &Seat) {
         self.seen = seat.brought.load(Ordering::Relaxed);
         self.left = 0;
+        self.note_active();
+    }
+
+    fn note_active(&mut self) {
+        self.active = self.left != 0 || self.since.is_some();
+    }
+
+    /// Whether a poll's begin and end mean anything to it, and whether it may have [done](Self::is_done).
+    #[inline(always)]
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
     }
 
     /// A thread sits down at `vcpu`.
@@ -182,6 +195,7 @@ impl Brought {
 
     fn came(&mut self, tasks: usize) {
         self.left = self.left.saturating_add(tasks);
+        self.active = true;
         self.rested = std::mem::take(&mut self.rests);
     }
 
@@ -189,8 +203,8 @@ impl Brought {
         self.left >= if self.rested { TASKS_MIN } else { 1 }
     }
 
-    /// A task is about to be polled.
-    #[inline]
+    /// A task is about to be polled, while it [is active](Self::is_active).
+    #[inline(never)]
     pub(crate) fn begin_poll(&mut self, preempting: &Preempting, vcpu: usize, now: Nanos) {
         if self.left == 0 {
             return;
@@ -205,13 +219,14 @@ impl Brought {
             }
         }
         self.left -= 1;
+        self.note_active();
     }
 
-    /// A poll took so long.
-    #[inline]
+    /// A poll took so long, while it [is active](Self::is_active).
     pub(crate) fn end_poll(&mut self, took: Nanos) {
-        if self.left != 0 && took > LONG_POLL {
+        if took > LONG_POLL {
             self.left = 0;
+            self.note_active();
         }
     }
 
@@ -239,7 +254,9 @@ impl Brought {
     /// It has [done](Self::is_done): whether the guest has waited.
     #[inline]
     pub(crate) fn stop(&mut self, preempting: &Preempting, vcpu: usize) -> bool {
-        self.since.take().is_some() && preempting.stops_work(vcpu)
+        let was = self.since.take().is_some();
+        self.note_active();
+        was && preempting.stops_work(vcpu)
     }
 }
 

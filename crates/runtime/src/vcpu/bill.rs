@@ -116,6 +116,10 @@ impl Vcpu {
             shared.log.polled(self.index, paid, now);
         }
         if let Some(payer) = payer {
+            if let Some(preempting) = &shared.preempt {
+                // The poll is over, so nobody takes it over any more.
+                preempting.seats[self.index].take_payer();
+            }
             // What the poll has shown of itself on the clocks of whoever lends the place stays there.
             let paid = billed.saturating_sub(me.clock.shown());
             self.notes.excluded = self.notes.excluded.saturating_add(paid);

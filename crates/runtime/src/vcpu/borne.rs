@@ -7,7 +7,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
-use quotient_pause::{End, Regions};
 
 use super::bill::{absence, before_parting, own_absence};
 use super::dispatch::Began;
@@ -151,9 +150,28 @@ impl Vcpu {
         }
     }
 
-    /// What was brought is worked off: who brings it has waited, and hands in what has come since.
+    /// What was brought is being worked off. If that is done, who brings it has waited, and hands in what has come since. `previous` was polled
+    /// from `polled_at` on. Returns the time.
+    #[inline(never)]
+    pub(super) fn look_at_guest(
+        &mut self,
+        shared: &Shared,
+        previous: &Previous,
+        polled_at: Nanos,
+        now: Nanos,
+    ) -> Nanos {
+        if !matches!(previous, Previous::Nothing) {
+            self.brought.end_poll(now.saturating_sub(polled_at));
+        }
+        if self.brought.is_done(now) {
+            self.let_guest_in(shared, now)
+        } else {
+            now
+        }
+    }
+
     #[cold]
-    pub(super) fn let_guest_in(&mut self, shared: &Shared, now: Nanos) -> Nanos {
+    fn let_guest_in(&mut self, shared: &Shared, now: Nanos) -> Nanos {
         if !self.stop_work(shared) {
             return now;
         }
@@ -173,89 +191,123 @@ impl Vcpu {
         preempting.is_some_and(|preempting| self.brought.stop(preempting, self.index))
     }
 
-    /// [`Vcpu::dispatch`] of a preempting scheduler. (Of its own, since what a poll needs more here would cost all others registers.)
-    #[inline(never)]
+    /// [`Vcpu::dispatch`] of a preempting scheduler.
+    #[inline(always)]
     pub(super) fn dispatch_preempting(
         &mut self,
         shared: &Arc<Shared>,
-        preempting: &Preempting,
         me: &VcpuShared,
-        here: Here<'_>,
+        here: &mut Here<'_, '_>,
         mut task: Task,
         started: Nanos,
     ) -> (Previous, Nanos) {
-        if let Some(bearer) = task.owned_mut().bearer().cloned() {
-            return self.give_turn(shared, preempting, me, task, &bearer, started);
+        let is_plain = task.owned_mut().throttling.is_none();
+        if !is_plain && task.owned_mut().bearer().is_some() {
+            return self.give_turn(shared, me, task, started);
         }
         let entered = here.entered;
-        let delay = self.begin(shared, entered, &mut task, started);
+        let delay = self.begin(shared, entered, &mut task, started, is_plain);
         let location = task.context().location;
-        let payer = payer_of_the_dead(&mut task);
+        let payer = if is_plain {
+            None
+        } else {
+            self.note_payer(shared, &mut task)
+        };
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        let is_paid_by_others = payer.is_some();
-        if let Some(payer) = &payer {
-            preempting.seats[self.index].is_paid_by(payer);
+        if self.brought.is_active()
+            && let Some(preempting) = &shared.preempt
+        {
+            self.brought.begin_poll(preempting, self.index, started);
         }
-        self.brought.begin_poll(preempting, self.index, started);
-        let preemptible = here
-            .regions
-            .filter(|_| task.owned_mut().group.is_preemptible());
-        let (polled, end) = match preemptible {
-            Some(regions) => poll_in_region(task, regions),
-            // Whoever wants this thread finds no region.
-            None => (poll_in_budget(task), End::Kept),
-        };
         let began = Began {
             started,
             delay,
             location,
             payer,
         };
-        if end.is_detached() {
-            return self.lose(shared, preempting, entered, polled, began);
+        let regions = here.regions.as_deref_mut();
+        let Some(regions) = regions.filter(|_| task.owned_mut().group.is_preemptible()) else {
+            // Whoever wants this thread finds no region.
+            return self.dispatch_whole(shared, me, entered, task, began);
+        };
+        let region = regions.open();
+        let polled = {
+            // Rule 4 of `vcpu`. No deferral is probed: off tokio's workers a yield wakes at once.
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(|_| false)
+        };
+        if region.end().is_detached() {
+            self.lose(shared, entered, polled, began);
+            return (Previous::Lost, started);
         }
-        if is_paid_by_others {
-            preempting.seats[self.index].take_payer();
-        }
-        let (previous, now) = self.after_poll(shared, me, entered, polled, None, began);
-        self.brought.end_poll(now.saturating_sub(started));
-        if !matches!(previous, Previous::Again(_)) {
-            self.short_tasks = self.short_tasks.saturating_sub(1);
-        }
-        (previous, now)
+        self.after_poll(shared, me, entered, polled, None, began)
+    }
+
+    /// The rest of [`Vcpu::dispatch_preempting`] for a poll that is not to be interrupted.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_whole(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        entered: &Entered,
+        task: Task,
+        began: Began,
+    ) -> (Previous, Nanos) {
+        let polled = {
+            let mut context = Context::from_waker(Waker::noop());
+            let _budget = tokio::task::coop::poll_proceed(&mut context);
+            task.poll(|_| false)
+        };
+        self.after_poll(shared, me, entered, polled, None, began)
     }
 
     /// It has ended, and the virtual CPU is another thread's meanwhile: from here on nothing of that may be touched.
     #[cold]
-    pub(super) fn lose(
+    #[inline(never)]
+    fn lose(
         &mut self,
         shared: &Arc<Shared>,
-        preempting: &Preempting,
         entered: &Entered,
         polled: Polled<TaskContext>,
         began: Began,
-    ) -> (Previous, Nanos) {
+    ) {
         self.lost = true;
         entered.lose_vcpu();
-        let started = began.started;
         let reference = self.own_time().unwrap_or_default();
-        bear(shared, preempting, entered, polled, began, reference);
-        (Previous::Lost, started)
+        if let Some(preempting) = &shared.preempt {
+            bear(shared, preempting, entered, polled, began, reference);
+        }
+    }
+
+    /// Who pays for the poll of a dead task in another group's place, noted for who takes it over, until the bill.
+    #[cold]
+    fn note_payer(&self, shared: &Shared, task: &mut Task) -> Option<Arc<GroupShared>> {
+        let payer = payer_of_the_dead(task)?;
+        if let Some(preempting) = &shared.preempt {
+            preempting.seats[self.index].is_paid_by(&payer);
+        }
+        Some(payer)
     }
 
     /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
-    pub(super) fn give_turn(
+    #[inline(never)]
+    fn give_turn(
         &mut self,
         shared: &Arc<Shared>,
-        preempting: &Preempting,
         me: &VcpuShared,
         mut proxy: Task,
-        bearer: &Arc<Carrier>,
         started: Nanos,
     ) -> (Previous, Nanos) {
         let owned = proxy.owned_mut();
+        let (Some(bearer), Some(preempting)) = (owned.bearer().cloned(), &shared.preempt) else {
+            debug_assert!(false, "no proxy");
+            return (Previous::Again(proxy), started);
+        };
+        let bearer = &bearer;
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
         let doomed = owned.group.is_killed_inside(bearer.began());
@@ -376,29 +428,11 @@ pub(crate) fn proxy(
     proxy
 }
 
-/// Polls a task as a region of this thread. No deferral is probed: off tokio's workers a yield wakes at once.
-#[inline(always)]
-fn poll_in_region(task: Task, regions: &Regions<'_>) -> (Polled<TaskContext>, End) {
-    // Rule 4 of `vcpu`.
-    let mut context = Context::from_waker(Waker::noop());
-    let _budget = tokio::task::coop::poll_proceed(&mut context);
-    regions.region(|| task.poll(|_| false))
-}
-
-/// Polls a task that is not to be preempted.
-#[inline(never)]
-fn poll_in_budget(task: Task) -> Polled<TaskContext> {
-    let mut context = Context::from_waker(Waker::noop());
-    let _budget = tokio::task::coop::poll_proceed(&mut context);
-    task.poll(|_| false)
-}
-
 /// A bearer's next poll of its task.
 fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
-    quotient_pause::with_regions(|regions| match regions {
-        Some(regions) => poll_in_region(task, regions).0,
-        None => poll_in_budget(task),
-    })
+    let mut context = Context::from_waker(Waker::noop());
+    let _budget = tokio::task::coop::poll_proceed(&mut context);
+    quotient_pause::region(|| task.poll(|_| false)).0
 }
 
 /// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long

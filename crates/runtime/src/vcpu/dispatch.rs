@@ -8,9 +8,9 @@ use std::task::{Context, Waker};
 use quotient_core::Nanos;
 
 use super::switch::{Previous, look_at_refill, payer_of_the_dead};
-use super::{Here, Vcpu, lock};
+use super::{Vcpu, lock};
 use crate::defer::was_deferred;
-use crate::gates::{self, RunQueue};
+use crate::gates::RunQueue;
 use crate::group::GroupShared;
 use crate::local::{self, Entered, PollNotes};
 use crate::preempt::nothing_for_others;
@@ -33,25 +33,24 @@ pub(super) struct Began {
 
 impl Vcpu {
     /// Polls one task and books its poll. Returns what became of it, and the time after.
-    #[inline]
+    #[inline(always)]
     pub(super) fn dispatch(
         &mut self,
         shared: &Arc<Shared>,
         me: &VcpuShared,
-        here: Here<'_>,
+        entered: &Entered,
         mut task: Task,
         held: Option<&mut RunQueue<Task>>,
         started: Nanos,
     ) -> (Previous, Nanos) {
-        if gates::preempts()
-            && let Some(preempting) = &shared.preempt
-        {
-            return self.dispatch_preempting(shared, preempting, me, here, task, started);
-        }
-        let entered = here.entered;
-        let delay = self.begin(shared, entered, &mut task, started);
+        let is_plain = task.owned_mut().throttling.is_none();
+        let delay = self.begin(shared, entered, &mut task, started, is_plain);
         let location = task.context().location;
-        let payer = payer_of_the_dead(&mut task);
+        let payer = if is_plain {
+            None
+        } else {
+            payer_of_the_dead(&mut task)
+        };
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
@@ -135,9 +134,6 @@ impl Vcpu {
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
         let notes = entered.end_task();
-        if self.is_preempting() && notes.excluded != Nanos::ZERO {
-            nothing_for_others();
-        }
         let billed = self.bill(shared, me, notes, wall, payer, now);
         self.record(shared, wall, delay, location);
         let previous = match polled {
@@ -172,7 +168,8 @@ impl Vcpu {
         (previous, now)
     }
 
-    /// Makes the task and its group the current ones of this thread; returns how long the task has waited.
+    /// Makes the task and its group the current ones of this thread; returns how long the task has waited. `is_plain`: it has no
+    /// [`throttling`](Owned::throttling).
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -180,14 +177,17 @@ impl Vcpu {
         entered: &Entered,
         task: &mut Task,
         started: Nanos,
+        is_plain: bool,
     ) -> Nanos {
         let owned = task.owned_mut();
         let delay = started.saturating_sub(owned.since);
         owned.since = Nanos::ZERO;
-        owned.leave_line();
+        if !is_plain {
+            owned.leave_line();
+        }
         self.enter_group(&owned.group);
         entered.begin_task(shared, task);
-        if let Some(deferral) = task.owned_mut().deferral() {
+        if !is_plain && let Some(deferral) = task.owned_mut().deferral() {
             entered.begin_deferring(deferral);
         }
         delay
@@ -216,11 +216,17 @@ impl Vcpu {
     }
 
     /// Takes over the deferral of throttles that the task has after its poll; the charge will tell the core.
-    #[inline]
+    #[inline(always)]
     fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered) {
-        if !self.notes.noted {
-            return;
+        if self.notes.noted {
+            self.follow_noted(owned, entered);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow_noted(&mut self, owned: &mut Owned, entered: &Entered) {
+        self.end_for_others();
         let Some(deferral) = entered.take_deferral() else {
             return;
         };
@@ -229,10 +235,19 @@ impl Vcpu {
         self.deferring = Some(active);
     }
 
+    /// What a poll did for others in its middle is over with it.
+    #[cold]
+    fn end_for_others(&self) {
+        if self.is_preempting() && self.notes.excluded != Nanos::ZERO {
+            nothing_for_others();
+        }
+    }
+
     /// The task has ended: what it noted last means nothing.
     #[inline]
     fn forget_deferral(&self, entered: &Entered) {
         if self.notes.noted {
+            self.end_for_others();
             drop(entered.take_deferral());
         }
     }

@@ -87,7 +87,7 @@ impl Vcpu {
     }
 
     /// Admits arrivals, puts the previous task back and picks the next one (unless `returning`); one lock.
-    pub(super) fn switch(
+    pub(super) fn switch<const PREEMPTS: bool>(
         &mut self,
         shared: &Shared,
         queue: &mut RunQueue<Task>,
@@ -105,15 +105,14 @@ impl Vcpu {
         // of every level above and put it back.
         let home = self.index as u16;
         if !*returning
-            && self.has_lone_arrival(&previous, &mut next)
+            && self.has_lone_arrival::<PREEMPTS>(&previous, &mut next)
             && let Some(task) = hand_over(shared, queue, &mut previous, &mut next, now)
         {
             task.context().home.store(home, Ordering::Relaxed);
-            self.short_tasks += usize::from(self.is_preempting());
             return Some(task);
         }
         self.arrivals.extend(next);
-        if self.is_preempting() {
+        if PREEMPTS {
             for arrival in &mut self.arrivals {
                 let is_proxy = arrival.task.owned_mut().bearer().is_some();
                 self.short_tasks += usize::from(!is_proxy);
@@ -122,7 +121,10 @@ impl Vcpu {
         self.admit(queue, now);
         match previous {
             Previous::Nothing | Previous::Lost => {}
-            Previous::Done => drop(queue.put_prev_exit(now)),
+            Previous::Done => {
+                self.has_one_less::<PREEMPTS>();
+                let _ = queue.put_prev_exit(now);
+            }
             proxy @ (Previous::Interrupted(_) | Previous::Returned(..) | Previous::Away(_)) => {
                 // The carrier slept; the bearer's CPU time, on another thread, is what the turn has cost.
                 queue.charge_except(now, self.notes.excluded);
@@ -144,6 +146,7 @@ impl Vcpu {
                 }
             }
             Previous::Pending(mut parking) => {
+                self.has_one_less::<PREEMPTS>();
                 settle(queue, parking.owned_mut(), now);
                 if let Parked::Woken(mut task) = parking.park() {
                     // Woken after we looked: it is runnable again.
@@ -171,10 +174,22 @@ impl Vcpu {
         picked
     }
 
+    /// A task that is no proxy was polled and does not want to go on. (With [`hand_over`] another has come for it.)
+    #[inline(always)]
+    fn has_one_less<const PREEMPTS: bool>(&mut self) {
+        if PREEMPTS {
+            self.short_tasks = self.short_tasks.saturating_sub(1);
+        }
+    }
+
     /// Whether nothing came but what [`hand_over`] may take, in `next`. In a preempting scheduler that came by the inbox.
     #[inline]
-    fn has_lone_arrival(&mut self, previous: &Previous, next: &mut Option<Arrival>) -> bool {
-        if next.is_some() || !self.is_preempting() {
+    fn has_lone_arrival<const PREEMPTS: bool>(
+        &mut self,
+        previous: &Previous,
+        next: &mut Option<Arrival>,
+    ) -> bool {
+        if next.is_some() || !PREEMPTS {
             return self.arrivals.is_empty();
         }
         let leaves = matches!(previous, Previous::Pending(_) | Previous::Done);
@@ -237,7 +252,7 @@ impl Vcpu {
 }
 
 /// Lets a picked task through to its poll, or puts it where it belongs (held group, moved to another group).
-#[inline]
+#[inline(always)]
 pub(super) fn admit_to_poll(
     queue: &mut RunQueue<Task>,
     mut task: Task,
@@ -290,7 +305,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
 }
 
 /// The short way of yielders among themselves. `None`: limits keep back everything.
-#[inline]
+#[inline(always)]
 pub(super) fn yield_to_next(
     shared: &Shared,
     queue: &mut RunQueue<Task>,
