@@ -131,7 +131,6 @@ impl GroupFigures {
         let stats = group.stats();
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let limit = group.max();
-        let losses = &stats.losses;
         Self {
             path: group.path().to_owned(),
             weight: group.weight(),
@@ -152,17 +151,7 @@ impl GroupFigures {
                 .collect(),
             longest_poll_ns: stats.longest_poll.map_or(0, |poll| nanos(poll.duration)),
             longest_poll_at: stats.longest_poll.map(|poll| poll.location.to_string()),
-            losses: [
-                losses.refused_tasks,
-                losses.killed_tasks,
-                losses.dropped_tasks,
-                losses.refused_requests,
-                losses.cut_bodies,
-                losses.refused_connections,
-                losses.unplaced_requests,
-            ]
-            .iter()
-            .fold(0, |sum, count| sum.wrapping_add(*count)),
+            losses: stats.losses.counts().into_iter().fold(0, u64::wrapping_add),
         }
     }
 

@@ -14,92 +14,82 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::group::GroupShared;
 use crate::shared::Shared;
 
-/// What is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// A spawn was refused.
-    RefusedTask,
-    /// A task was killed with its group.
-    KilledTask,
-    /// A task was dropped unfinished at the end of its scheduler, or a blocking function unrun.
-    DroppedTask,
-    /// A request was answered by the layer, not by its handler.
-    RefusedRequest,
-    /// A body ended before its end.
-    CutBody,
-    /// A connection was closed, because its executor could not spawn it.
-    RefusedConnection,
-    /// A request that names a tenant ran in the default group.
-    UnplacedRequest,
-}
+/// Says of each kind once: what its counter means, how it is known here, the counter's name, and what an event of it says.
+macro_rules! losses {
+    ($($(#[$meaning:meta])* $kind:ident $counter:ident $said:literal)*) => {
+        /// What is lost.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Loss {
+            $(#[doc = $said] $kind),*
+        }
 
-/// Number of kinds.
-const KINDS: usize = 7;
-
-impl Loss {
-    #[cfg(feature = "tracing")]
-    fn name(self) -> &'static str {
-        match self {
-            Self::RefusedTask => "a task was refused",
-            Self::KilledTask => "tasks were killed",
-            Self::DroppedTask => "tasks were dropped",
-            Self::RefusedRequest => "a request was refused",
-            Self::CutBody => "the body of an answer was cut off",
-            Self::RefusedConnection => "a connection was closed",
-            Self::UnplacedRequest => {
-                "a request of a tenant without a group runs in the default group"
+        impl Loss {
+            #[cfg(feature = "tracing")]
+            fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $said),*
+                }
             }
         }
-    }
+
+        /// What was refused or dropped, in a group or in all groups there were. The counters wrap after 2^64.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Losses {
+            $($(#[$meaning])* pub $counter: u64),*
+        }
+
+        impl Losses {
+            /// Names of the counters, in the order of [`Losses::counts`].
+            pub const KINDS: [&'static str; [$(Loss::$kind),*].len()] = [$(stringify!($counter)),*];
+
+            /// The counters, for who shows all of them.
+            pub fn counts(&self) -> [u64; Self::KINDS.len()] {
+                [$(self.$counter),*]
+            }
+        }
+
+        impl LossCounters {
+            /// A copy of the counters.
+            pub(crate) fn read(&self) -> Losses {
+                Losses {
+                    $($counter: self.counts[Loss::$kind as usize].load(Ordering::Relaxed)),*
+                }
+            }
+        }
+    };
 }
 
-/// What was refused or dropped, in a group or in all groups there were. The counters wrap after 2^64.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Losses {
+losses! {
     /// Spawns that were refused, for whatever [`crate::SpawnError`].
-    pub refused_tasks: u64,
+    RefusedTask refused_tasks "a task was refused"
     /// Tasks that were aborted because their group was killed, or removed with [`crate::Leftover::Kill`]: those that were spawned at the
     /// same moment included, and those that could not move to a parent which was removed itself.
-    pub killed_tasks: u64,
+    KilledTask killed_tasks "tasks were killed"
     /// Tasks that lived when their scheduler was shut down, or lost its runtime, and blocking functions that the runtime dropped unrun.
-    pub dropped_tasks: u64,
+    DroppedTask dropped_tasks "tasks were dropped"
     /// Requests that the tower layer answered itself: 503, unless the application says otherwise.
-    pub refused_requests: u64,
+    RefusedRequest refused_requests "a request was refused"
     /// Bodies of answers that were cut off, because the group was killed or removed, or the scheduler was shut down.
-    pub cut_bodies: u64,
+    CutBody cut_bodies "the body of an answer was cut off"
     /// Connections that were closed, because [`crate::hyper::GroupExecutor`] could not spawn them.
     #[cfg_attr(not(feature = "hyper"), doc = "(Needs the feature `hyper`.)")]
-    pub refused_connections: u64,
+    RefusedConnection refused_connections "a connection was closed"
     /// Requests that name a tenant but ran in the default group, which counts them: the table of
     /// [`by_header`](crate::tower::GroupLayer::by_header) had no room, or the name is none that a group can have.
     #[cfg_attr(not(feature = "tower"), doc = "(Needs the feature `tower`.)")]
-    pub unplaced_requests: u64,
+    UnplacedRequest unplaced_requests "a request of a tenant without a group runs in the default group"
 }
 
 /// The counters of one group, or of the scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct LossCounters {
-    counts: [AtomicU64; KINDS],
+    counts: [AtomicU64; Losses::KINDS.len()],
     /// Bit i: kind i was said.
     said: AtomicU8,
 }
 
 impl LossCounters {
-    /// A copy of the counters.
-    pub(crate) fn read(&self) -> Losses {
-        let count = |kind: Loss| self.counts[kind as usize].load(Ordering::Relaxed);
-        Losses {
-            refused_tasks: count(Loss::RefusedTask),
-            killed_tasks: count(Loss::KilledTask),
-            dropped_tasks: count(Loss::DroppedTask),
-            refused_requests: count(Loss::RefusedRequest),
-            cut_bodies: count(Loss::CutBody),
-            refused_connections: count(Loss::RefusedConnection),
-            unplaced_requests: count(Loss::UnplacedRequest),
-        }
-    }
-
     /// Counts; whether it is the first of its kind.
     fn add(&self, kind: Loss, count: u64) -> bool {
         self.counts[kind as usize].fetch_add(count, Ordering::Relaxed);

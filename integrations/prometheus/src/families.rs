@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quotient::{Group, GroupStats, Histogram, Nanos, Scheduler};
+use quotient::{Group, GroupStats, Histogram, Losses, Nanos, Scheduler};
 
 /// What a family's samples are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,15 +137,15 @@ const BUCKETS: [[(&str, &str); 1]; BOUNDS.len() + 1] = {
 };
 
 /// Labels of what was lost, in the order in which it is visited.
-const LOSSES: [[(&str, &str); 1]; 7] = [
-    [("kind", "refused_tasks")],
-    [("kind", "killed_tasks")],
-    [("kind", "dropped_tasks")],
-    [("kind", "refused_requests")],
-    [("kind", "cut_bodies")],
-    [("kind", "refused_connections")],
-    [("kind", "unplaced_requests")],
-];
+const LOSSES: [[(&str, &str); 1]; Losses::KINDS.len()] = {
+    let mut labels = [[("kind", "")]; Losses::KINDS.len()];
+    let mut index = 0;
+    while index < labels.len() {
+        labels[index] = [("kind", Losses::KINDS[index])];
+        index += 1;
+    }
+    labels
+};
 
 /// Labels of pressure, in the order in which it is visited.
 const PRESSURES: [[(&str, &str); 2]; 6] = [
@@ -327,17 +327,7 @@ pub(crate) fn add_group(lines: &mut impl Lines, group: &Group, wanted: Wanted, s
     if let Some(longest) = &stats.longest_poll {
         lines.time(one(Id::LongestPoll), nanos(longest.duration));
     }
-    let losses = &stats.losses;
-    let losses = [
-        losses.refused_tasks,
-        losses.killed_tasks,
-        losses.dropped_tasks,
-        losses.refused_requests,
-        losses.cut_bodies,
-        losses.refused_connections,
-        losses.unplaced_requests,
-    ];
-    for (part, count) in losses.into_iter().enumerate() {
+    for (part, count) in stats.losses.counts().into_iter().enumerate() {
         if count > 0 {
             lines.integer(Series::new(Id::Losses, part), count);
         }
