@@ -125,6 +125,18 @@ pub fn process_cpu() -> f64 {
     ticks.sum::<f64>() / 100.0
 }
 
+/// Waits until what the row before has left behind has ended, a second at most; says so if it has not.
+pub fn quiet() {
+    for _ in 0..10 {
+        let before = process_cpu();
+        std::thread::sleep(Duration::from_millis(100));
+        if process_cpu() - before < 0.02 {
+            return;
+        }
+    }
+    println!("  what was left behind runs on: the next row is not to be used");
+}
+
 /// Seconds a row, as the first argument says.
 pub fn seconds() -> f64 {
     std::env::args()

@@ -13,30 +13,36 @@ use wasmtime::{Config, Engine, Instance, Module, Result, Store};
 
 const GUEST: &str = include_str!("xorshift.wat");
 
-/// A module and how long it takes.
+/// A module.
 #[derive(Clone)]
 pub struct Guest {
     pub engine: Engine,
     module: Module,
-    /// Rounds that take a millisecond.
-    per_ms: f64,
+    per_ms: f64, // rounds
 }
 
 impl Guest {
     /// The same on an engine of its own, whose epoch nobody moves on: its calls never give way, and [`Guest::end`] ends them.
     pub fn stuck(&self) -> Result<Self> {
         let engine = Engine::new(Config::new().epoch_interruption(true))?;
+        Self::on(engine, self.per_ms)
+    }
+
+    fn on(engine: Engine, per_ms: f64) -> Result<Self> {
         let module = Module::new(&engine, GUEST)?;
         Ok(Self {
             engine,
             module,
-            per_ms: self.per_ms,
+            per_ms,
         })
     }
 
-    /// Ends all calls that never give way, by a trap.
+    /// Ends all calls that never give way, by a trap: also those that begin once others have left a worker to them.
     pub fn end(&self) {
-        self.engine.increment_epoch();
+        for _ in 0..500 {
+            self.engine.increment_epoch();
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A call that computes for `ms`.
@@ -67,12 +73,7 @@ impl Guest {
 pub fn compiled() -> Result<(Guest, Ticker)> {
     let engine = Engine::new(Config::new().epoch_interruption(true))?;
     let ticker = Ticker::start(&engine, Duration::from_millis(1))?;
-    let module = Module::new(&engine, GUEST)?;
-    let mut guest = Guest {
-        engine,
-        module,
-        per_ms: 1e5,
-    };
+    let mut guest = Guest::on(engine, 1e5)?;
     let begun = Instant::now();
     tokio::runtime::Runtime::new()?.block_on(guest.stuck()?.call(1e3, false))?;
     guest.per_ms = 1e8 / begun.elapsed().as_secs_f64() / 1e3;
@@ -83,12 +84,11 @@ pub fn compiled() -> Result<(Guest, Ticker)> {
 pub fn measure(test: fn(&Guest, &Rig) -> Result<()>) -> Result<()> {
     let (guest, _ticker) = compiled()?;
     for mode in MODES {
-        print!("{mode:?}: ");
         let rig = Rig::new(mode);
+        print!("{mode:?}: ");
         test(&guest, &rig)?;
         rig.abandon();
-        // What gave way has ended before the next row begins.
-        std::thread::sleep(Duration::from_millis(200));
+        measure::quiet();
     }
     Ok(())
 }
