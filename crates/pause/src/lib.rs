@@ -108,13 +108,15 @@
 //!
 //! # What it does not do
 //! - *Locks*: a paused thread keeps what it holds. Whoever waits for that waits for the resumption; a caller that pauses must
-//!   be able to resume (see [`Handle::is_asleep`] for how to find out that somebody waits).
+//!   be able to resume (see [`Handle::is_asleep`] for how to find out that somebody waits). The allocator's are spared by
+//!   [`SteadyAllocator`], where the program has it.
 //! - *System calls* that `SA_RESTART` does not restart (`epoll_wait`, `poll`, `nanosleep`, see signal(7)) return `EINTR` in a
 //!   region that is paused in them. The standard library retries them.
 //! - *The process's end*: destructors of static and thread-local objects may want locks that a paused thread holds. Resume
 //!   before `exit`.
 //! - *Threads that are born in a demoted region* inherit its priority, as the kernel has it.
 
+mod allocator;
 mod demote;
 mod error;
 mod guest;
@@ -127,6 +129,7 @@ mod system;
 mod table;
 mod thread;
 
+pub use allocator::SteadyAllocator;
 pub use demote::{Demoted, Demotion};
 pub use error::{DemoteError, DetachError, EnterError, InstallError, PauseError};
 pub use guest::Guest;

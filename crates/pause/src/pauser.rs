@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use crate::allocator;
 use crate::error::{EnterError, InstallError};
 use crate::signal::Signal;
 use crate::slot::{Identity, Slot};
@@ -115,6 +116,7 @@ impl Pauser {
                 number: Cell::new(0),
             });
         });
+        allocator::set(Some(&slot));
         let mut thread = Thread::new(slot.clone(), self.signal);
         let _leave = Leave {
             slot,
@@ -137,6 +139,7 @@ struct Leave {
 impl Drop for Leave {
     fn drop(&mut self) {
         self.slot.leave();
+        allocator::set(None);
         INSIDE.with(|inside| *inside.borrow_mut() = None);
         if let Some(signal) = self.blocked {
             // It worked in the other direction; and if it fails now, a signal that nobody sends is let through.

@@ -188,7 +188,7 @@ pub use quotient_core::{
 #[cfg(not(loom))]
 pub use quotient_keys::{self as keys, FlipError};
 #[cfg(not(loom))]
-pub use quotient_pause::{Demotion, InstallError, Signal};
+pub use quotient_pause::{Demotion, InstallError, Signal, SteadyAllocator};
 pub use task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle};
 
 /// The blocks of code of the README and the guides, as tests.

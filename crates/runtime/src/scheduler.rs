@@ -131,7 +131,8 @@ impl Builder {
     /// lower priority on its thread while another thread goes on with the virtual CPU; it may be stopped at any instruction, as
     /// the kernel might, only longer. So a lock of the program's own that is held across a long poll keeps others waiting up
     /// to some tens of milliseconds longer, system calls that do not restart return `EINTR`, and threads that such a poll
-    /// starts inherit its priority. [`uninterrupted`](crate::uninterrupted) shields a section.
+    /// starts inherit its priority. [`uninterrupted`](crate::uninterrupted) shields a section, [`SteadyAllocator`](crate::SteadyAllocator) all
+    /// allocations.
     pub fn preempt(mut self, preempt: Preempt) -> Self {
         self.preempt = Some(preempt);
         self
