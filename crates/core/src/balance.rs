@@ -199,6 +199,10 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;
     }
+    if running.is_none() && group.time.is_own_task_owed(group.id()) {
+        // Tasks of the group itself run here, too: who of them lacks something is for their virtual times to say.
+        return None;
+    }
     let note = group.time.take_owed(me)?;
     Some(Pull {
         from: note.cpu,

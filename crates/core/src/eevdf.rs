@@ -31,8 +31,9 @@ impl Timeline {
         nodes: &mut [Node<T>],
         rules: &Rules,
     ) -> Option<(u32, VirtualTime)> {
-        // Mostly nobody's time has come, which takes no call.
-        if let Some((_, floor)) = self.later.peek()
+        // Mostly nobody waits for V, or nobody's time has come, which takes no call.
+        if !self.later.is_empty()
+            && let Some((_, floor)) = self.later.peek()
             && self.average.is_eligible(floor)
         {
             self.promote(nodes);
@@ -90,6 +91,14 @@ impl Timeline {
         let request = to_virtual(u64::from(node.slice), node.shares);
         // A new task gets half a request, so that it runs soon but cannot starve its spawner by being many.
         node.deadline = node.v.plus(if fresh { request / 2 } else { request });
+    }
+
+    /// Where a task beside child groups starts: at the children's clock less its lag, whatever competes here.
+    pub(crate) fn place_anchored<T>(&mut self, node: &mut Node<T>, lag: i64, fresh: bool) {
+        node.v = self.anchor().offset(lag.wrapping_neg());
+        let request = to_virtual(u64::from(node.slice), node.shares);
+        node.deadline = node.v.plus(if fresh { request / 2 } else { request });
+        self.count_lag(lag, node.shares);
     }
 
     /// Changes a node's weight in place, keeping V and `shares * lag`; the node must not be queued.

@@ -129,7 +129,7 @@ impl KeyQueue {
         self.push_heap(nodes, index, key);
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
         self.sequence = self.sequence.wrapping_add(1);
         let item = Item {
@@ -160,6 +160,11 @@ impl KeyQueue {
             (Some(item), Some((index, key))) if key.is_before(item.key) => Some((index, key)),
             (Some(item), _) => Some((item.node, item.key)),
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Takes out the node that `peek` returned, with the key that it returned.

@@ -71,11 +71,17 @@ pub(crate) struct Timeline {
     pub(crate) left_v: VirtualTime,
     /// By how much child groups stand here behind their own virtual times.
     pub(crate) offset: i64,
+    /// Whether own tasks are measured by the children's clock, with that offset: since something competes here, or the first child
+    /// group came.
+    pub(crate) is_anchored: bool,
     /// Shares of the child groups that compete here.
     pub(crate) group_load: u64,
     /// Service of own tasks that the children's clock was not told of, ns, and shares that it was told of.
     pub(crate) untold: u64,
     pub(crate) told_load: u64,
+    /// What own tasks that came since brought with them of what they are owed, less what those took with them that went; in virtual
+    /// time x shares.
+    pub(crate) untold_deficit: i64,
     /// Whether it was told that something competes beside them.
     pub(crate) told_crowded: bool,
     /// Service that the group got elsewhere while it waited here, ns.
@@ -134,9 +140,11 @@ impl Timeline {
             seen: 0,
             left_v: VirtualTime::default(),
             offset: 0,
+            is_anchored: false,
             group_load: 0,
             untold: 0,
             told_load: 0,
+            untold_deficit: 0,
             told_crowded: false,
             missed: 0,
             promised: 0,
@@ -259,6 +267,19 @@ impl Timeline {
     #[inline]
     pub(crate) fn groups(&self) -> u32 {
         self.nr - self.tasks
+    }
+
+    /// The children's clock, where own tasks stand by it.
+    #[inline]
+    pub(crate) fn anchor(&self) -> VirtualTime {
+        self.group.time.now().offset(self.offset)
+    }
+
+    /// An own task comes or goes that is owed `lag`, in virtual time: the children's clock has to be told.
+    #[inline]
+    pub(crate) fn count_lag(&mut self, lag: i64, shares: u32) {
+        let weighted = lag.saturating_mul(i64::from(shares));
+        self.untold_deficit = self.untold_deficit.saturating_add(weighted);
     }
 
     /// Service from outside of all run queues since the last look, ns. One shared load.

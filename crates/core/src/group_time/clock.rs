@@ -30,6 +30,8 @@ pub(crate) struct Told {
     pub(crate) shares: i64,
     /// 1 if one of them has come to share the CPU, -1 if none does any more.
     pub(crate) crowded: i32,
+    /// What those that came were owed less what those are owed that went, in virtual time x shares.
+    pub(crate) deficit: i64,
 }
 
 impl Clock {
@@ -40,6 +42,8 @@ impl Clock {
         self.tasks = self.tasks.saturating_add_signed(told.shares);
         self.weight = self.weight.saturating_add_signed(told.shares);
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
+        self.tasks_deficit += i128::from(told.deficit);
+        self.deficit += i128::from(told.deficit);
         let total = i128::from(told.own) << VIRTUAL_SHIFT;
         self.tasks_deficit -= total;
         self.serve(total);

@@ -32,11 +32,16 @@
 //! that is paid, makes no surplus. And nobody is cut beyond a sibling that waits where it runs, which would then always go first.
 //!
 //! # Tasks beside groups
-//! Own tasks of the parent count in W with their weights, and their service in V, but no v is kept for them: whether one of them or a
-//! group runs is for their CPU. What they are owed or owe is a part of D. Where each has a CPU for itself, nobody can ever pay it, and
-//! no more than L of it is remembered; once none is left, nothing. (A group that had a CPU nobody else wanted, beside a task that cannot
-//! use more than one, owed for all of that, and had nothing for seconds once a sibling came.) Nor are they noted when they are owed: who
-//! balances for a child group that has run far ahead takes one of them, even if that evens nothing out.
+//! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
+//! where it is: a timeline that has an own task or a child group is *anchored*, which means that the offset by which groups stand there
+//! holds for tasks, too. A task comes at V less what it is owed, and leaves with that; a move takes all of it along. What those that come
+//! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, else within 250 us. The offset
+//! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
+//! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number.
+//!
+//! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it; once none is left,
+//! nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
+//! for seconds once a sibling came.) Who balances for a child group that has run far ahead takes an own task, even if that evens nothing out.
 //!
 //! # Protocol
 //! | word | written by | read by |
@@ -490,6 +495,12 @@ impl GroupTime {
     #[inline]
     pub(crate) fn is_somebody_owed(&self) -> bool {
         self.owed.load(Relaxed) != 0
+    }
+
+    /// Whether who is noted is a task beside the child groups; `me` is the group's own id.
+    pub(crate) fn is_own_task_owed(&self, me: u32) -> bool {
+        let note = self.owed.load(Relaxed);
+        note != 0 && note as u32 == me
     }
 
     /// Takes the note away: `me` is going to pull. None if the child waits there anyway.

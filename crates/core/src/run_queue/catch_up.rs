@@ -38,6 +38,13 @@ impl<T, G: Gates> RunQueue<T, G> {
             timeline.burst -= timeline.burst / BURST_FADE;
             let (node, parent, unpublished) =
                 (timeline.node, timeline.parent, timeline.unpublished);
+            if timeline.is_anchored && timeline.tasks > 0 {
+                let load = timeline.average.load() - timeline.group_load;
+                if load != timeline.told_load {
+                    self.tell_tasks(self.cursor, true);
+                }
+                self.note_tasks_waiting(self.cursor);
+            }
             if node != NONE && self.slab.get(node).place.is_queued() {
                 if unpublished > 0 {
                     self.publish_service(self.cursor);

@@ -7,7 +7,7 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::Stay;
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos};
+use crate::units::{CpuId, Nanos, to_virtual};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -179,8 +179,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         let group = Arc::clone(&self.timelines[level as usize].group);
         let handle = self.slab.get_mut(index).handle.take();
         let stay = Stay::of(&group, self.levels_emptied_without(level));
+        let owed = self.owed_anchored(level, index);
         let mut entity = self.dismiss(level, index, now);
         entity.migrated = tick(now);
+        // It only moves: the clock that it stands by is the same there.
+        entity.lag = owed.unwrap_or(entity.lag);
         if self.timelines[level as usize].nr == 0 {
             self.leave(level, now);
         }
@@ -193,6 +196,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             },
             None => unreachable!("a queued task's handle is in the queue"),
         }
+    }
+
+    /// What a task beside child groups is owed by their clock, which is the same on all CPUs: with more than a sleeper may keep. (Cut down
+    /// to that at each move, what is cut would go to everybody else, V with it, and they would move it again.)
+    fn owed_anchored(&self, level: u32, index: u32) -> Option<i64> {
+        let (timeline, node) = (&self.timelines[level as usize], self.slab.get(index));
+        let bound = to_virtual(self.rules.debt_limit, node.shares).cast_signed();
+        let lag = timeline.anchor().since(node.v);
+        timeline.is_anchored.then(|| lag.clamp(-bound, bound))
     }
 
     /// How many groups, from the one at `level` upwards, have nothing to run here but one task; and all CPUs share their time.

@@ -214,6 +214,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     ) {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
         let owned = self.slab.get(index).owned;
+        // Such a task may stand beside child groups.
+        let is_own_task = owned == NONE && self.service_clock.is_global();
         if owned != NONE {
             let old = self.prepare_group(owned);
             let shares = self.slab.get(index).shares;
@@ -232,8 +234,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         let node = self.slab.get_mut(index);
         match self.rules.policy {
             Policy::Eevdf => {
-                let reference = timeline.reference(Policy::Eevdf, extra);
-                timeline.place_eevdf(node, lag, fresh, reference);
+                let mut reference = timeline.reference(Policy::Eevdf, extra);
+                // The first of a timeline: the clock is where it says.
+                if is_own_task && timeline.nr == 0 {
+                    timeline.is_anchored = timeline.group.time.has_groups();
+                    let offset = reference.since(timeline.group.time.now());
+                    timeline.offset = offset.wrapping_add(lag);
+                }
+                if is_own_task && timeline.is_anchored {
+                    reference = timeline.anchor();
+                    timeline.place_anchored(node, lag, fresh);
+                } else {
+                    timeline.place_eevdf(node, lag, fresh, reference);
+                }
                 if let Some(least) = least.filter(|&least| node.v.is_before(least)) {
                     node.deadline = node.deadline.plus(least.since(node.v).unsigned_abs());
                     node.v = least;
@@ -247,6 +260,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),
         }
         self.join(level, index, now);
+        if is_own_task {
+            let timeline = &self.timelines[level as usize];
+            if timeline.is_anchored && timeline.told_load == 0 {
+                self.tell_tasks(level, true);
+            }
+        }
     }
 
     /// Brings the weight and the slice of a group's node up to date, which is off the queues. Returns the old weight.

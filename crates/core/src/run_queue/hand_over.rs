@@ -41,6 +41,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             && !node.custom_slice
             && !node.deferring
             && !entity.deferring
+            && !timeline.is_anchored
             && !self.repick
             && self.changes.count() == self.changes_seen
             && self.rules.policy == Policy::Eevdf;

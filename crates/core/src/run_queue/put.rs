@@ -206,11 +206,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let node = &mut nodes[index as usize];
         node.place = Place::Off;
-        // Who is alone is level with itself, which takes no division.
-        let is_level = timeline.nr == 1 && self.rules.policy == Policy::Eevdf;
-        let distance = match is_level {
-            true => 0,
-            false => timeline.reference(self.rules.policy, 0).since(node.v),
+        let distance = if timeline.is_anchored && node.is_task() {
+            let distance = timeline.anchor().since(node.v);
+            timeline.count_lag(distance.wrapping_neg(), node.shares);
+            distance
+        } else if timeline.nr == 1 && self.rules.policy == Policy::Eevdf {
+            // Who is alone is level with itself, which takes no division.
+            0
+        } else {
+            timeline.reference(self.rules.policy, 0).since(node.v)
         };
         let lag = match distance {
             0 => 0,

@@ -8,7 +8,7 @@ use crate::gates::Gates;
 use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service, Told};
 use crate::node::{NONE, Node, Place};
 use crate::timeline::Timeline;
-use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_service, to_service_lag, to_virtual};
 
 /// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
 const PASSED_OVER_MAX: usize = 3;
@@ -40,10 +40,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         );
         let v = group.enter(siblings, shares, least, self.service_clock.credit);
         if first {
-            // Own tasks, if there are any, are level with the groups' clock from here on.
             let reference = above.reference(self.rules.policy, extra);
-            let offset = reference.since(siblings.now());
-            self.timelines[parent as usize].offset = offset;
+            let level = reference.since(siblings.now());
+            let owed = self.owed_to_tasks(parent, level);
+            let above = &mut self.timelines[parent as usize];
+            above.offset = level.wrapping_add(owed);
+            above.is_anchored = self.rules.policy == Policy::Eevdf;
         }
         let offset = self.timelines[parent as usize].offset;
         let node_ref = self.slab.get_mut(node);
@@ -56,6 +58,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.missed = 0;
         self.join(parent, node, now);
         self.note_waiting(level);
+    }
+
+    /// What own tasks here are owed by the groups' clock as a group comes back among them, in virtual time; `level` is the offset with
+    /// which they would be owed nothing. It is kept while groups come and go, or each group that sleeps and wakes would find them level
+    /// with it; but no more than a sleeper's credit either way, since they may have had, or lacked, what nobody could help.
+    fn owed_to_tasks(&self, parent: u32, level: i64) -> i64 {
+        let timeline = &self.timelines[parent as usize];
+        let load = u32::try_from(timeline.average.load()).unwrap_or(u32::MAX);
+        if !timeline.is_anchored || load == 0 {
+            return 0;
+        }
+        let bound = to_virtual(self.service_clock.credit, load).cast_signed();
+        timeline.offset.wrapping_sub(level).clamp(-bound, bound)
     }
 
     /// A group has left the timeline above: everything it got here is published.
@@ -181,6 +196,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             own,
             shares: change,
             crowded: i32::from(crowded) - i32::from(was_crowded),
+            deficit: core::mem::take(&mut timeline.untold_deficit),
         };
         let bound = self.service_clock.credit;
         timeline.group.time.publish_tasks(&told, bound);
@@ -317,6 +333,25 @@ impl<T, G: Gates> RunQueue<T, G> {
         let turns = MISSED_TURNS * u64::from(time.cpus()) * u64::from(self.rules.base_slice);
         if timeline.tasks > 0 && timeline.missed > turns {
             time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
+        }
+    }
+
+    /// Own tasks wait beside groups of which some may be served elsewhere: notes them if they are owed enough to be worth pulling.
+    pub(super) fn note_tasks_waiting(&self, level: u32) {
+        let timeline = &self.timelines[level as usize];
+        if timeline.tasks == 0 || !timeline.is_anchored {
+            return;
+        }
+        let first = timeline.ready.peek().or_else(|| timeline.later.peek());
+        let Some(node) = first.map(|(index, _)| self.slab.get(index)) else {
+            return;
+        };
+        if node.is_task() {
+            let time = &timeline.group.time;
+            let lag = to_service_lag(timeline.anchor().since(node.v), node.shares);
+            if lag > OWED_MIN {
+                time.note_owed(self.cpu, timeline.group.id(), lag);
+            }
         }
     }
 

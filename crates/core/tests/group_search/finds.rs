@@ -1,7 +1,7 @@
 //! What the search found, and what was at fault.
 
 use crate::common::Work;
-use crate::setup::{Setup, worst};
+use crate::setup::{Setup, Top, worst};
 
 const fn hog(chunk: u64) -> Work {
     Work::Hog { chunk }
@@ -248,4 +248,50 @@ fn who_gets_what_others_cannot_use_does_not_owe_for_it() {
             ],
         ),
     );
+}
+
+/// Found when tasks beside groups were searched (seed 1, set-up 241): 0.556. They were measured against what competed on their own CPU, and
+/// begun level with the groups each time that those had slept, or that a task was moved.
+#[test]
+fn a_task_beside_sleepers_keeps_what_it_is_owed_while_they_sleep() {
+    let sleepers = [(100, 3, periodic(200_000, 100_000))];
+    let setup = Setup::of(2, &[(100, &sleepers)]);
+    holds(0.97, &setup.with(Some(0), 1, hog(250_000)));
+}
+
+/// Seed 1, set-up 639, made smaller, likewise: 0.609, and 0.857 since. Not all there is: whole polls of 2 ms.
+#[test]
+fn a_task_beside_sleepers_of_long_polls_has_most_of_its_share() {
+    let sleepers = [(100, 6, periodic(2_000_000, 5_000_000))];
+    let setup = Setup::of(2, &[(200, &sleepers)]);
+    holds(0.84, &setup.with(None, 1, hog(250_000)));
+}
+
+/// Seed 1, set-up 1340, made smaller: 0.667, and 0.727 since. The task waits beside another group's, while its sibling has a CPU; and where
+/// it is pulled to, that sibling waits.
+#[test]
+fn a_task_beside_groups_has_some_of_what_its_sibling_is_ahead() {
+    let tops: [Top; 2] = [
+        (100, &[(100, 1, hog(250_000))]),
+        (100, &[(100, 2, hog(250_000))]),
+    ];
+    holds(0.71, &Setup::of(3, &tops).with(Some(0), 1, hog(250_000)));
+}
+
+/// Seed 1, set-up 713, made smaller, between two states of what cured the first two: 0.013. The clock was told of the tasks when they had
+/// run, and did not count those who waited.
+#[test]
+fn tasks_beside_groups_count_while_they_wait() {
+    let setup = Setup::of(2, &[(100, &[(50, 3, hog(250_000))])]);
+    let setup = setup.with(None, 4, hog(250_000));
+    holds(0.95, &setup.with(Some(0), 2, hog(250_000)));
+}
+
+/// Seed 1, set-up 1893, made smaller, likewise: 0.000. Each move cut what the task was owed, and gave that to all others, who moved it again
+/// 4,000 times a second.
+#[test]
+fn a_task_beside_groups_that_is_moved_keeps_what_it_is_owed() {
+    let setup = Setup::of(3, &[(50, &[(100, 1, hog(250_000))])]);
+    let setup = setup.with(None, 2, hog(1_000_000));
+    holds(0.95, &setup.with(None, 1, hog(250_000)));
 }

@@ -6,11 +6,12 @@
 //! of forty times its weight, a spinner has a CPU for 300 us of 700 by any fair rule, and 1.0 on average.
 
 use crate::common::Work;
-use crate::setup::{Setup, fill};
+use crate::setup::{Setup, divide};
 
 /// A task that sleeps now and then.
 struct Sleeper {
-    leaf: usize,
+    /// Of which leaf, or of which row of tasks after them.
+    row: usize,
     run: f64,
     sleep: f64,
     /// Work left, ns; 0 while it sleeps.
@@ -18,35 +19,38 @@ struct Sleeper {
     wakes_at: f64,
 }
 
-/// The CPUs that each leaf gets over `seconds`, after half a second.
+/// The CPUs that each leaf gets, and each row of tasks beside them, over `seconds`, after half a second.
 pub fn shares(setup: &Setup, seconds: u64) -> Vec<f64> {
-    let leaves: Vec<_> = setup.tops.iter().flat_map(|(_, leaves)| leaves).collect();
+    let leaves = setup.tops.iter().flat_map(|(_, leaves)| leaves);
+    let leaves = leaves.map(|leaf| (leaf.tasks, leaf.work));
+    let beside = setup.beside.iter().map(|row| (row.tasks, row.work));
+    let rows: Vec<(usize, Work)> = leaves.chain(beside).collect();
     let mut sleepers = Vec::new();
-    let mut spinners = vec![0; leaves.len()];
-    for (number, leaf) in leaves.iter().enumerate() {
-        if let Work::Periodic { run, sleep } = leaf.work {
-            sleepers.extend((0..leaf.tasks).map(|_| Sleeper {
-                leaf: number,
+    let mut spinners = vec![0; rows.len()];
+    for (number, &(tasks, work)) in rows.iter().enumerate() {
+        if let Work::Periodic { run, sleep } = work {
+            sleepers.extend((0..tasks).map(|_| Sleeper {
+                row: number,
                 run: run as f64,
                 sleep: sleep as f64,
                 left: run as f64,
                 wakes_at: f64::INFINITY,
             }));
         } else {
-            spinners[number] = leaf.tasks;
+            spinners[number] = tasks;
         }
     }
     let (begin, end) = (5e8, 5e8 + seconds as f64 * 1e9);
-    let (mut now, mut got) = (0.0_f64, vec![0.0; leaves.len()]);
+    let (mut now, mut got) = (0.0_f64, vec![0.0; rows.len()]);
     while now < end {
         let mut runnable = spinners.clone();
         for sleeper in sleepers.iter().filter(|sleeper| sleeper.left > 0.0) {
-            runnable[sleeper.leaf] += 1;
+            runnable[sleeper.row] += 1;
         }
         let rates = instant(setup, &runnable);
-        let rate = |leaf: usize| rates[leaf] / runnable[leaf] as f64;
+        let rate = |row: usize| rates[row] / runnable[row] as f64;
         let next = sleepers.iter().map(|sleeper| match sleeper.left > 0.0 {
-            true => now + sleeper.left / rate(sleeper.leaf),
+            true => now + sleeper.left / rate(sleeper.row),
             false => sleeper.wakes_at,
         });
         // Steps of a nanosecond at least: less is rounding.
@@ -57,7 +61,7 @@ pub fn shares(setup: &Setup, seconds: u64) -> Vec<f64> {
         }
         for sleeper in &mut sleepers {
             if sleeper.left > 0.0 {
-                sleeper.left -= rate(sleeper.leaf) * (next - now);
+                sleeper.left -= rate(sleeper.row) * (next - now);
                 if sleeper.left < 1.0 {
                     (sleeper.left, sleeper.wakes_at) = (0.0, next + sleeper.sleep);
                 }
@@ -70,28 +74,12 @@ pub fn shares(setup: &Setup, seconds: u64) -> Vec<f64> {
     got.iter().map(|got| got / (end - begin)).collect()
 }
 
-/// The CPUs that each leaf has while so many tasks of each can run.
+/// The CPUs that each row has while so many tasks of each can run.
 fn instant(setup: &Setup, runnable: &[usize]) -> Vec<f64> {
-    let cpus = f64::from(setup.cpus);
-    let mut first = 0;
-    let mut wants = Vec::new();
-    for (weight, leaves) in &setup.tops {
-        let counts = &runnable[first..first + leaves.len()];
-        let inside: Vec<(u32, f64)> = leaves
-            .iter()
-            .zip(counts)
-            .map(|(leaf, count)| (leaf.weight, (*count as f64).min(cpus)))
-            .collect();
-        let sum: f64 = counts.iter().sum::<usize>() as f64;
-        wants.push(((*weight, sum.min(cpus)), inside));
-        first += leaves.len();
-    }
-    let tops: Vec<(u32, f64)> = wants.iter().map(|(top, _)| *top).collect();
-    let parts = fill(cpus, &tops);
-    let inside = wants.iter().zip(parts);
-    inside
-        .flat_map(|((_, wants), part)| fill(part, wants))
-        .collect()
+    let (leaves, beside) = runnable.split_at(runnable.len() - setup.beside.len());
+    let leaves: Vec<f64> = leaves.iter().map(|&count| count as f64).collect();
+    let beside: Vec<_> = beside.iter().map(|&count| (count, 1.0)).collect();
+    divide(setup, &leaves, &beside)
 }
 
 #[test]
@@ -104,10 +92,16 @@ fn spinners_have_their_max_min_shares() {
             (200, &[(100, 2, hog)]),
         ],
     );
-    let expected = [1.0 / 6.0, 0.5, 4.0 / 3.0];
-    for (found, expected) in shares(&setup, 1).iter().zip(expected) {
-        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
-    }
+    let expect = |setup: &Setup, expected: &[f64]| {
+        for (found, expected) in shares(setup, 1).iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    };
+    expect(&setup, &[1.0 / 6.0, 0.5, 4.0 / 3.0]);
+    // A task beside the leaves of the first group, and two of weight 100 beside both: a fifth of the machine each of them and that
+    // group, of which its leaves have a fifth and three.
+    let setup = setup.with(Some(0), 1, hog).with(None, 2, hog);
+    expect(&setup, &[0.08, 0.24, 0.8, 0.08, 0.8]);
 }
 
 #[test]

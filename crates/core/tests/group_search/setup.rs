@@ -47,24 +47,45 @@ pub struct Leaf {
 /// A group at the top as a row of `finds`: its weight, and of each leaf the weight, the number of tasks and their work.
 pub type Top<'a> = (u32, &'a [(u32, usize, Work)]);
 
+/// Weight of a task beside groups.
+const TASK_WEIGHT: u32 = 100;
+
+/// Tasks of weight 100 directly in a group at the top, beside its leaves, or in the root, beside the groups at the top.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    /// Which group at the top; the root if none.
+    pub top: Option<usize>,
+    pub tasks: usize,
+    pub work: Work,
+}
+
 /// A machine and what is on it.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub cpus: u32,
     /// Weights of the groups at the top, with what is in them.
     pub tops: Vec<(u32, Vec<Leaf>)>,
+    pub beside: Vec<Beside>,
 }
 
 impl Setup {
     /// The same with spinners that yield after at most `chunk` ns.
     pub fn with_polls_of(&self, chunk: u64) -> Setup {
         let mut setup = self.clone();
-        for leaf in setup.tops.iter_mut().flat_map(|(_, leaves)| leaves) {
-            if let Work::Hog { chunk: each } = &mut leaf.work {
+        let leaves = setup.tops.iter_mut().flat_map(|(_, leaves)| leaves);
+        let works = leaves.map(|leaf| &mut leaf.work);
+        for work in works.chain(setup.beside.iter_mut().map(|row| &mut row.work)) {
+            if let Work::Hog { chunk: each } = work {
                 *each = chunk.min(*each);
             }
         }
         setup
+    }
+
+    /// The same with tasks beside the leaves of a group at the top, or beside the groups there.
+    pub fn with(mut self, top: Option<usize>, tasks: usize, work: Work) -> Setup {
+        self.beside.push(Beside { top, tasks, work });
+        self
     }
 
     /// One that was found.
@@ -72,6 +93,7 @@ impl Setup {
         let mut setup = Setup {
             cpus,
             tops: Vec::new(),
+            beside: Vec::new(),
         };
         for (top, (weight, leaves)) in tops.iter().enumerate() {
             let leaves = leaves.iter().enumerate();
@@ -87,6 +109,17 @@ impl Setup {
     }
 }
 
+fn draw_work(random: &mut Random) -> Work {
+    let run = random.of(&[50, 200, 600, 2_000]) * 1_000;
+    let sleep = random.of(&[100, 500, 1_500, 5_000]) * 1_000;
+    let chunk = random.of(&[50_000, 250_000, MILLI]);
+    match random.below(2) {
+        0 => Work::Hog { chunk },
+        _ => Work::Periodic { run, sleep },
+    }
+}
+
+/// Groups on two levels, with tasks in the lower ones only.
 pub fn draw(random: &mut Random) -> Setup {
     let cpus = random.of(&[1, 2, 3, 4, 8]);
     let weights = [50, 100, 100, 200, 700, 2_000];
@@ -94,14 +127,7 @@ pub fn draw(random: &mut Random) -> Setup {
     for top in 0..1 + random.below(3) {
         let mut leaves = Vec::new();
         for leaf in 0..1 + random.below(3) {
-            let run = random.of(&[50, 200, 600, 2_000]) * 1_000;
-            let sleep = random.of(&[100, 500, 1_500, 5_000]) * 1_000;
-            let chunk = random.of(&[50_000, 250_000, MILLI]);
-            let work = if random.below(2) == 0 {
-                Work::Hog { chunk }
-            } else {
-                Work::Periodic { run, sleep }
-            };
+            let work = draw_work(random);
             leaves.push(Leaf {
                 name: format!("{top}/{leaf}"),
                 weight: random.of(&weights),
@@ -111,16 +137,31 @@ pub fn draw(random: &mut Random) -> Setup {
         }
         tops.push((random.of(&weights), leaves));
     }
-    Setup { cpus, tops }
+    Setup {
+        cpus,
+        tops,
+        beside: Vec::new(),
+    }
 }
 
-/// CPUs that a leaf can use at most.
-fn demand(leaf: &Leaf, cpus: u32) -> f64 {
-    let each = match leaf.work {
+/// The same with tasks beside the leaves, beside the groups at the top, or both.
+pub fn draw_beside(random: &mut Random) -> Setup {
+    let mut setup = draw(random);
+    for _ in 0..1 + random.below(2) {
+        let place = random.below(1 + setup.tops.len() as u64) as usize;
+        let tasks = 1 + random.below(2 * u64::from(setup.cpus)) as usize;
+        let work = draw_work(random);
+        setup = setup.with(place.checked_sub(1), tasks, work);
+    }
+    setup
+}
+
+/// CPUs that a task wants on average.
+fn wanted(work: Work) -> f64 {
+    match work {
         Work::Periodic { run, sleep } => run as f64 / (run + sleep) as f64,
         _ => 1.0,
-    };
-    (each * leaf.tasks as f64).min(f64::from(cpus))
+    }
 }
 
 /// Divides `capacity` by weight; who wants less leaves the rest to the others.
@@ -143,31 +184,62 @@ pub fn fill(capacity: f64, wants: &[(u32, f64)]) -> Vec<f64> {
     }
 }
 
-/// The max-min share of each leaf, in CPUs, with what sleepers want on average.
-fn shares(setup: &Setup) -> Vec<f64> {
-    let wants = |leaves: &[Leaf]| -> Vec<(u32, f64)> {
-        let each = leaves.iter();
-        each.map(|leaf| (leaf.weight, demand(leaf, setup.cpus)))
-            .collect()
-    };
-    let tops: Vec<(u32, f64)> = setup
-        .tops
-        .iter()
-        .map(|(weight, leaves)| {
-            let sum: f64 = wants(leaves).iter().map(|(_, wants)| wants).sum();
-            (*weight, sum.min(f64::from(setup.cpus)))
+/// What each leaf gets, and then each row of tasks beside them, in CPUs, where leaves want so much together, and so many of the
+/// tasks of a row so much each.
+pub fn divide(setup: &Setup, leaves: &[f64], beside: &[(usize, f64)]) -> Vec<f64> {
+    let cpus = f64::from(setup.cpus);
+    // Who competes in the root (none) or in a group at the top, and which row it is for.
+    let tasks = |top: Option<usize>| {
+        let rows = setup.beside.iter().zip(beside).enumerate();
+        let here = rows.filter(move |(_, (row, _))| row.top == top);
+        here.flat_map(|(number, (_, &(count, each)))| {
+            (0..count).map(move |_| (leaves.len() + number, (TASK_WEIGHT, each)))
         })
+    };
+    let mut first = 0;
+    let mut inside = Vec::new();
+    for (top, (_, members)) in setup.tops.iter().enumerate() {
+        let rows = members.iter().zip(&leaves[first..]).enumerate();
+        let rows = rows.map(|(n, (leaf, &wants))| (first + n, (leaf.weight, wants.min(cpus))));
+        inside.push(rows.chain(tasks(Some(top))).collect::<Vec<_>>());
+        first += members.len();
+    }
+    let tops = setup.tops.iter().zip(&inside);
+    let tops = tops.map(|((weight, _), members)| {
+        let sum: f64 = members.iter().map(|(_, (_, wants))| wants).sum();
+        (usize::MAX, (*weight, sum.min(cpus)))
+    });
+    let root: Vec<_> = tops.chain(tasks(None)).collect();
+    let mut got = vec![0.0; leaves.len() + beside.len()];
+    let wants = |rows: &[(usize, (u32, f64))]| rows.iter().map(|row| row.1).collect::<Vec<_>>();
+    let parts = fill(cpus, &wants(&root));
+    for ((row, _), part) in root.iter().zip(&parts).skip(setup.tops.len()) {
+        got[*row] += part;
+    }
+    for (members, part) in inside.iter().zip(parts) {
+        for ((row, _), part) in members.iter().zip(fill(part, &wants(members))) {
+            got[*row] += part;
+        }
+    }
+    got
+}
+
+/// The max-min share of each leaf and of each row of tasks beside them, in CPUs, with what sleepers want on average.
+fn shares(setup: &Setup) -> Vec<f64> {
+    let leaves = setup.tops.iter().flat_map(|(_, leaves)| leaves);
+    let leaves: Vec<f64> = leaves
+        .map(|leaf| wanted(leaf.work) * leaf.tasks as f64)
         .collect();
-    let parts = fill(f64::from(setup.cpus), &tops);
-    let leaves = setup.tops.iter().zip(parts);
-    leaves
-        .flat_map(|((_, leaves), part)| fill(part, &wants(leaves)))
-        .collect()
+    let beside = setup.beside.iter();
+    let beside: Vec<_> = beside.map(|row| (row.tasks, wanted(row.work))).collect();
+    divide(setup, &leaves, &beside)
 }
 
 /// A machine that runs a set-up, from when the start is over.
 pub struct Trial<'a> {
-    leaves: Vec<&'a Leaf>,
+    setup: &'a Setup,
+    /// The tasks of each row beside groups.
+    beside: Vec<std::ops::Range<usize>>,
     machine: Machine,
     begin: u64,
     before: Vec<u64>,
@@ -190,9 +262,20 @@ impl Trial<'_> {
                 }
             }
         }
+        let mut beside = Vec::new();
+        for row in &setup.beside {
+            let group = row.top.map(|top| machine.tree.find(&format!("{top}")));
+            let group = group.map_or_else(|| machine.tree.root(), |group| group.unwrap());
+            let first = machine.tasks.len();
+            for number in 0..row.tasks {
+                machine.spawn(number % all, &group, row.work);
+            }
+            beside.push(first..machine.tasks.len());
+        }
         machine.run_until(start);
         let mut trial = Trial {
-            leaves: setup.tops.iter().flat_map(|(_, leaves)| leaves).collect(),
+            setup,
+            beside,
             machine,
             begin: start,
             before: Vec::new(),
@@ -202,9 +285,29 @@ impl Trial<'_> {
     }
 
     fn used(&self) -> Vec<u64> {
-        let groups = self.leaves.iter();
-        let groups = groups.map(|leaf| self.machine.tree.find(&leaf.name));
-        groups.map(|group| usage(&group.unwrap())).collect()
+        let leaves = self.setup.tops.iter().flat_map(|(_, leaves)| leaves);
+        let groups = leaves.map(|leaf| self.machine.tree.find(&leaf.name));
+        let groups = groups.map(|group| usage(&group.unwrap()));
+        let rows = self.beside.iter();
+        let rows = rows.map(|row| {
+            self.machine.tasks[row.clone()]
+                .iter()
+                .map(|task| task.ran)
+                .sum()
+        });
+        groups.chain(rows).collect()
+    }
+
+    /// Name and work of what `used` lists.
+    fn rows(&self) -> Vec<(String, Work)> {
+        let leaves = self.setup.tops.iter().flat_map(|(_, leaves)| leaves);
+        let leaves = leaves.map(|leaf| (leaf.name.clone(), leaf.work));
+        let beside = self.setup.beside.iter();
+        let beside = beside.map(|row| match row.top {
+            Some(top) => (format!("tasks in {top}"), row.work),
+            None => ("tasks in the root".to_owned(), row.work),
+        });
+        leaves.chain(beside).collect()
     }
 
     /// Goes on until `millis` ms after the start, and says what part of its share a group of steady tasks had since then at
@@ -212,11 +315,11 @@ impl Trial<'_> {
     pub fn worst(&mut self, millis: u64, shares: &[f64]) -> (f64, String) {
         self.machine.run_until(self.begin + millis * MILLI);
         let mut worst = (f64::INFINITY, String::new());
-        for (number, (&share, used)) in shares.iter().zip(self.used()).enumerate() {
-            let leaf = self.leaves[number];
+        let used = self.used().into_iter().zip(self.rows());
+        for (number, (&share, (used, (name, work)))) in shares.iter().zip(used).enumerate() {
             let got = (used - self.before[number]) as f64 / (millis * MILLI) as f64;
-            if matches!(leaf.work, Work::Hog { .. }) && got / share < worst.0 {
-                let what = format!("{} got {got:.4} of {share:.4}", leaf.name);
+            if matches!(work, Work::Hog { .. }) && got / share < worst.0 {
+                let what = format!("{name} got {got:.4} of {share:.4}");
                 worst = (got / share, what);
             }
         }

@@ -12,7 +12,23 @@ fn smaller(setup: &Setup) -> Vec<Setup> {
         steps.push(changed);
     };
     for top in 0..setup.tops.len() {
-        step(&|setup| drop(setup.tops.remove(top)));
+        step(&|setup| {
+            drop(setup.tops.remove(top));
+            setup.beside.retain(|row| row.top != Some(top));
+            for row in &mut setup.beside {
+                row.top = row.top.map(|other| other - usize::from(other > top));
+            }
+        });
+    }
+    for (number, row) in setup.beside.iter().enumerate() {
+        step(&|setup| _ = setup.beside.remove(number));
+        if row.tasks > 1 {
+            step(&|setup| setup.beside[number].tasks /= 2);
+            step(&|setup| setup.beside[number].tasks -= 1);
+        }
+        if !matches!(row.work, Work::Hog { chunk: 250_000 }) {
+            step(&|setup| setup.beside[number].work = Work::Hog { chunk: 250_000 });
+        }
     }
     if setup.cpus > 1 {
         step(&|setup| setup.cpus /= 2);
@@ -75,20 +91,24 @@ pub fn shrink(setup: &Setup, tries: usize, found: impl Fn(&Setup) -> bool) -> Se
 
 /// As a row of `finds`.
 pub fn row(setup: &Setup) -> String {
+    let of = |work: Work| match work {
+        Work::Hog { chunk } => format!("hog({chunk})"),
+        Work::Periodic { run, sleep } => format!("periodic({run}, {sleep})"),
+        other => format!("{other:?}"),
+    };
     let mut text = format!("Setup::of({}, &[", setup.cpus);
     for (weight, leaves) in &setup.tops {
         text += &format!("({weight}, &[");
         for leaf in leaves {
-            let work = match leaf.work {
-                Work::Hog { chunk } => format!("hog({chunk})"),
-                Work::Periodic { run, sleep } => format!("periodic({run}, {sleep})"),
-                other => format!("{other:?}"),
-            };
-            text += &format!("({}, {}, {work}),", leaf.weight, leaf.tasks);
+            text += &format!("({}, {}, {}),", leaf.weight, leaf.tasks, of(leaf.work));
         }
         text += "]),";
     }
-    text + "])"
+    text += "])";
+    for row in &setup.beside {
+        text += &format!(".with({:?}, {}, {})", row.top, row.tasks, of(row.work));
+    }
+    text
 }
 
 #[test]
@@ -104,7 +124,9 @@ fn a_find_shrinks_to_what_it_needs() {
             (700, &[(50, 4, hog), (200, 3, sleeper)]),
             (2_000, &[(100, 9, sleeper)]),
         ],
-    );
+    )
+    .with(Some(1), 3, hog)
+    .with(None, 2, sleeper);
     // Says that two CPUs and a sleeper are what matters.
     let smallest = shrink(&setup, 1_000, |setup| {
         let leaves = setup.tops.iter().flat_map(|(_, leaves)| leaves);
