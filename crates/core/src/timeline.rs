@@ -294,15 +294,18 @@ impl Timeline {
         outside
     }
 
-    /// Charges service received elsewhere, `distance` in virtual time, to a child group's node, which must not be queued.
-    pub(crate) fn charge_elsewhere<T>(&mut self, node: &mut Node<T>, distance: u64) {
+    /// Charges service received elsewhere, `distance` in virtual time, to a child group's node, which must not be queued. Returns how much
+    /// service that is, ns.
+    pub(crate) fn charge_elsewhere<T>(&mut self, node: &mut Node<T>, distance: u64) -> u64 {
         node.v = node.v.plus(distance);
         self.average.advance(distance, node.shares);
-        self.burst = self.burst.max(to_service(distance, u64::from(node.shares)));
+        let service = to_service(distance, u64::from(node.shares));
+        self.burst = self.burst.max(service);
         if !node.v.is_before(node.deadline) {
             // The request was fulfilled elsewhere.
             node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
         }
+        service
     }
 
     /// The least virtual time among what competes here, or nearly: the queue of those whose turn it is is in another order,

@@ -8,7 +8,7 @@ use crate::gates::Gates;
 use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service, Told};
 use crate::node::{NONE, Node, Place};
 use crate::timeline::Timeline;
-use crate::units::{Nanos, VirtualTime, to_service, to_service_lag, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
 
 /// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
 const PASSED_OVER_MAX: usize = 3;
@@ -254,14 +254,16 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     #[inline(never)]
     fn correct_by(&mut self, level: u32, index: u32, distance: i64) -> bool {
-        let node = self.slab.get(index);
-        let (owned, shares) = (node.owned, u64::from(node.shares));
-        self.timelines[owned as usize].missed += to_service(distance.unsigned_abs(), shares);
         let nodes = &mut self.slab.nodes;
         let timeline = &mut self.timelines[level as usize];
         timeline.unqueue(nodes, index, &self.rules);
-        timeline.charge_elsewhere(&mut nodes[index as usize], distance.unsigned_abs());
+        let node = &mut nodes[index as usize];
+        let (owned, service) = (
+            node.owned,
+            timeline.charge_elsewhere(node, distance.unsigned_abs()),
+        );
         timeline.queue(nodes, index, &self.rules);
+        self.timelines[owned as usize].missed += service;
         true
     }
 

@@ -364,7 +364,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Counts the waiting and the runnable tasks of a CPU anew.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_waiting(&mut self, cpu: u32) {
         let state = &mut self.cpus[cpu as usize];
         let (waiting, running) = state.queue.counts();
