@@ -158,7 +158,8 @@ impl Holder {
             settings,
             standing: Standing::Unknown,
             limit: None,
-            sequence: 0,
+            // Not from zero: one of before, under the same path, may have asked already, once in 10 ms at most.
+            sequence: now.0,
             asked: None,
             held: Micros::ZERO,
             ends: now,
@@ -181,6 +182,15 @@ impl Holder {
             pace: LEASE_ASSUMED,
             figures: HolderFigures::default(),
         }
+    }
+
+    /// The group was removed, and another one made under its path, with these figures so far: it goes on where the first was last observed. No
+    /// answer to what that asked counts any more.
+    pub fn resume(mut self, now: Micros, cpu: Micros, throttled: Micros) -> Holder {
+        (self.observed_cpu, self.observed_throttled) = (cpu, throttled);
+        self.asked = None;
+        (self.failures, self.not_before, self.renew_at) = (0, now, now);
+        self
     }
 
     /// The newest limit that was seen.

@@ -12,7 +12,7 @@ pub struct ProcessId(pub u64);
 pub struct Request {
     /// Who asks.
     pub process: ProcessId,
-    /// Grows by one with each request of this process for this tenant, from 1. Never sent twice with different contents.
+    /// Grows with each request of this process for this tenant. Never sent twice with different contents.
     pub sequence: u64,
     /// CPU time that was used out of leases since the process started.
     pub used: Micros,

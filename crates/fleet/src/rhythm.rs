@@ -97,3 +97,73 @@ pub(crate) fn next_look(holder: &Holder, now: Micros, is_calm: bool) -> Micros {
 pub(crate) fn is_due(now: Micros, look_at: Micros) -> bool {
     now + Micros(LOOK_MIN.0 / 2) >= look_at
 }
+
+/// What a group was throttled for, a throttle under way included. Schedulers count a throttle when it ends, on a floor after a second; until then
+/// who needs more than it may use would look as if it needed nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Throttled {
+    counted: Micros,
+    /// Since when a throttle is under way: when it was first seen, so that never more is said than will be counted.
+    since: Option<Micros>,
+}
+
+/// For how long a throttle under way is believed. Local limits have periods of a second at most; debts may take several.
+///
+/// Unit: microseconds. Default: 10 s.
+const THROTTLE_MAX: Micros = Micros::from_secs(10);
+
+impl Throttled {
+    pub(crate) fn new(counted: Micros) -> Throttled {
+        Throttled {
+            counted,
+            since: None,
+        }
+    }
+
+    /// Takes in what was counted up to `now`, and whether a throttle is under way; returns the time of both. O(1).
+    pub(crate) fn read(&mut self, now: Micros, counted: Micros, is_throttled: bool) -> Micros {
+        if counted != self.counted || !is_throttled {
+            self.since = None;
+        }
+        self.counted = counted;
+        if !is_throttled {
+            return counted;
+        }
+        let since = *self.since.get_or_insert(now);
+        counted + now.saturating_sub(since).min(THROTTLE_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_throttle_under_way_counts_as_it_passes_and_once() {
+        let millis = Micros::from_millis;
+        let mut throttled = Throttled::new(millis(7));
+        assert_eq!(throttled.read(millis(100), millis(7), false), millis(7));
+        assert_eq!(throttled.read(millis(200), millis(7), true), millis(7));
+        assert_eq!(throttled.read(millis(900), millis(7), true), millis(707));
+        // It had begun before it was seen; another one is under way.
+        assert_eq!(
+            throttled.read(millis(1_000), millis(857), true),
+            millis(857)
+        );
+        assert_eq!(
+            throttled.read(millis(1_100), millis(857), true),
+            millis(957)
+        );
+        assert_eq!(
+            throttled.read(millis(1_200), millis(1_057), false),
+            millis(1_057)
+        );
+        // One that does not end is no demand for ever.
+        assert_eq!(
+            throttled.read(millis(1_300), millis(1_057), true),
+            millis(1_057)
+        );
+        let late = throttled.read(millis(900_000), millis(1_057), true);
+        assert_eq!(late, millis(1_057) + THROTTLE_MAX);
+    }
+}

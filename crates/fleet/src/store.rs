@@ -57,6 +57,24 @@ pub enum StoreError {
     Tenant(GroupError),
 }
 
+impl StoreError {
+    /// Whether it says something of one tenant, rather than of the store.
+    pub(crate) fn is_of_tenant(&self) -> bool {
+        match self {
+            StoreError::WrongType(_)
+            | StoreError::Format(_)
+            | StoreError::Garbage(_)
+            | StoreError::Limit(_)
+            | StoreError::Tenant(_) => true,
+            StoreError::Unreachable(_)
+            | StoreError::Denied(_)
+            | StoreError::Unwilling(_)
+            | StoreError::Version(_)
+            | StoreError::Address(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

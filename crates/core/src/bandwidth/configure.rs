@@ -313,6 +313,12 @@ impl Group {
             .is_some()
     }
 
+    /// Whether the group's own limit keeps it back on some CPU now, as last published there. O(CPUs that met the limited group).
+    pub fn is_throttled(&self) -> bool {
+        let bandwidth = self.bandwidth.get();
+        bandwidth.is_some_and(|bandwidth| bandwidth.is_throttled())
+    }
+
     /// What each CPU holds of the group's budget, in the order in which they met the limited group.
     pub fn bandwidth_balances(&self) -> Vec<BandwidthBalance> {
         let bandwidth = self.bandwidth.get();

@@ -15,7 +15,9 @@
 
 mod batch;
 mod claim;
+mod faults;
 mod pass;
+mod past;
 mod task;
 mod tenant;
 
@@ -208,7 +210,8 @@ pub struct FleetFigures {
     pub late: u64,
     /// The last failure.
     pub last_error: Option<StoreError>,
-    /// Whether the last round trip failed.
+    /// Whether the store failed in the last round trip that tells: one in which the only failures are of tenants whose keys or answers make no
+    /// sense says so in [`FleetFigures::last_error`] and their own figures only.
     pub away: bool,
 }
 

@@ -28,6 +28,8 @@ use tokio::sync::Notify;
 
 use super::batch::Batch;
 use super::claim::Claim;
+use super::faults::Faults;
+use super::past::Past;
 use super::tenant::Tenant;
 use super::{FleetFigures, TenantStats};
 use crate::clock;
@@ -57,6 +59,8 @@ pub(super) struct State {
     scheduler: Scheduler,
     busy: BTreeMap<Arc<str>, Tenant>,
     resting: BTreeMap<Arc<str>, Tenant>,
+    /// What those had that were removed.
+    past: Past,
     /// Of the list of groups that was last looked through.
     groups_version: Option<u64>,
     /// The group above all of ours.
@@ -79,8 +83,9 @@ pub(super) struct State {
     /// The store's memory when it was last looked at, and when it is to be again.
     memory: Option<u64>,
     memory_at: Micros,
-    /// Whether it was said that tenants without a limit wait.
+    /// Whether it was said that tenants without a limit wait, and that the answers about some tenant cannot be read.
     said_unsure: bool,
+    said_unreadable: bool,
     batch: Batch,
     adopted: Arc<Notify>,
     /// Notified when somebody was throttled who is watched.
@@ -145,6 +150,7 @@ impl State {
             scheduler,
             busy: BTreeMap::new(),
             resting: BTreeMap::new(),
+            past: Past::default(),
             groups_version: None,
             parent: None,
             above: None,
@@ -161,6 +167,7 @@ impl State {
             memory: None,
             memory_at: Micros::ZERO,
             said_unsure: false,
+            said_unreadable: false,
             batch: Batch::default(),
             adopted: Arc::default(),
             throttled,
@@ -205,24 +212,28 @@ impl State {
                 return true;
             }
             // One of the same name was removed, and this one made.
-            self.forget(group.path());
+            self.forget(group.path(), now);
         }
         self.last_number += 1;
-        let mut tenant = Tenant::new(group, self.last_number, self.settings, now);
+        let past = self.past.take(group.path());
+        let mut tenant = Tenant::new(group, self.last_number, self.settings, past, now);
         let lives = tenant.apply(now);
+        let path: Arc<str> = group.path().into();
         if lives {
-            let path: Arc<str> = group.path().into();
             self.numbers.insert(tenant.number, path.clone());
             self.busy.insert(path, tenant);
             self.adopted.notify_one();
+        } else {
+            self.past.keep(path, tenant.retire(now), now);
         }
         lives
     }
 
-    fn forget(&mut self, path: &str) {
-        let tenant = self.busy.remove(path).or_else(|| self.resting.remove(path));
-        if let Some(tenant) = tenant {
+    fn forget(&mut self, path: &str, now: Micros) {
+        let found = self.busy.remove_entry(path);
+        if let Some((path, tenant)) = found.or_else(|| self.resting.remove_entry(path)) {
             self.numbers.remove(&tenant.number);
+            self.past.keep(path, tenant.retire(now), now);
         }
     }
 
@@ -251,7 +262,7 @@ impl State {
                 .filter(|path| !paths.contains(&***path))
                 .cloned()
                 .collect();
-            gone.iter().for_each(|path| self.forget(path));
+            gone.iter().for_each(|path| self.forget(path, now));
         }
         for group in ours {
             self.adopt(group, now);
@@ -331,7 +342,7 @@ impl State {
         }
         for (path, lives) in leave {
             if !lives {
-                self.forget(&path);
+                self.forget(&path, now);
             } else if let Some(tenant) = self.busy.remove(&path) {
                 self.free_rest |= tenant.is_free(now);
                 self.resting.insert(path, tenant);
@@ -387,7 +398,7 @@ impl State {
         let now = clock::now();
         self.figures.exchanges += 1;
         self.figures.requests += questions.len() as u64;
-        let mut failure = None;
+        let faults = Faults::of(&answers);
         for ((path, request), answer) in questions.iter().zip(answers) {
             // Who waits for an answer does not rest.
             let Some(tenant) = self.busy.get_mut(path) else {
@@ -408,39 +419,15 @@ impl State {
                     }
                     tenant.holder.answer(now, request.sequence, &reply);
                 }
-                Err(error) => {
+                Err(_) => {
                     tenant.holder.failed(now);
                     self.figures.errors += 1;
-                    failure = Some(error);
                 }
             }
             tenant.apply(now);
             self.needs.add(tenant);
         }
-        self.say(failure);
-    }
-
-    /// Says once that the store is away, and once that it is back.
-    fn say(&mut self, failure: Option<StoreError>) {
-        match failure {
-            Some(error) => {
-                if !self.figures.away {
-                    tracing::warn!(
-                        target: "quotient",
-                        %error,
-                        "no lease from the fleet's store: groups go on with what they hold, then on their floors"
-                    );
-                }
-                self.figures.away = true;
-                self.figures.last_error = Some(error);
-            }
-            None => {
-                if self.figures.away {
-                    tracing::info!(target: "quotient", "the fleet's store answers again");
-                }
-                self.figures.away = false;
-            }
-        }
+        faults.say(&mut self.figures, &mut self.said_unreadable);
     }
 
     /// Nobody sees to leases any more: floors from now on, and nothing is written after them. Then the prefix is free for another fleet, which so

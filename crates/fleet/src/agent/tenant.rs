@@ -16,7 +16,7 @@ use quotient::{Group, Limit, Nanos, ThrottleWatch};
 
 use super::TenantStats;
 use crate::holder::{Allowance, Holder, Settings};
-use crate::rhythm::{self, FLOOR_PERIOD, PERIOD};
+use crate::rhythm::{self, FLOOR_PERIOD, PERIOD, Throttled};
 use crate::units::{MicroCpus, Micros};
 
 /// A limit is not set again for changes of less than one part in so many.
@@ -46,7 +46,8 @@ pub(super) struct Tenant {
     /// When it was last looked at, and when it is again.
     looked_at: Option<Micros>,
     look_at: Micros,
-    /// What it was throttled for in all, and whether it kept within its lease between the last two looks.
+    /// What it was throttled for in all, as read and as last looked at; and whether it kept within its lease between the last two looks.
+    waits: Throttled,
     throttled: Micros,
     calm: bool,
     /// Its number on the list of who was throttled, and whether the next throttle is told.
@@ -57,12 +58,22 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    pub(super) fn new(group: &Group, number: u64, settings: Settings, now: Micros) -> Tenant {
+    /// A group that begins; `past` is what the one before it under the same path left.
+    pub(super) fn new(
+        group: &Group,
+        number: u64,
+        settings: Settings,
+        past: Option<Holder>,
+        now: Micros,
+    ) -> Tenant {
         let cpu = micros(group.cpu_time());
         let throttled = micros(group.bandwidth_stats().throttled);
         let left_over = group.take_kept::<LeftOver>();
         Tenant {
-            holder: Holder::new(settings, now, cpu, throttled),
+            holder: match past {
+                Some(past) => past.resume(now, cpu, throttled),
+                None => Holder::new(settings, now, cpu, throttled),
+            },
             local: match &left_over {
                 Some(left_over) => left_over.local,
                 None => group.max(),
@@ -73,6 +84,7 @@ impl Tenant {
             cpu_at: now,
             looked_at: None,
             look_at: now,
+            waits: Throttled::new(throttled),
             throttled,
             calm: false,
             number,
@@ -184,7 +196,8 @@ impl Tenant {
     pub(super) fn look(&mut self, now: Micros) {
         self.looked_at = Some(now);
         let cpu = micros(self.group.cpu_time());
-        let throttled = micros(self.group.bandwidth_stats().throttled);
+        let counted = micros(self.group.bandwidth_stats().throttled);
+        let throttled = self.waits.read(now, counted, self.group.is_throttled());
         let (used, passed) = (
             cpu.saturating_sub(self.cpu),
             now.saturating_sub(self.cpu_at),
@@ -241,6 +254,12 @@ impl Tenant {
         if !ours || rate(self.local) == rate(in_force) {
             self.local = in_force;
         }
+    }
+
+    /// The group was removed: what is known of its budget, with all that it used, for the next one under its path.
+    pub(super) fn retire(mut self, now: Micros) -> Holder {
+        self.look(now);
+        self.holder
     }
 
     /// Nobody sees to the lease any more: the floor from now on, and for the next fleet what is whose.

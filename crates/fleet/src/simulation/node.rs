@@ -1,6 +1,6 @@
 //! One simulated process, of one tenant. It looks at itself as the background task does (`rhythm`), in ticks that are as long as its pulse says,
 //! rounded up to steps, or when a throttle is told that is watched for. Its local limit is a real one's: so much in a period, then nothing until
-//! the next; what it waits is counted when the throttle ends.
+//! the next; what it waits is counted as it passes.
 
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
@@ -91,7 +91,9 @@ impl Node {
     }
 
     fn figures(&self) -> (Micros, Micros) {
-        (Micros(self.cpu as u64), Micros(self.throttled as u64))
+        // A throttle under way counts as it passes, as in `rhythm::Throttled`.
+        let throttled = self.throttled + self.local.waits;
+        (Micros(self.cpu as u64), Micros(throttled as u64))
     }
 
     /// A look: what was used, how soon the next one is due, and whether it rests until it needs more.

@@ -292,6 +292,13 @@ impl Group {
         change.apply_if(expected, &self.shared, &self.inner)
     }
 
+    /// Whether the group's own limit keeps it back on some virtual CPU now, as last published there: for who asks while a throttle lasts, which
+    /// [`Group::bandwidth_stats`] counts when it ends. O(virtual CPUs), stops nobody.
+    pub fn is_throttled(&self) -> bool {
+        let _shield = self.shared.shield();
+        self.inner.core.is_throttled()
+    }
+
     /// Puts `number` on the watch's list when the group's own limit next throttles it somewhere: once, and in place of the watch that was set
     /// before. For who looks after many groups and would not look at each again and again. Returns whether it will: not for a group
     /// that never had a limit. O(1); a throttle of a group that nobody watches costs one load.

@@ -1,8 +1,10 @@
 //! What a look finds and asks, on a store in memory.
 
 use super::*;
+use crate::holder::Holder;
 use crate::limit::FleetLimit;
 use crate::message::ProcessId;
+use crate::rhythm::WOKEN_MIN;
 use crate::store::MemoryStore;
 use crate::units::MicroCpus;
 
@@ -208,4 +210,116 @@ async fn without_groups_ticks_are_long() {
     state.look(clock::now(), true);
     assert_eq!(state.pause(), Micros::from_millis(250));
     scheduler.shutdown().await;
+}
+
+/// A throttle on a floor lasts up to a second and is counted when it ends. Until then who is throttled would seem to need nothing, rest, and ask
+/// for no lease.
+#[tokio::test]
+async fn who_is_throttled_does_not_rest_however_long_that_lasts() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(100);
+    store.set_limit("tenants/one", limit).expect("a limit");
+    let group = scheduler.group("tenants/one").expect("a path");
+    let group = group.create().expect("a group");
+    let begun = clock::now();
+    state.adopt(&group, begun);
+    let mut now = begun;
+    while !state.busy.is_empty() {
+        now += Micros::from_millis(50);
+        assert!(now < begun + Micros::from_secs(10), "it does not rest");
+        let questions = state.look(now, true);
+        let memory = false;
+        exchange(&mut state, &store, &Work { questions, memory });
+    }
+    let hog = group.spawn(async {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    });
+    let told = state.throttled();
+    let patience = std::time::Duration::from_secs(60);
+    let told = tokio::time::timeout(patience, told.notified()).await;
+    told.expect("a throttle asks for a tick");
+    // Its time passes faster than the scheduler's: one throttle for all of it, while nobody answers.
+    let mut asked = 0;
+    for _ in 0..160 {
+        now += Micros::from_millis(25);
+        let questions = state.look(now, true);
+        let wanted = questions.iter().all(|(_, request)| request.demand.0 > 0);
+        assert!(wanted, "{questions:?}");
+        asked += questions.len();
+        let silent = || Err(StoreError::Unreachable("nobody".to_owned()));
+        let answers = questions.iter().map(|_| silent()).collect();
+        state.take(&questions, answers);
+        assert_eq!(state.busy.len(), 1, "it rests, {asked} requests later");
+    }
+    assert!(asked > 1, "{asked}");
+    hog.abort();
+    scheduler.shutdown().await;
+}
+
+/// To the store a group and the one that is made under its path are one.
+#[tokio::test]
+async fn a_group_that_is_made_again_goes_on_with_what_the_first_used_and_asked() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(1);
+    store.set_limit("tenants/one", limit).expect("a limit");
+    let make = || {
+        let group = scheduler.group("tenants/one").expect("a path");
+        group.create().expect("a group")
+    };
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let group = make();
+        assert!(state.adopt(&group, clock::now()));
+        let hog = group.spawn(async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
+        let before = told.len();
+        let mut ticks = 0;
+        while told.len() < before + 3 {
+            let work = state.tick(true);
+            told.extend(work.questions.iter().map(|(_, request)| *request));
+            exchange(&mut state, &store, &work);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            ticks += 1;
+            assert!(ticks < 10_000, "it does not ask");
+        }
+        hog.abort();
+        let _ = hog.await;
+        group.remove(quotient::Leftover::Refuse).expect("removed");
+    }
+    let pairs = || told.iter().zip(&told[1..]);
+    assert!(pairs().all(|(one, next)| one.sequence < next.sequence));
+    assert!(pairs().all(|(one, next)| one.used <= next.used), "{told:?}");
+    let last = make();
+    assert!(state.adopt(&last, clock::now()));
+    let figures = state.stats(clock::now())[0].figures;
+    assert_eq!((figures.late, figures.asked), (0, told.len() as u64));
+    scheduler.shutdown().await;
+}
+
+/// What is not kept of a group that was removed is no reason either for what comes after it to be stale.
+#[test]
+fn who_begins_later_asks_with_higher_numbers() {
+    let settings = Settings {
+        process: ProcessId(1),
+        capacity: MicroCpus::whole(1),
+        floor: MicroCpus(10_000),
+        strict: false,
+    };
+    let mut now = Micros::from_secs(100);
+    let begin = |now| Holder::new(settings, now, Micros::ZERO, Micros::ZERO);
+    let mut first = begin(now);
+    let mut last = 0;
+    for _ in 0..1_000 {
+        now += WOKEN_MIN;
+        last = first.request(now).sequence;
+        first.failed(now);
+    }
+    assert!(begin(now).request(now).sequence > last);
 }
