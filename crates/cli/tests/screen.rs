@@ -33,22 +33,28 @@ struct Terminal {
     reader: JoinHandle<()>,
 }
 
+/// Both ends of a new terminal.
+fn ends() -> (File, File) {
+    let keys =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&keys).and_then(|()| unlockpt(&keys)).expect("ours");
+    let name = ptsname(&keys, Vec::new()).expect("a name");
+    let name = OsStr::from_bytes(name.as_bytes());
+    let inside = File::options().read(true).write(true).open(name);
+    let inside = inside.expect("the other end");
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: 100,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&keys, size).expect("a size");
+    (File::from(keys), inside)
+}
+
 impl Terminal {
     fn new() -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&keys).and_then(|()| unlockpt(&keys)).expect("ours");
-        let name = ptsname(&keys, Vec::new()).expect("a name");
-        let name = OsStr::from_bytes(name.as_bytes());
-        let inside = File::options().read(true).write(true).open(name);
-        let inside = inside.expect("the other end");
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: 100,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&keys, size).expect("a size");
-        let keys = File::from(keys);
+        let (keys, inside) = ends();
         let written: Arc<Mutex<Vec<u8>>> = Arc::default();
         let (mut screen, seen) = (keys.try_clone().expect("a copy"), written.clone());
         let reader = std::thread::spawn(move || {
@@ -153,6 +159,45 @@ fn left_after(name: &str, end: impl FnOnce(&Child, &Terminal)) {
         "{text:?}"
     );
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    drop((attached.expect("a socket"), group.expect("a group")));
+}
+
+/// Hazard: a terminal goes without a signal, since the program is not of its session, and reading what is not there takes a processor.
+#[test]
+fn the_screen_goes_on_without_its_terminal() {
+    let folder = Folder::new("screen-gone");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .expect("a runtime");
+    let entered = runtime.enter();
+    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+    let group = scheduler.group("tenants/web").expect("a path").create();
+    let attached = Attach::new(&scheduler).path(folder.file("socket")).open();
+    drop(entered);
+    let (mut keys, inside) = ends();
+    let end = || inside.try_clone().expect("a copy");
+    // So long that nothing is written to the terminal before it is looked at.
+    let arguments = ["top", &folder.file("socket"), "--interval-ms", "60000"];
+    let mut top = command(&arguments)
+        .stdin(end())
+        .stdout(end())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    drop(inside);
+    let (mut seen, mut bytes) = (String::new(), [0; 4_096]);
+    while !seen.contains("tenants/web") {
+        let count = keys.read(&mut bytes).expect("it runs");
+        seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    drop(keys);
+    let mut status = None;
+    within_hang(&mut top, |top| {
+        status = top.try_wait().expect("our child");
+        status.is_some()
+    });
+    assert!(status.is_some_and(|status| !status.success()), "{status:?}");
     drop((attached.expect("a socket"), group.expect("a group")));
 }
 

@@ -4,6 +4,7 @@
 //! connects it with both. The terminal is restored however it ends: `ratatui` does it on a panic, [`run`] otherwise, after `SIGTERM` and
 //! `SIGHUP` too; in raw mode Ctrl-C is a key like any other.
 
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,8 @@ fn show(
 ) -> Result<(), Failure> {
     let failed = || Failure::during("the terminal is gone");
     let interval = Duration::from_millis(arguments.interval_ms);
+    // Asked while it is there: one that has gone is none.
+    let keys_from_input = io::stdin().is_terminal();
     let mut due = Instant::now() + interval;
     while !told.load(Ordering::Relaxed) {
         terminal.draw(|frame| state.draw(frame)).map_err(failed())?;
@@ -90,7 +93,8 @@ fn show(
             let pause = due
                 .saturating_duration_since(Instant::now())
                 .min(SIGNAL_WITHIN);
-            ready = event::poll(pause).map_err(failed())?;
+            wait(pause, keys_from_input).map_err(failed())?;
+            ready = event::poll(Duration::ZERO).map_err(failed())?;
         }
         if ready {
             if let Event::Key(key) = event::read().map_err(failed())?
@@ -116,6 +120,40 @@ fn show(
         }
     }
     Ok(())
+}
+
+/// Waits for a key or for the end of `pause`; signals cut it short. Standard input is the terminal if `keys_from_input`; else keys come from
+/// the controlling terminal, whose end is told by a signal.
+///
+/// Not by `event::poll`: it reads on and on from a terminal that has gone, and never returns, so that a signal is never
+/// looked at either.
+///
+/// # Errors
+/// When the terminal has gone, or the system refuses to wait.
+#[cfg(unix)]
+fn wait(pause: Duration, keys_from_input: bool) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    if !keys_from_input {
+        return event::poll(pause).map(drop);
+    }
+    let input = io::stdin();
+    let mut looked_at = [PollFd::new(&input, PollFlags::IN)];
+    let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
+    match poll(&mut looked_at, Some(&pause)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    if looked_at[0].revents().intersects(gone) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    Ok(())
+}
+
+/// As on other systems.
+#[cfg(not(unix))]
+fn wait(pause: Duration, _keys_from_input: bool) -> io::Result<()> {
+    event::poll(pause).map(drop)
 }
 
 impl State {
