@@ -88,16 +88,13 @@ impl Timeline {
             product.clamp(i128::from(-BOUND), i128::from(BOUND)) as i64
         };
         node.v = reference.offset(inflated.wrapping_neg());
-        let request = to_virtual(u64::from(node.slice), node.shares);
-        // A new task gets half a request, so that it runs soon but cannot starve its spawner by being many.
-        node.deadline = node.v.plus(if fresh { request / 2 } else { request });
+        begin_request(node, fresh);
     }
 
     /// Where a task beside child groups starts: at the children's clock less its lag, whatever competes here.
     pub(crate) fn place_anchored<T>(&mut self, node: &mut Node<T>, lag: i64, fresh: bool) {
         node.v = self.anchor().offset(lag.wrapping_neg());
-        let request = to_virtual(u64::from(node.slice), node.shares);
-        node.deadline = node.v.plus(if fresh { request / 2 } else { request });
+        begin_request(node, fresh);
         self.count_lag(lag, node.shares);
     }
 
@@ -145,6 +142,13 @@ impl Timeline {
                 .average
                 .mean_is_before(contest.current_v, contest.extra)
     }
+}
+
+/// The deadline of who was just placed. A new task gets half a request, so that it runs soon but cannot starve its spawner by being many.
+#[inline]
+fn begin_request<T>(node: &mut Node<T>, fresh: bool) {
+    let request = to_virtual(u64::from(node.slice), node.shares);
+    node.deadline = node.v.plus(if fresh { request / 2 } else { request });
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 
 use super::bill::{absence, before_parting, own_absence};
-use super::dispatch::Began;
+use super::dispatch::{Began, nothing_is_deferred, poll_in_budget};
 use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
 use super::{Here, Vcpu, lock};
 use crate::cpu_clock::OwnTime;
@@ -233,12 +232,7 @@ impl Vcpu {
             return self.dispatch_whole(shared, me, entered, task, began);
         };
         let region = regions.open();
-        let polled = {
-            // Rule 4 of `vcpu`. No deferral is probed: off tokio's workers a yield wakes at once.
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            task.poll(|_| false)
-        };
+        let polled = poll_in_budget(task, nothing_is_deferred);
         if region.end().is_detached() {
             self.lose(shared, entered, polled, began);
             return (Previous::Lost, started);
@@ -257,11 +251,7 @@ impl Vcpu {
         task: Task,
         began: Began,
     ) -> (Previous, Nanos) {
-        let polled = {
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            task.poll(|_| false)
-        };
+        let polled = poll_in_budget(task, nothing_is_deferred);
         self.after_poll(shared, me, entered, polled, None, began)
     }
 
@@ -430,9 +420,7 @@ pub(crate) fn proxy(
 
 /// A bearer's next poll of its task.
 fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
-    let mut context = Context::from_waker(Waker::noop());
-    let _budget = tokio::task::coop::poll_proceed(&mut context);
-    quotient_pause::region(|| task.poll(|_| false)).0
+    quotient_pause::region(|| poll_in_budget(task, nothing_is_deferred)).0
 }
 
 /// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long

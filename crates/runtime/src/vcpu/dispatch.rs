@@ -63,12 +63,7 @@ impl Vcpu {
         if self.is_stand_in() {
             return self.poll_as_stand_in(shared, me, entered, task, began);
         }
-        let polled = {
-            // Rule 4. A budget is always left here, since every inner poll's use of it is undone when the guard goes.
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            task.poll(was_deferred)
-        };
+        let polled = poll_in_budget(task, was_deferred);
         self.after_poll(shared, me, entered, polled, held, began)
     }
 
@@ -94,10 +89,7 @@ impl Vcpu {
         }
         let polled = if shared.host_end.begin_poll() {
             local::hold_pass(shared);
-            // Rule 4. Off the host's workers nothing is deferred, and the probe would wake every task.
-            let mut context = Context::from_waker(Waker::noop());
-            let _budget = tokio::task::coop::poll_proceed(&mut context);
-            let polled = task.poll(|_| false);
+            let polled = poll_in_budget(task, nothing_is_deferred);
             local::return_pass(shared);
             polled
         } else {
@@ -292,4 +284,22 @@ impl Vcpu {
             self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
         }
     }
+}
+
+/// Rule 4: polls a task with a cooperation budget of its own. One is always left here, since every inner poll's use of it is undone when the
+/// guard goes.
+#[inline(always)]
+pub(super) fn poll_in_budget(
+    task: Task,
+    deferred: impl FnOnce(&Waker) -> bool,
+) -> Polled<TaskContext> {
+    let mut context = Context::from_waker(Waker::noop());
+    let _budget = tokio::task::coop::poll_proceed(&mut context);
+    task.poll(deferred)
+}
+
+/// Off the host's workers a yield wakes at once, and the probe would wake every task.
+#[inline(always)]
+pub(super) fn nothing_is_deferred(_: &Waker) -> bool {
+    false
 }

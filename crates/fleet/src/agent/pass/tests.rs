@@ -30,6 +30,41 @@ fn exchange(state: &mut State, store: &MemoryStore, work: &Work) -> usize {
     work.questions.len()
 }
 
+/// The group `tenants/one`, made anew.
+fn tenant(scheduler: &Scheduler) -> quotient::Group {
+    let group = scheduler.group("tenants/one").expect("a path");
+    group.create().expect("a group")
+}
+
+/// What wants all that it can have.
+fn hog(group: &quotient::Group) -> quotient::JoinHandle<()> {
+    group.spawn(async {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
+/// Looks from `begun` on until all rest; returns when that was.
+fn until_all_rest(state: &mut State, store: &MemoryStore, begun: Micros) -> Micros {
+    let mut now = begun;
+    while !state.busy.is_empty() {
+        now += Micros::from_millis(50);
+        assert!(now < begun + Micros::from_secs(10), "it does not rest");
+        let questions = state.look(now, true);
+        let memory = false;
+        exchange(state, store, &Work { questions, memory });
+    }
+    now
+}
+
+async fn until_throttled(state: &State) {
+    let told = state.throttled();
+    let patience = std::time::Duration::from_secs(60);
+    let told = tokio::time::timeout(patience, told.notified()).await;
+    told.expect("a throttle asks for a tick");
+}
+
 /// Who rests costs next to nothing, at once and in the look at all of them once a minute; and who then needs more is not seen a quarter of a
 /// second late.
 #[tokio::test]
@@ -38,35 +73,17 @@ async fn ticks_are_long_while_all_rest_and_a_throttle_asks_for_one() {
     let store = MemoryStore::new();
     let limit = FleetLimit::new(MicroCpus::whole(1));
     store.set_limit("tenants/one", limit).expect("a limit");
-    let group = scheduler.group("tenants/one").expect("a path");
-    let group = group.create().expect("a group");
+    let group = tenant(&scheduler);
     let begun = clock::now();
     state.adopt(&group, begun);
-    let mut rested = begun;
-    while !state.busy.is_empty() {
-        rested += Micros::from_millis(50);
-        assert!(rested < begun + Micros::from_secs(10), "it does not rest");
-        let questions = state.look(rested, true);
-        let work = Work {
-            questions,
-            memory: false,
-        };
-        exchange(&mut state, &store, &work);
-    }
+    let rested = until_all_rest(&mut state, &store, begun);
     assert_eq!(state.pause(), Micros::from_millis(250));
     let now = rested + ROUND;
     state.look(now, true);
     assert_eq!(state.pulse(), Pulse::Idle, "a round");
     // It works, and uses up its floor of this second.
-    let hog = group.spawn(async {
-        loop {
-            tokio::task::yield_now().await;
-        }
-    });
-    let told = state.throttled();
-    let patience = std::time::Duration::from_secs(60);
-    let told = tokio::time::timeout(patience, told.notified()).await;
-    told.expect("a throttle asks for a tick");
+    let hog = hog(&group);
+    until_throttled(&state).await;
     assert_eq!(state.look(now, true).len(), 1, "it needs a lease");
     hog.abort();
     scheduler.shutdown().await;
@@ -220,27 +237,12 @@ async fn who_is_throttled_does_not_rest_however_long_that_lasts() {
     let store = MemoryStore::new();
     let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(100);
     store.set_limit("tenants/one", limit).expect("a limit");
-    let group = scheduler.group("tenants/one").expect("a path");
-    let group = group.create().expect("a group");
+    let group = tenant(&scheduler);
     let begun = clock::now();
     state.adopt(&group, begun);
-    let mut now = begun;
-    while !state.busy.is_empty() {
-        now += Micros::from_millis(50);
-        assert!(now < begun + Micros::from_secs(10), "it does not rest");
-        let questions = state.look(now, true);
-        let memory = false;
-        exchange(&mut state, &store, &Work { questions, memory });
-    }
-    let hog = group.spawn(async {
-        loop {
-            tokio::task::yield_now().await;
-        }
-    });
-    let told = state.throttled();
-    let patience = std::time::Duration::from_secs(60);
-    let told = tokio::time::timeout(patience, told.notified()).await;
-    told.expect("a throttle asks for a tick");
+    let mut now = until_all_rest(&mut state, &store, begun);
+    let hog = hog(&group);
+    until_throttled(&state).await;
     // Its time passes faster than the scheduler's: one throttle for all of it, while nobody answers.
     let mut asked = 0;
     for _ in 0..160 {
@@ -266,19 +268,11 @@ async fn a_group_that_is_made_again_goes_on_with_what_the_first_used_and_asked()
     let store = MemoryStore::new();
     let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(1);
     store.set_limit("tenants/one", limit).expect("a limit");
-    let make = || {
-        let group = scheduler.group("tenants/one").expect("a path");
-        group.create().expect("a group")
-    };
     let mut told = Vec::new();
     for _ in 0..3 {
-        let group = make();
+        let group = tenant(&scheduler);
         assert!(state.adopt(&group, clock::now()));
-        let hog = group.spawn(async {
-            loop {
-                tokio::task::yield_now().await;
-            }
-        });
+        let hog = hog(&group);
         let before = told.len();
         let mut ticks = 0;
         while told.len() < before + 3 {
@@ -296,7 +290,7 @@ async fn a_group_that_is_made_again_goes_on_with_what_the_first_used_and_asked()
     let pairs = || told.iter().zip(&told[1..]);
     assert!(pairs().all(|(one, next)| one.sequence < next.sequence));
     assert!(pairs().all(|(one, next)| one.used <= next.used), "{told:?}");
-    let last = make();
+    let last = tenant(&scheduler);
     assert!(state.adopt(&last, clock::now()));
     let figures = state.stats(clock::now())[0].figures;
     assert_eq!((figures.late, figures.asked), (0, told.len() as u64));
