@@ -42,7 +42,7 @@ pub struct CheckArguments {
     /// Lines that make no sense and are left out before the trace is called unreadable
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     skip_bad: u64,
-    /// Judge a kernel's text as it is, without filling in switches from idle that it left out
+    /// Judge a kernel's text as it is, without filling in switches that it left out
     #[arg(long)]
     as_recorded: bool,
     /// Print exactly one JSON object on standard output
@@ -54,8 +54,10 @@ pub struct CheckArguments {
 struct Answer<'a> {
     trace: String,
     clean: bool,
-    /// Switches from idle that were filled in before the trace was judged.
+    /// Switches that were filled in before the trace was judged.
     filled_in: u64,
+    /// Tasks that the trace never shows leaving a CPU: what they do in their own context is missing.
+    silent_tasks: usize,
     /// What is missing: `clean` says nothing about that.
     gaps: &'a Gaps,
     #[serde(flatten)]
@@ -91,10 +93,14 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
                     check.fill_in(&missing, input.line());
                 }
                 check.event(&event, input.line());
+                if let Some(found) = repair.as_mut().and_then(Repair::contradiction) {
+                    check.contradict(&found, input.line());
+                }
             }
         }
     }
-    let filled_in = repair.map_or(0, |repair| repair.count());
+    let filled_in = repair.as_ref().map_or(0, Repair::count);
+    let silent_tasks = repair.as_ref().map_or(0, Repair::silent_count);
     let findings = check.finish();
     let name = arguments.input.display().to_string();
     let text = if arguments.json {
@@ -102,12 +108,13 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
             trace: name,
             clean: findings.is_clean(),
             filled_in,
+            silent_tasks,
             gaps: input.gaps(),
             findings: &findings,
         };
         versioned("quotient-check/1", &answer)? + "\n"
     } else {
-        report(&name, &findings, input.gaps(), filled_in)
+        report(&name, &findings, input.gaps(), (filled_in, silent_tasks))
     };
     print(&text)?;
     if findings.is_clean() {
@@ -120,7 +127,8 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     )))
 }
 
-fn report(name: &str, findings: &Findings, gaps: &Gaps, filled_in: u64) -> String {
+fn report(name: &str, findings: &Findings, gaps: &Gaps, repaired: (u64, usize)) -> String {
+    let (filled_in, silent_tasks) = repaired;
     let mut text = String::new();
     for breach in &findings.breaches {
         text += &format!(
@@ -139,7 +147,12 @@ fn report(name: &str, findings: &Findings, gaps: &Gaps, filled_in: u64) -> Strin
     }
     if filled_in > 0 {
         text += &format!(
-            "{filled_in:>8}  switches from idle are missing from the trace and were filled in from the wake-ups before them; --as-recorded does without\n"
+            "{filled_in:>8}  switches are missing from the trace and were filled in, from idle or away from tasks that no switch leaves; --as-recorded does without\n"
+        );
+    }
+    if silent_tasks > 0 {
+        text += &format!(
+            "{silent_tasks:>8}  tasks are never seen to leave a CPU: what they do, whom they wake included, is missing\n"
         );
     }
     let verdict = match (findings.is_clean(), gaps.is_any()) {
@@ -182,7 +195,7 @@ mod tests {
                 counts: [(rule, 3)].into(),
                 ..Findings::default()
             };
-            report("trace", &findings, &Gaps::default(), 0)
+            report("trace", &findings, &Gaps::default(), (0, 0))
         };
         assert!(said(Rule::WorkConservation).contains("--idle-wait-ms"));
         assert!(!said(Rule::Starvation).contains("--idle-wait-ms"));

@@ -69,7 +69,7 @@ pub fn run(arguments: &DiffArguments) -> Result<(), Failure> {
 fn figures(path: &Path, skip_bad: u64) -> Result<Figures, Failure> {
     let mut statistics = Statistics::new();
     let mut input = Input::open(path, None, skip_bad)?;
-    input.pump(&mut statistics)?;
+    input.pump_repaired(&mut statistics)?;
     input.tell_gaps();
     Ok(statistics.finish())
 }

@@ -1,7 +1,8 @@
-//! Switches that a trace does not show. Some virtual machines' kernels leave out a CPU's switches from idle; what was woken there
-//! then seems never to run. Who acts on a CPU that was last seen going idle has been running since it was woken.
+//! Switches that a trace does not show. Some virtual machines' kernels leave out what certain tasks do in their own context, an idle task
+//! or a thread: no switch leaves them, and nobody is woken by them but in interrupts. What was woken on such an idle CPU then seems
+//! never to run, and such a thread never to leave. Who acts on a CPU shows who runs there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use quotient_core::event::{Event, Kind, TaskId, TaskState};
 use quotient_core::{CpuId, Nanos};
@@ -9,14 +10,37 @@ use quotient_core::{CpuId, Nanos};
 /// Fills them in, event by event. Only for kernels' traces: where nothing is left out, a switch that does not fit is a fault, and filling
 /// in another would hide it.
 ///
-/// Memory grows with the live tasks.
+/// Memory grows with the tasks.
 #[derive(Debug, Default)]
 pub struct Repair {
-    /// CPUs that went idle, and when.
-    idle: HashMap<CpuId, Nanos>,
+    /// Who was last seen on each CPU, and when: idle since then, or at work there.
+    running: HashMap<CpuId, (TaskId, Nanos)>,
     /// Since when each task has been ready to run: when it was woken, or left a CPU that it still wanted.
     ready: HashMap<TaskId, Nanos>,
+    /// Tasks that a switch of the trace has left.
+    seen_leaving: HashSet<TaskId>,
+    /// Switches filled in that leave a task of which the trace has shown none.
+    silent: HashMap<TaskId, u64>,
+    contradiction: Option<Contradiction>,
     count: u64,
+}
+
+/// A switch that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What the trace should have shown. Its time may be before that of events already seen.
+    pub event: Event,
+    /// The task that it leaves, if that is not the idle one. The trace tells neither whether it slept then nor who wakes it.
+    pub silent: Option<TaskId>,
+}
+
+/// Switches were filled in because the trace showed none that leaves a task; then one came. So the others were faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// Whom they left.
+    pub task: TaskId,
+    /// How many there were.
+    pub switches: u64,
 }
 
 impl Repair {
@@ -25,53 +49,101 @@ impl Repair {
         self.count
     }
 
-    /// The switch that is missing before this event, if one is: from idle to who acts here, when that one was ready and the CPU idle. To be
-    /// called with each event, and taken before it; its time may be before that of events already seen. O(1).
-    pub fn missing(&mut self, event: &Event) -> Option<Event> {
-        let Event { time, cpu, kind } = *event;
-        let actor = match kind {
-            Kind::Switch { prev, .. } => prev,
-            Kind::Waking { waker, .. } => waker,
-            _ => TaskId::IDLE,
-        };
-        let missing = (!actor.is_idle())
-            .then(|| Some((*self.idle.get(&cpu)?, *self.ready.get(&actor)?)))
-            .flatten()
-            .map(|(since, ready)| {
-                let kind = Kind::Switch {
-                    prev: TaskId::IDLE,
-                    state: TaskState::Runnable,
-                    next: actor,
-                };
-                Event::new(ready.max(since).min(time), cpu, kind)
-            });
-        if missing.is_some() {
+    /// Tasks that the trace never shows leaving a CPU, though others acted there after them. O(1).
+    pub fn silent_count(&self) -> usize {
+        self.silent.len()
+    }
+
+    /// Whether `task` is one of them, as far as the trace was read. O(1).
+    pub fn is_silent(&self, task: TaskId) -> bool {
+        self.silent.contains_key(&task)
+    }
+
+    /// The switch that is missing before this event, if one is: from idle to who acts here, when that one was ready and the CPU idle; or
+    /// from a task that no switch has left yet to who acts in its place. To be called with each event, and taken before it. O(1).
+    pub fn missing(&mut self, event: &Event) -> Option<Missing> {
+        let missing = self.before(event);
+        if let Some(Missing { event, silent }) = missing {
             self.count += 1;
-            self.idle.remove(&cpu);
+            if let Some(task) = silent {
+                *self.silent.entry(task).or_default() += 1;
+            }
+            self.note(&event);
+        }
+        if let Kind::Switch { prev, .. } = event.kind
+            && !prev.is_idle()
+            && self.seen_leaving.insert(prev)
+            && let Some(switches) = self.silent.remove(&prev)
+        {
+            self.count -= switches;
+            self.contradiction = Some(Contradiction {
+                task: prev,
+                switches,
+            });
         }
         self.note(event);
         missing
     }
 
+    /// What the last event says against switches that were filled in before it. O(1).
+    pub fn contradiction(&mut self) -> Option<Contradiction> {
+        self.contradiction.take()
+    }
+
+    fn before(&self, event: &Event) -> Option<Missing> {
+        let actor = match event.kind {
+            Kind::Switch { prev, .. } => prev,
+            // Interrupts are told as nobody's, whoever they interrupt.
+            Kind::Waking { waker, .. } if !waker.is_idle() => waker,
+            _ => return None,
+        };
+        let (running, since) = *self.running.get(&event.cpu)?;
+        if running == actor {
+            return None;
+        }
+        let ready = self.ready.get(&actor).copied();
+        let silent = (!running.is_idle()).then_some(running);
+        let (state, at) = match silent {
+            None => (TaskState::Runnable, ready?.max(since)),
+            Some(task) if self.seen_leaving.contains(&task) => return None,
+            Some(_) => (TaskState::Sleeping, ready.unwrap_or(since).max(since)),
+        };
+        let kind = Kind::Switch {
+            prev: running,
+            state,
+            next: actor,
+        };
+        Some(Missing {
+            event: Event::new(at.min(event.time), event.cpu, kind),
+            silent,
+        })
+    }
+
     fn note(&mut self, event: &Event) {
         match event.kind {
             Kind::Switch { prev, state, next } => {
-                if next.is_idle() {
-                    self.idle.insert(event.cpu, event.time);
-                } else {
-                    self.idle.remove(&event.cpu);
-                }
+                self.running.insert(event.cpu, (next, event.time));
                 if state.is_runnable() && !prev.is_idle() {
                     self.ready.insert(prev, event.time);
                 } else if state.is_over() {
                     self.ready.remove(&prev);
+                    self.seen_leaving.remove(&prev);
                 }
             }
-            Kind::Waking { task, .. } | Kind::Wakeup { task, .. } | Kind::Spawn { task, .. } => {
+            Kind::Waking { task, waker, .. } => {
+                self.ready.insert(task, event.time);
+                if let Some((running, seen)) = self.running.get_mut(&event.cpu)
+                    && *running == waker
+                    && !waker.is_idle()
+                {
+                    *seen = event.time;
+                }
+            }
+            Kind::Wakeup { task, .. } | Kind::Spawn { task, .. } => {
                 self.ready.insert(task, event.time);
             }
             Kind::Lost { .. } => {
-                self.idle.remove(&event.cpu);
+                self.running.remove(&event.cpu);
             }
             _ => {}
         }

@@ -147,6 +147,9 @@ fn judged(text: &[u8], mut repair: Option<Repair>) -> (Findings, u64) {
                     check.fill_in(&missing, reader.line());
                 }
                 check.event(&event, reader.line());
+                if let Some(found) = repair.as_mut().and_then(Repair::contradiction) {
+                    check.contradict(&found, reader.line());
+                }
             }
         }
     }

@@ -289,7 +289,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         doubts::about_everything(&whole, &mut doubts);
     }
     doubts::about_gaps(&whole, &mut doubts);
-    doubts::about_repairs(&whole, &mut doubts);
+    doubts::about_repairs(&whole, &limited, &mut doubts);
     doubts::about_length(&limited, &arguments.period, &mut doubts);
     let limit = limit_of(&limited, arguments.recorded_limit, &mut doubts, &mut notes);
     doubts::about_limits(&limited, &mut doubts);

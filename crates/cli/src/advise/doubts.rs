@@ -67,14 +67,23 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
 }
 
 /// Switches were filled in.
-pub(super) fn about_repairs(whole: &Recording, doubts: &mut Doubts) {
+pub(super) fn about_repairs(whole: &Recording, limited: &Recording, doubts: &mut Doubts) {
     if whole.repaired > 0 {
         doubts.add(
             false,
             format!(
-                "{} switches from idle are missing from the trace and were filled in from the wake-ups before them",
+                "{} switches are missing from the trace and were filled in, from idle or away from tasks that no switch leaves",
                 whole.repaired
             ),
+        );
+    }
+    let silent = limited.silent_tasks();
+    if silent > 0 {
+        // A few threads of a large program, or all that is asked about.
+        let is_much = silent * 10 > limited.tasks();
+        doubts.add(
+            is_much,
+            format!("{silent} of the tasks to be limited are never seen to leave a CPU: what they do is missing from the trace"),
         );
     }
 }

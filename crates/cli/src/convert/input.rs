@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use quotient_trace::{Format, Gaps, Item, Progress, Reader, Sink};
+use quotient_trace::{Format, Gaps, Item, Progress, Reader, Repair, Sink};
 
 use crate::failure::Failure;
 
@@ -134,6 +134,34 @@ impl Input {
             }
         }
         self.clear();
+        Ok(())
+    }
+
+    /// The same with switches that a kernel's text left out ([`Repair`]): for figures and pictures. What is converted stays as it is.
+    ///
+    /// # Errors
+    /// As [`Input::next_item`].
+    pub fn pump_repaired(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
+        let mut repair = self.is_text().then(Repair::default);
+        while let Some(item) = self.next_item()? {
+            match item {
+                Item::Definition(definition) => sink.define(&definition),
+                Item::Event(event) => {
+                    let missing = repair.as_mut().and_then(|repair| repair.missing(&event));
+                    if let Some(missing) = missing {
+                        sink.event(&missing.event);
+                    }
+                    sink.event(&event);
+                }
+            }
+        }
+        self.clear();
+        let (filled_in, name) = (repair.map_or(0, |repair| repair.count()), &self.name);
+        if filled_in > 0 {
+            print(&format!(
+                "{name}: {filled_in} switches are missing and were filled in\n"
+            ));
+        }
         Ok(())
     }
 

@@ -91,7 +91,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         To::Html => {
             let title = arguments.input.display().to_string();
             let mut page = Html::new();
-            input.pump(&mut page)?;
+            input.pump_repaired(&mut page)?;
             page.finish(&title, &mut output)
         }
     };

@@ -113,6 +113,8 @@ struct Demand {
     waits: Vec<LongWait>,
     /// When it ran.
     runs: Vec<Range<u64>>,
+    /// Whether the trace never shows it leaving a CPU: for how long it ran is not known.
+    is_silent: bool,
 }
 
 /// What the tasks of a recorded trace wanted.
@@ -129,7 +131,7 @@ pub struct Recording {
     pub recorded: Nanos,
     /// What was added for bursts that a limit cut off.
     pub restored: Nanos,
-    /// Switches from idle that the trace does not show, filled in from wake-ups.
+    /// Switches that the trace does not show, filled in.
     pub repaired: u64,
     /// How well the recorded kernel saw idle CPUs. A part of a recording does not know.
     pub placement: Placement,
@@ -172,6 +174,11 @@ impl Recording {
     /// Number of tasks that ran.
     pub fn tasks(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Tasks that ran and that the trace never shows leaving a CPU: what they wanted is not known. O(tasks).
+    pub fn silent_tasks(&self) -> usize {
+        self.tasks.iter().filter(|task| task.is_silent).count()
     }
 
     /// Number of bursts.

@@ -253,7 +253,7 @@ impl Recording {
                     while let Some(mark) = reader.mark_before() {
                         collector.mark(mark);
                     }
-                    if let Some(missing) = repair.missing(&event) {
+                    if let Some(missing) = repair.missing(&event).map(|missing| missing.event) {
                         watch.event(&missing);
                         replay.event(&missing, &mut collector);
                         collector.after(&replay, &missing);
@@ -276,6 +276,9 @@ impl Recording {
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
+        for demand in &mut recording.tasks {
+            demand.is_silent = repair.is_silent(demand.id);
+        }
         recording.placement = watch.found;
         Ok(recording)
     }

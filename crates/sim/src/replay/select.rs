@@ -78,6 +78,7 @@ impl Recording {
                         bursts,
                         restored,
                         id: demand.id,
+                        is_silent: demand.is_silent,
                         process: demand.process,
                         name: demand.name.clone(),
                     });

@@ -26,6 +26,7 @@ use quotient_core::{CpuId, Nanos};
 use serde::Serialize;
 
 use crate::read::seconds;
+use crate::repair::{Contradiction, Missing};
 use crate::replay::{Fault, Imbalance, Observer, Replay, Run, Wait};
 use limits::Limits;
 
@@ -161,6 +162,10 @@ struct Judge {
     idle: HashMap<CpuId, VecDeque<(Nanos, Nanos)>>,
     /// On which of the first 128 CPUs a task has run: it may not be allowed on others.
     places: HashMap<TaskId, u128>,
+    /// Whether the trace lacks what some tasks do in their own context, wake-ups among it.
+    has_silent_wakers: bool,
+    /// Whether it lacks switches at all.
+    is_repaired: bool,
     limits: Limits,
 }
 
@@ -177,6 +182,8 @@ impl Check {
                 now: Nanos::ZERO,
                 idle: HashMap::new(),
                 places: HashMap::new(),
+                has_silent_wakers: false,
+                is_repaired: false,
                 limits,
             },
         }
@@ -204,10 +211,26 @@ impl Check {
     }
 
     /// Takes a switch that the trace left out ([`crate::Repair`]), before the event of `line` that shows it. It may be earlier than what came
-    /// before it, and is not counted.
-    pub fn fill_in(&mut self, event: &Event, line: u64) {
-        self.event(event, line);
+    /// before it, and is not counted. If it leaves a task whose own events the trace lacks, those that this one wakes are lacking, too, and a
+    /// task that runs without a wake-up is no breach any more. Who is woken and never runs may have run unseen.
+    pub fn fill_in(&mut self, missing: &Missing, line: u64) {
+        self.event(&missing.event, line);
         self.judge.findings.events -= 1;
+        self.judge.is_repaired = true;
+        if let Some(task) = missing.silent {
+            self.replay.forget(task);
+            self.judge.has_silent_wakers = true;
+        }
+    }
+
+    /// Takes it that switches which were filled in should not have been.
+    pub fn contradict(&mut self, contradiction: &Contradiction, line: u64) {
+        let Contradiction { task, switches } = *contradiction;
+        self.judge.line = line;
+        let who = who(&self.replay, task);
+        let message =
+            format!("{who} leaves, but {switches} switches that left it before are missing");
+        self.judge.report(Rule::Chain, message);
     }
 
     /// The trace is over.
@@ -288,6 +311,9 @@ impl Observer for Judge {
         if self.options.hidden_limits || wait.was_throttled {
             return;
         }
+        if self.is_repaired && wait.is_open && !self.places.contains_key(&wait.task) {
+            return;
+        }
         let length = wait.to - wait.from;
         if length > self.options.wait_max {
             let message = format!(
@@ -347,6 +373,7 @@ impl Observer for Judge {
                 let text = format!("{cpu} ran {running}, but the switch leaves {prev}");
                 (Rule::Chain, text)
             }
+            Fault::NotWoken { .. } if self.has_silent_wakers => return,
             Fault::NotWoken { task, cpu, asleep } => {
                 let who = who(replay, task);
                 let since = seconds(asleep);

@@ -171,6 +171,11 @@ impl Replay {
         }
     }
 
+    /// Nobody knows what became of `task`: it may run next without a wake-up, and what it waits is no wait. O(1).
+    pub fn forget(&mut self, task: TaskId) {
+        self.tasks.remove(&task);
+    }
+
     /// The trace is over: closes what is open.
     pub fn finish<O: Observer>(&mut self, observer: &mut O) {
         let (_, end) = self.span();
