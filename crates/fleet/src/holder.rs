@@ -23,6 +23,7 @@
 //! is not in it (the store took it back). The end of a lease is counted from before the request was sent, on a clock that goes
 //! on while the machine sleeps.
 
+mod again;
 mod answers;
 
 use crate::demand::Demand;
@@ -114,6 +115,9 @@ pub struct Holder {
     reserved_until: Micros,
     /// What the floor has earned and is not used, at most one second's.
     floor_credit: Micros,
+    /// The floor of one that was made again, and until when that is in force.
+    rest_of_floor: MicroCpus,
+    rest_until: Micros,
     demand: Demand,
     /// The demand of the last request.
     told: MicroCpus,
@@ -168,6 +172,8 @@ impl Holder {
             reserved: MicroCpus::ZERO,
             reserved_until: now,
             floor_credit: settings.floor.over(FLOOR_SAVED),
+            rest_of_floor: MicroCpus::ZERO,
+            rest_until: now,
             demand: Demand::new(settings.capacity),
             told: MicroCpus::ZERO,
             observed_at: now,
@@ -182,15 +188,6 @@ impl Holder {
             pace: LEASE_ASSUMED,
             figures: HolderFigures::default(),
         }
-    }
-
-    /// The group was removed, and another one made under its path, with these figures so far: it goes on where the first was last observed. No
-    /// answer to what that asked counts any more.
-    pub fn resume(mut self, now: Micros, cpu: Micros, throttled: Micros) -> Holder {
-        (self.observed_cpu, self.observed_throttled) = (cpu, throttled);
-        self.asked = None;
-        (self.failures, self.not_before, self.renew_at) = (0, now, now);
-        self
     }
 
     /// The newest limit that was seen.
@@ -278,9 +275,10 @@ impl Holder {
     }
 
     /// How much the group may use in `time` and be left alone: half of its floor, for which it would not ask (see `wish`). `None` if it has
-    /// a lease, or anything to ask.
+    /// a lease, or the rest of a floor, or anything to ask.
     pub(crate) fn eased(&self, now: Micros) -> Option<MicroCpus> {
-        if self.asked.is_some() || now < self.ends || self.next_ask(now).is_some() {
+        let holds = now < self.ends || now < self.rest_until;
+        if self.asked.is_some() || holds || self.next_ask(now).is_some() {
             return None;
         }
         match self.standing {
@@ -364,7 +362,7 @@ impl Holder {
         if self.standing == Standing::Free {
             return Allowance::Unlimited;
         }
-        let floor = self.floor(now);
+        let floor = self.floor_in_force(now);
         if now >= self.ends {
             return Allowance::Floor(floor);
         }

@@ -71,7 +71,9 @@
 //! | the store forgets, and nobody is left who knows the limit | after [`MEMORY_SETTLES`] it is none; with [`FleetBuilder::strict`], floors until somebody sets it |
 //! | the store is restored from an older state | the same: another run |
 //! | a part of the tenant's keys is gone (evicted, deleted) | the same: the first key counts what the others hold |
-//! | a field of a key is not what was written | an error that names it, never "no limit"; floors, until somebody deletes the key |
+//! | a tenant's group is removed and made again, again and again | one floor for all of them, and lease and debt go on (`holder::again`); each begins with 1 ms, which is owed |
+//! | a field of a key, or a process's record, is not what was written, or a moment far ahead | an error that names it, never "no limit"; floors, until somebody deletes the key |
+//! | a process knows a limit whose version lies a day ahead of the store's clock, and the store has none | an error that says so; floors, until somebody sets it anew |
 //! | the store is too slow for all requests of a round trip | fewer in the next, by turns, until they are answered in time; leases of the others may run out meanwhile |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
 //! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |

@@ -86,8 +86,9 @@ pub(crate) fn next_look(holder: &Holder, now: Micros, is_calm: bool) -> Micros {
         // Nothing is lost before it is to ask.
         next = holder.next_ask(now).map_or(next, |asks| asks.max(next));
     }
-    // Beyond the end of the lease, and of what was to be used until then, the limit in force says too much.
-    let ends = [holder.spread_until(), holder.ends()];
+    // Beyond the end of the lease, and of what was to be used until then, the limit in force says too much; beyond that of the rest of a floor
+    // too little.
+    let ends = [holder.spread_until(), holder.ends(), holder.rest_until()];
     ends.into_iter()
         .filter(|ends| *ends > now)
         .fold(next, Micros::min)

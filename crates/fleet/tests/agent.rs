@@ -202,6 +202,50 @@ async fn a_group_that_was_removed_and_made_again_has_a_budget() {
     scheduler.shutdown().await;
 }
 
+/// A group begins with a whole period of its local limit. Groups that are made again and again are to have what one has that stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_is_made_again_and_again_mints_no_floors() {
+    const LIVES: u32 = 60;
+    let scheduler = Scheduler::builder().build().expect("a scheduler");
+    // Nobody listens there.
+    let fleet = Fleet::builder("redis://127.0.0.1:1")
+        .floor(0.03)
+        .start(&scheduler)
+        .expect("a fleet");
+    let begun = Instant::now();
+    let mut used = Duration::ZERO;
+    for _ in 0..LIVES {
+        let made = || {
+            scheduler
+                .group("tenants/acme")
+                .expect("a path")
+                .create()
+                .ok()
+        };
+        until(PATIENCE, "the name", || {
+            scheduler.find("tenants/acme").is_err()
+        })
+        .await;
+        let group = made().expect("a group");
+        assert!(fleet.adopt(&group));
+        group.spawn(burn());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        group.remove(quotient::Leftover::Kill).expect("removed");
+        until(PATIENCE, "its end", || {
+            scheduler.find("tenants/acme").is_err()
+        })
+        .await;
+        used += group.cpu_time();
+    }
+    // Each has 1 ms, the least that a local limit can say, and one poll of 200 us, twice that beside others.
+    let most = begun.elapsed().mul_f64(0.03)
+        + Duration::from_millis(30)
+        + LIVES * Duration::from_micros(1_400);
+    assert!(used <= most, "{used:?} of at most {most:?}");
+    drop(fleet);
+    scheduler.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_written_by_hand_is_kept_beside_the_lease() {
     let scheduler = Scheduler::builder().build().expect("a scheduler");

@@ -6,8 +6,8 @@ mod request;
 mod server;
 
 use quotient_fleet::{
-    FleetLimit, MemoryStore, MicroCpus, Micros, ProcessId, RedisStore, Reply, Request, Store,
-    StoreError,
+    FleetLimit, Holder, MemoryStore, MicroCpus, Micros, ProcessId, RedisStore, Reply, Request,
+    Settings, Store, StoreError,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
@@ -225,7 +225,7 @@ fn a_server_that_forgot_is_not_believed() {
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
     );
     // As a function that is loaded anew asks at once, not after ten seconds.
-    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_3"]);
+    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_4"]);
     assert!(unsure(&answer()), "evicts");
 }
 
@@ -358,14 +358,32 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
         ("pool", &["HSET", "pool", "nan"]),
         ("lease", &["HSET", "lease", "1"]),
         ("demands", &["HSET", "demands", "abc"]),
+        ("nothing", &["HSET", "demands", "\u{1}"]),
+        // Moments of a time to come, until when it would have its floor only.
+        ("quiet", &["HSET", "quiet", "9007199254740990"]),
+        ("version", &["HSET", "version", "9007199254740990"]),
     ] {
         begin(tenant);
         let key = key(tenant, "tenant");
         tell(&[&[change[0], &key], &change[1..]].concat());
+        // By its name, so that the same of two tenants is no fault of the store.
         let answer = ask(tenant, 2, 1_600);
+        let names = |why: &str| why.contains(&key) && why.contains("FLEETBROKEN");
         assert!(
-            matches!(answer, Err(StoreError::Garbage(_))),
+            matches!(&answer, Err(StoreError::Garbage(why)) if names(why)),
             "{tenant}: {answer:?}"
+        );
+        tell(&["DEL", &key]);
+    }
+    begin("record");
+    let processes = key("record", "processes");
+    for record in ["abc", "", "\u{1}"] {
+        tell(&["HSET", &processes, "0000000000000007", record]);
+        let answer = ask("record", 2, 1_600);
+        let names = |why: &str| why.contains(&processes) && why.contains("FLEETBROKEN");
+        assert!(
+            matches!(&answer, Err(StoreError::Garbage(why)) if names(why)),
+            "{answer:?}"
         );
     }
     begin("later");
@@ -401,6 +419,58 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
             .expect("a tenant");
         assert_eq!(figures.leases, 1, "{figures:?}");
     }
+}
+
+/// A version is a moment. One that lies far ahead of the server's clock is not taken from a process, which is told so; and what is set then holds
+/// for that process, too.
+#[test]
+fn a_limit_of_a_time_to_come_is_refused_and_one_that_is_set_then_holds() {
+    let Some(server) = server::start("time to come", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = store(&server.address());
+    let day = Micros::from_secs(86_400);
+    let clock = Micros::from_secs(1_700_000_000);
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let settings = Settings {
+        process: ProcessId(7),
+        capacity: MicroCpus::whole(1),
+        floor: MicroCpus(10_000),
+        strict: false,
+    };
+    let mut now = Micros::from_secs(1);
+    let mut holder = Holder::new(settings, now, Micros::ZERO, Micros::ZERO);
+    let mut ask = |holder: &mut Holder, clock: Micros, used: u64| {
+        now += Micros::SECOND;
+        holder.observe(now, Micros(used), Micros::ZERO);
+        let request = holder.request(now);
+        let answer = runtime.block_on(store.ask_at("tenants/acme", &request, clock, 1));
+        match &answer {
+            Ok(reply) => {
+                holder.answer(now, request.sequence, reply);
+            }
+            Err(_) => holder.failed(now),
+        }
+        answer.map(|_| holder.limit().map_or(0, |limit| limit.version))
+    };
+    let set = |clock: Micros| runtime.block_on(store.set_at("tenants/acme", limit, clock, 1));
+    let ahead = set(clock + day + day).expect("set");
+    assert_eq!(ask(&mut holder, clock + day + day, 900_000), Ok(ahead));
+    let client = redis::Client::open(server.address()).expect("an address");
+    let mut connection = client.get_connection().expect("connected");
+    redis::cmd("FLUSHALL").exec(&mut connection).expect("done");
+    let refused = ask(&mut holder, clock, 1_800_000);
+    assert!(
+        matches!(&refused, Err(StoreError::Garbage(why)) if why.contains("tenants/acme")),
+        "{refused:?}"
+    );
+    let newer = set(clock).expect("set");
+    assert!(newer < ahead);
+    assert_eq!(
+        ask(&mut holder, clock + Micros::SECOND, 2_700_000),
+        Ok(newer)
+    );
 }
 
 #[test]

@@ -33,7 +33,7 @@ use super::past::Past;
 use super::tenant::Tenant;
 use super::{FleetFigures, TenantStats};
 use crate::clock;
-use crate::holder::Settings;
+use crate::holder::{Holder, Settings};
 use crate::message::{Reply, Request};
 use crate::rhythm::Pulse;
 use crate::store::StoreError;
@@ -400,32 +400,26 @@ impl State {
         self.figures.requests += questions.len() as u64;
         let faults = Faults::of(&answers);
         for ((path, request), answer) in questions.iter().zip(answers) {
-            // Who waits for an answer does not rest.
-            let Some(tenant) = self.busy.get_mut(path) else {
-                continue;
-            };
-            tenant.look(now);
-            match answer {
-                Ok(reply) => {
-                    if let Reply::Unknown { wait } = &reply
-                        && !self.said_unsure
-                    {
-                        self.said_unsure = true;
-                        tracing::warn!(
-                            target: "quotient",
-                            wait_s = wait.0 as f64 / 1e6,
-                            "the fleet's store is new, or forgot limits: tenants whose limit nobody tells stay on their floors for so long"
-                        );
-                    }
-                    tenant.holder.answer(now, request.sequence, &reply);
-                }
-                Err(_) => {
-                    tenant.holder.failed(now);
-                    self.figures.errors += 1;
-                }
+            self.figures.errors += u64::from(answer.is_err());
+            if let Ok(Reply::Unknown { wait }) = &answer
+                && !std::mem::replace(&mut self.said_unsure, true)
+            {
+                tracing::warn!(
+                    target: "quotient",
+                    wait_s = wait.0 as f64 / 1e6,
+                    "the fleet's store is new, or forgot limits: tenants whose limit nobody tells stay on their floors for so long"
+                );
             }
-            tenant.apply(now);
-            self.needs.add(tenant);
+            // Who waits for an answer does not rest.
+            if let Some(tenant) = self.busy.get_mut(path) {
+                tenant.look(now);
+                take_in(&mut tenant.holder, now, request.sequence, answer);
+                tenant.apply(now);
+                self.needs.add(tenant);
+            } else if let Some(holder) = self.past.get_mut(path) {
+                holder.pass(now);
+                take_in(holder, now, request.sequence, answer);
+            }
         }
         faults.say(&mut self.figures, &mut self.said_unreadable);
     }
@@ -458,6 +452,15 @@ impl State {
             all.map(|(path, tenant)| tenant.stats(path, now)).collect();
         stats.sort_by(|one, other| one.path.cmp(&other.path));
         stats
+    }
+}
+
+fn take_in(holder: &mut Holder, now: Micros, sequence: u64, answer: Result<Reply, StoreError>) {
+    match answer {
+        Ok(reply) => {
+            holder.answer(now, sequence, &reply);
+        }
+        Err(_) => holder.failed(now),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! To the store a group and the next one under its path are one: this process's part of the tenant. What the first used of its lease and did not
 //! tell yet has to be told by the second, or the store would take it back as unused and grant it twice; and a request that says
-//! less than an earlier one would be stale.
+//! less than an earlier one would be stale. What the first asked is answered to whoever is there then, or to what is kept here: groups that live shorter
+//! than a round trip have leases, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +29,11 @@ impl Past {
         if self.holders.len() < KEPT_MAX {
             self.holders.insert(path, holder);
         }
+    }
+
+    /// For an answer that comes while there is no group.
+    pub(super) fn get_mut(&mut self, path: &str) -> Option<&mut Holder> {
+        self.holders.get_mut(path)
     }
 
     pub(super) fn take(&mut self, path: &str) -> Option<Holder> {

@@ -138,11 +138,9 @@ impl Holder {
         true
     }
 
+    /// The limit in force, also if it is of an older version than ours, which the store was told and refused: one of a time to come by its clock.
     fn learn(&mut self, limit: FleetLimit) {
-        let newer = self.limit.is_none_or(|ours| limit.version >= ours.version);
-        if newer {
-            self.limit = Some(limit);
-        }
+        self.limit = Some(limit);
     }
 
     fn reserve(&mut self, limit: FleetLimit, floor: bool, sent: Micros) {

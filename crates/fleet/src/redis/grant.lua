@@ -1,4 +1,4 @@
-#!lua name=quotient_fleet_3
+#!lua name=quotient_fleet_4
 -- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
 -- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
 --
@@ -19,6 +19,10 @@ local FLOORS_DIVISOR = 20
 local BUCKETS = 128
 local MEMORY_SETTLES = 30000000
 local POLICY_LIFE = 10000000
+-- The longest that a store is quiet: what is granted of the longest lease lasts so long.
+local QUIET_MAX = 75000000
+-- Versions are moments: the end of the year 2099.
+local VERSION_MAX = 4102444800000000
 
 -- While a library is loaded there is no `math` yet.
 local function floor(number)
@@ -159,6 +163,21 @@ local function broken(key, what)
   return redis.error_reply('FLEETBROKEN ' .. what .. ' of ' .. key .. ' is not what was written; DEL the key, and a process that knows the limit sets it anew')
 end
 
+-- A list of numbers, none of which is below zero; nil if it is none.
+local function numbers_of(packed)
+  local ok, list = pcall(cmsgpack.unpack, packed)
+  if not ok or type(list) ~= 'table' then
+    return nil
+  end
+  for index = 1, #list do
+    local number = list[index]
+    if type(number) ~= 'number' or not (number >= 0 and number <= 9007199254740991) then
+      return nil
+    end
+  end
+  return list
+end
+
 local function read_state(key)
   local values = redis.call('HMGET', key, unpack(FIELDS))
   local state = {}
@@ -179,9 +198,19 @@ local function read_state(key)
   if state.format and not sane(state) then
     return nil, broken(key, 'the limit')
   end
+  -- Both would leave the tenant on its floor until then, and nobody would know why.
+  if state.quiet > state.seen + QUIET_MAX then
+    return nil, broken(key, 'quiet')
+  end
+  if state.version > VERSION_MAX then
+    return nil, broken(key, 'version')
+  end
   state.counts, state.sums, state.total = {}, {}, 0
   if state.demands and state.demands ~= '' then
-    local list = cmsgpack.unpack(state.demands)
+    local list = numbers_of(state.demands)
+    if not list or #list % 3 ~= 0 then
+      return nil, broken(key, 'demands')
+    end
     for index = 1, #list, 3 do
       state.counts[list[index]] = list[index + 1]
       state.sums[list[index]] = list[index + 2]
@@ -213,7 +242,10 @@ local function read_entry(keys, process)
   if not record then
     return nil
   end
-  local e = cmsgpack.unpack(record)
+  local e = numbers_of(record)
+  if not e or #e ~= 11 then
+    error(broken(keys[2], 'a record'))
+  end
   return { sequence = e[1], used = e[2], held = e[3], backed = e[4], demand = e[5], live = e[6] == 1, ends = e[7], floor = e[8] == 1,
     amount = e[9], share = e[10], renew = e[11] }
 end
@@ -358,6 +390,9 @@ local function ask(keys, args)
     adopt(state, known, now)
   end
   if state.version == 0 then
+    if known.version > now + VERSION_AHEAD then
+      return redis.error_reply('FLEETBROKEN the limit that is known of ' .. keys[1] .. ' is of a time to come; set it anew')
+    end
     local wait = unsure_for(keys[4], clock, run)
     return answer(wait > 0 and 4 or 2, state, 0, wait, 0, false)
   end
@@ -468,8 +503,8 @@ local function confirm(keys, args)
   return 'OK'
 end
 
-redis.register_function('quotient_fleet_3_ask', ask)
-redis.register_function('quotient_fleet_3_set', set)
-redis.register_function('quotient_fleet_3_memory', memory)
-redis.register_function('quotient_fleet_3_confirm', confirm)
-redis.register_function { function_name = 'quotient_fleet_3_get', callback = get, flags = { 'no-writes' } }
+redis.register_function('quotient_fleet_4_ask', ask)
+redis.register_function('quotient_fleet_4_set', set)
+redis.register_function('quotient_fleet_4_memory', memory)
+redis.register_function('quotient_fleet_4_confirm', confirm)
+redis.register_function { function_name = 'quotient_fleet_4_get', callback = get, flags = { 'no-writes' } }

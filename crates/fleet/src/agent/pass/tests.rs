@@ -1,7 +1,7 @@
 //! What a look finds and asks, on a store in memory.
 
 use super::*;
-use crate::holder::Holder;
+use crate::holder::{Allowance, Holder};
 use crate::limit::FleetLimit;
 use crate::message::ProcessId;
 use crate::rhythm::WOKEN_MIN;
@@ -297,6 +297,50 @@ async fn a_group_that_is_made_again_goes_on_with_what_the_first_used_and_asked()
     scheduler.shutdown().await;
 }
 
+/// Groups that live shorter than a round trip: what each asks is answered to nobody, or to the next.
+#[tokio::test]
+async fn an_answer_that_comes_between_two_groups_of_a_path_is_the_second_ones_lease() {
+    let (scheduler, mut state) = no_tenants();
+    let store = MemoryStore::new();
+    let limit = FleetLimit::new(MicroCpus::whole(1)).with_processes(1);
+    store.set_limit("tenants/one", limit).expect("a limit");
+    for comes_between in [false, true] {
+        let mut under_way = Work::default();
+        let mut lives = 0;
+        loop {
+            store.set_time(clock::now());
+            let group = tenant(&scheduler);
+            state.adopt(&group, clock::now());
+            if !comes_between {
+                exchange(&mut state, &store, &std::mem::take(&mut under_way));
+            }
+            let figures = state.find("tenants/one").expect("adopted").holder.figures();
+            let hog = hog(&group);
+            tokio::time::sleep(std::time::Duration::from_millis(15)).await;
+            if under_way.is_empty() {
+                under_way = state.tick(true);
+            }
+            hog.abort();
+            let _ = hog.await;
+            group.remove(quotient::Leftover::Refuse).expect("removed");
+            state.tick(false);
+            assert!(state.find("tenants/one").is_none(), "it is gone");
+            if comes_between {
+                exchange(&mut state, &store, &std::mem::take(&mut under_way));
+            }
+            // The first answer tells the limit, what comes after it is a lease.
+            if figures.granted >= 2 {
+                assert_eq!(figures.late, 0);
+                break;
+            }
+            lives += 1;
+            assert!(lives < 500, "no lease: {figures:?}");
+        }
+        state.past = Past::default();
+    }
+    scheduler.shutdown().await;
+}
+
 /// What is not kept of a group that was removed is no reason either for what comes after it to be stale.
 #[test]
 fn who_begins_later_asks_with_higher_numbers() {
@@ -316,4 +360,37 @@ fn who_begins_later_asks_with_higher_numbers() {
         first.failed(now);
     }
     assert!(begin(now).request(now).sequence > last);
+}
+
+/// Each group begins with a whole period of its local limit, and on a floor that is a second.
+#[test]
+fn who_is_made_again_has_what_is_left_of_the_floor_and_not_a_second_of_it() {
+    let settings = Settings {
+        process: ProcessId(1),
+        capacity: MicroCpus::whole(1),
+        floor: MicroCpus(100_000),
+        strict: false,
+    };
+    let mut now = Micros::from_secs(100);
+    let (none, life) = (Micros::ZERO, Micros::from_millis(20));
+    let mut holder = Holder::new(settings, now, none, none);
+    let mut used = none;
+    for _ in 0..200 {
+        let Allowance::Floor(floor) = holder.allowance(now) else {
+            panic!("it is on its floor");
+        };
+        // All at once.
+        let all = floor.over(Micros::SECOND).min(life);
+        used += all;
+        now += life;
+        holder.observe(now, all, none);
+        holder = holder.resume(now, none, none);
+    }
+    // Four seconds and what was saved up.
+    let most = settings.floor.over(Micros::from_secs(5));
+    assert!(used <= most && used.0 > most.0 / 2, "{used} of {most}");
+    assert_eq!(holder.figures().overrun, none);
+    holder.observe(now + Micros::SECOND, none, none);
+    let later = holder.allowance(now + Micros::SECOND);
+    assert_eq!(later, Allowance::Floor(settings.floor));
 }
