@@ -70,6 +70,7 @@ impl Marks {
     const MOVED: u8 = 1;
     const UNCOUNTED: u8 = 2;
     const NO_LOSS: u8 = 4;
+    const BROUGHT: u8 = 8;
 
     /// Whether `membership.group` differs from `Owned::group`: the token's holder follows at the next dispatch.
     pub(crate) fn is_moved(&self, order: Ordering) -> bool {
@@ -84,6 +85,24 @@ impl Marks {
     /// Takes the mark away: whoever holds the token follows now.
     pub(crate) fn take_moved(&self) -> bool {
         self.0.fetch_and(!Self::MOVED, Ordering::AcqRel) & Self::MOVED != 0
+    }
+
+    /// Who brings work has woken it or started it (`preempt::courtesy`), or not.
+    #[inline]
+    pub(crate) fn set_brought(&self, brought: bool) {
+        if self.is_brought() != brought {
+            if brought {
+                self.0.fetch_or(Self::BROUGHT, Ordering::Relaxed);
+            } else {
+                self.0.fetch_and(!Self::BROUGHT, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether it was, last.
+    #[inline]
+    pub(crate) fn is_brought(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::BROUGHT != 0
     }
 
     /// It stands for a future elsewhere, which goes on without it: its end is no loss. Before it is listed.

@@ -49,12 +49,16 @@ impl Shared {
     pub(crate) fn submit_remote(&self, task: Task, kind: Enqueue) {
         // Nobody is to be stopped while it holds an inbox.
         let _shield = self.shield();
+        let preempting = self.preempt.as_ref();
+        let preempting = preempting
+            .filter(|preempting| !crate::local::is_polling() && preempting.is_brought_by_guest());
+        if preempting.is_some() {
+            task.context().marks.set_brought(true);
+        }
         let Some(target) = self.hand_in(task, kind) else {
             return;
         };
-        if let Some(preempting) = &self.preempt
-            && !crate::local::is_polling()
-        {
+        if let Some(preempting) = preempting {
             preempting.note_brought(target);
         }
         if self.wake_vcpu(target) && crate::local::is_polling() {

@@ -160,7 +160,10 @@ impl Vcpu {
         now: Nanos,
     ) -> Nanos {
         if !matches!(previous, Previous::Nothing) {
-            self.brought.end_poll(now.saturating_sub(polled_at));
+            let long = self.brought.end_poll(now.saturating_sub(polled_at));
+            if long && let Previous::Again(task) = previous {
+                task.context().marks.set_brought(false);
+            }
         }
         if self.brought.is_done(now) {
             self.let_guest_in(shared, now)
@@ -218,7 +221,9 @@ impl Vcpu {
         if self.brought.is_active()
             && let Some(preempting) = &shared.preempt
         {
-            self.brought.begin_poll(preempting, self.index, started);
+            let marks = &task.context().marks;
+            self.brought
+                .begin_poll(preempting, self.index, marks, started);
         }
         let began = Began {
             started,
