@@ -1,4 +1,4 @@
-//! How often a second CPUs write what they share for groups' times. The table for 2 to 512 CPUs: `cargo test --release -p
+//! How often a second CPUs write what they share for groups' times. The table for 2 to 512 CPUs, held to the same bar: `cargo test --release -p
 //! quotient-core --test shared_writes -- --ignored --nocapture`.
 
 mod common;
@@ -65,8 +65,8 @@ fn writes(cpus: u32, chunk: u64) -> Writes {
 }
 
 #[test]
-fn clocks_are_written_20_000_times_a_second_on_up_to_8_cpus() {
-    for (cpus, chunk) in [(2, MILLI), (4, MILLI), (8, MILLI)] {
+fn clocks_are_written_20_000_times_a_second_on_2_to_32_cpus() {
+    for (cpus, chunk) in [2, 4, 8, 16, 32].map(|cpus| (cpus, MILLI)) {
         let Writes { root, inside, .. } = writes(cpus, chunk);
         assert!(
             root <= BAR && inside <= BAR,
@@ -76,7 +76,7 @@ fn clocks_are_written_20_000_times_a_second_on_up_to_8_cpus() {
 }
 
 #[test]
-#[ignore = "prints a table and asserts nothing"]
+#[ignore = "ten seconds where it is optimized"]
 fn table_of_writes() {
     println!(
         "writes of a clock in a second; how far groups at the top are from their weights over it"
@@ -91,6 +91,12 @@ fn table_of_writes() {
                 inside,
                 error,
             } = writes(cpus, chunk);
+            // On fewer CPUs and with short polls, choices and moves alone come near it.
+            let is_held = cpus > 8 || chunk == MILLI;
+            assert!(
+                !is_held || root <= BAR && inside <= BAR,
+                "{cpus} CPUs: {root} at the root, {inside} inside"
+            );
             println!(
                 "{cpus:>4} CPUs, polls of {chunk:>8} ns: root {root:>7}  inside {inside:>7}  off {error:.2} %"
             );

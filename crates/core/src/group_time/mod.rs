@@ -48,13 +48,15 @@
 //! |---|---|---|
 //! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `cpus`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
 //! | `now`, a copy of V; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
+//! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
 //!
 //! A CPU counts the group's service here at once and publishes it now and then: [`crate::Config::publish_interval`] after the
-//! last time for each CPU that the group is on, so that the shared words are written at most 20,000 times a second
-//! however many CPUs there are. It publishes all when the group leaves. The locks are leaves of the lock order: nothing
+//! last time for each CPU that the group is on, and on more than a few CPUs by way of sums (`parts`), so that the shared words are written
+//! some 20,000 times a second however many CPUs there are. It publishes all when the group leaves, and what is in the sums is
+//! published when it leaves the last CPU. A CPU more or less is counted without the lock unless it is the first or the last. The locks are leaves of the lock order: nothing
 //! else is taken under them. Where something is to be published and the lock is taken, it is left for the next time, up to
 //! four intervals.
 //!
@@ -87,6 +89,7 @@
 //! timeline, and debt decays as the timeline's V goes on.
 
 mod clock;
+mod parts;
 mod publish;
 mod stay;
 #[cfg(test)]
@@ -96,7 +99,11 @@ use crate::group::Group;
 use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
 pub(crate) use clock::Told;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+use parts::Parts;
 pub(crate) use publish::ServiceClock;
 pub(crate) use stay::Stay;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -133,6 +140,8 @@ pub(crate) struct GroupTime {
     ceiling: AtomicI64,
     /// Service that it is about to get on the CPUs that have chosen it, ns.
     pending: AtomicU64,
+    /// Service that is on its way to v.
+    parts: Parts,
     children: Mutex<Clock>,
     now: AtomicU64,
     owed: AtomicU64,
@@ -147,8 +156,8 @@ pub(crate) struct Service {
     pub(crate) own: u64,
     /// What the group may be owed beside what it saved up while it waited, ns.
     pub(crate) credit: u64,
-    /// It was chosen though it owed more than [`Here::slack`]: nobody else could use the time.
-    pub(crate) is_surplus: bool,
+    /// What of it the group got though it had been chosen owing more than [`Here::slack`]: nobody else could use the time.
+    pub(crate) surplus: u64,
 }
 
 /// What a CPU that publishes is asked only where a group is owed much.
@@ -246,10 +255,11 @@ impl GroupTime {
         least: Option<VirtualTime>,
         credit: u64,
     ) -> VirtualTime {
+        if self.weight.load(Relaxed) == shares && self.count_one_more() {
+            return self.v();
+        }
         let mut clock = parent.lock();
-        let cpus = self.cpus.load(Relaxed);
-        self.cpus.store(cpus + 1, Relaxed);
-        if cpus == 0 {
+        if self.cpus.fetch_add(1, AcqRel) == 0 {
             self.measure(&clock, shares);
             let lag = to_service_lag(clock.now.since(self.v()), shares);
             let is_known = lag >= self.ceiling.load(Relaxed) - ROUNDING;
@@ -271,10 +281,13 @@ impl GroupTime {
 
     /// The group has nothing left to run on a CPU. What it got there is published.
     pub(crate) fn leave(&self, parent: &GroupTime) {
+        if self.count_one_less() {
+            return;
+        }
         let mut clock = parent.lock();
-        let cpus = self.cpus.load(Relaxed).saturating_sub(1);
-        self.cpus.store(cpus, Relaxed);
-        if cpus == 0 {
+        // Others may have come since.
+        if self.cpus.fetch_sub(1, AcqRel) == 1 {
+            self.serve_parts(&mut clock);
             let weight = self.weight.load(Relaxed);
             let lag = to_service_lag(clock.now.since(self.v()), weight);
             self.ceiling.store(lag.min(0), Relaxed);
@@ -286,10 +299,31 @@ impl GroupTime {
     }
 
     /// The group, which is on a CPU, stays there without anything to run until [`GroupTime::leave`] is called once more.
-    fn stay(&self, parent: &GroupTime) {
-        let _clock = parent.lock();
-        let cpus = self.cpus.load(Relaxed);
-        self.cpus.store(cpus + 1, Relaxed);
+    fn stay(&self) {
+        self.cpus.fetch_add(1, AcqRel);
+    }
+
+    /// Counts a CPU more if the group is on one already, which its siblings need not be told.
+    fn count_one_more(&self) -> bool {
+        let more = |cpus: u32| (cpus > 0).then_some(cpus + 1);
+        self.cpus.fetch_update(AcqRel, Acquire, more).is_ok()
+    }
+
+    /// Counts a CPU less if that is not the last one.
+    fn count_one_less(&self) -> bool {
+        let less = |cpus: u32| (cpus > 1).then_some(cpus - 1);
+        self.cpus.fetch_update(AcqRel, Acquire, less).is_ok()
+    }
+
+    /// Adds what is on its way to v, cutting nothing.
+    fn serve_parts(&self, clock: &mut Clock) {
+        let own = self.parts.take_all();
+        if own > 0 {
+            let weight = self.weight.load(Relaxed);
+            let distance = to_virtual(own, weight);
+            self.v.store(self.v().plus(distance).0, Relaxed);
+            clock.serve(i128::from(distance) * i128::from(weight));
+        }
     }
 
     /// The group's weight has changed.
@@ -306,6 +340,7 @@ impl GroupTime {
         if old == shares || self.cpus() == 0 {
             return;
         }
+        self.serve_parts(clock);
         let before = self.weighted_lag(clock, old);
         self.measure(clock, shares);
         clock.deficit += self.weighted_lag(clock, shares) - before;
@@ -328,9 +363,10 @@ impl GroupTime {
             Err(_) => return false,
         };
         clock.writes = clock.writes.wrapping_add(1);
-        if service.is_surplus {
-            clock.surplus = clock.surplus.saturating_add(service.own).min(SURPLUS_MAX);
-        }
+        clock.surplus = clock
+            .surplus
+            .saturating_add(service.surplus)
+            .min(SURPLUS_MAX);
         time.serve(group, parent, &mut clock, service, here);
         true
     }
@@ -340,7 +376,7 @@ impl GroupTime {
         let service = Service {
             own,
             credit,
-            is_surplus: false,
+            surplus: 0,
         };
         let mut clock = parent.lock();
         group

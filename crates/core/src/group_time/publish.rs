@@ -1,15 +1,12 @@
 //! When a CPU tells the others what its groups got: [`Config::publish_interval`] after the last time for each CPU that the
-//! group is on, and later only where somebody else is at the shared words.
+//! group is on, and later only where somebody else is at the shared words. On many CPUs by way of sums (`parts`).
 
-use super::{GroupTime, Here, Service};
+use super::parts::{ALONE_MAX, Cluster};
+use super::{GroupTime, Here, Nowhere, Service};
 use crate::config::{Config, GroupClock, Policy};
 use crate::group::Group;
-use crate::units::Nanos;
+use crate::units::{CpuId, Nanos};
 use core::sync::atomic::Ordering::Relaxed;
-
-/// CPUs beyond which a group's words are written more often rather than later: 32 publish every 1.6 ms each. What is older
-/// than a turn makes all of hundreds of CPUs choose the same group at once, and then another.
-const PUBLISHERS_MAX: u32 = 32;
 
 /// Intervals after which publishing waits for the lock.
 const PATIENCE: u64 = 4;
@@ -24,10 +21,11 @@ pub(crate) struct ServiceClock {
     /// L: what a group may be owed when it comes back, ns.
     pub(crate) credit: u64,
     global: bool,
+    cluster: Cluster,
 }
 
 impl ServiceClock {
-    pub(crate) fn new(config: &Config) -> ServiceClock {
+    pub(crate) fn new(config: &Config, cpu: CpuId) -> ServiceClock {
         let credit = match config.policy {
             Policy::Eevdf => config.base_slice + config.lag_limit,
             Policy::Cfs => config.sleeper_credit,
@@ -38,6 +36,7 @@ impl ServiceClock {
             batch: config.publish_interval.0,
             credit: credit.0,
             global: config.cpus > 1 && config.group_clock == GroupClock::Foreign,
+            cluster: Cluster::of(cpu.0, config.cpus),
         }
     }
 
@@ -72,8 +71,20 @@ impl ServiceClock {
         since: Nanos,
         here: &impl Here,
     ) -> bool {
-        let interval = self.batch * u64::from(group.time.cpus().min(PUBLISHERS_MAX));
-        if service.own == 0 || since.0 < interval {
+        let cpus = group.time.cpus();
+        if self.cpus.min(cpus) > ALONE_MAX {
+            let is_time = service.own > 0 && since.0 >= self.batch * u64::from(self.cluster.size);
+            if is_time {
+                self.add_to_parts(group, parent, service, here);
+            }
+            return is_time;
+        }
+        let interval = self.batch * u64::from(cpus);
+        let is_time = match self.cpus > ALONE_MAX {
+            true => service.own >= self.batch * u64::from(2 * ALONE_MAX),
+            false => service.own > 0 && since.0 >= interval,
+        };
+        if !is_time {
             return false;
         }
         if GroupTime::publish(group, &parent.time, service, here) {
@@ -84,6 +95,47 @@ impl ServiceClock {
         }
         GroupTime::publish_now(group, &parent.time, service.own, self.credit);
         true
+    }
+
+    /// Publishes what a group got on a CPU that it is about to leave.
+    pub(crate) fn publish_last(&self, group: &Group, parent: &Group, own: u64) {
+        if own == 0 {
+            return;
+        }
+        if self.cpus.min(group.time.cpus()) <= ALONE_MAX {
+            return GroupTime::publish_now(group, &parent.time, own, self.credit);
+        }
+        let service = Service {
+            own,
+            credit: self.credit,
+            surplus: 0,
+        };
+        self.add_to_parts(group, parent, service, &Nowhere);
+    }
+
+    /// Adds to the sum of this CPU's cluster, and takes that to the clock if it is enough.
+    #[inline(never)]
+    fn add_to_parts(&self, group: &Group, parent: &Group, service: Service, here: &impl Here) {
+        let parts = &group.time.parts;
+        let enough = self.batch * u64::from(self.cpus) * 17 / 16;
+        let sum = parts.add(self.cluster, service.own, service.surplus);
+        if sum < enough {
+            return;
+        }
+        let (own, surplus) = parts.take(self.cluster);
+        let all = Service {
+            own,
+            credit: self.credit,
+            surplus,
+        };
+        if own == 0 || GroupTime::publish(group, &parent.time, all, here) {
+            return;
+        }
+        if sum < PATIENCE * enough {
+            parts.add(self.cluster, own, surplus);
+        } else {
+            GroupTime::publish_now(group, &parent.time, own, self.credit);
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 use crate::group::Group;
 use std::sync::Arc;
 
-/// Keeps a group, and some above it, among their siblings until it is dropped. Dropping it takes a short lock a level.
+/// Keeps a group, and some above it, among their siblings until it is dropped. Dropping it takes a short lock a level that is on no other CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Stay {
     /// The lowest group, and how many from it upwards; the root never is one of them.
@@ -21,9 +21,7 @@ pub(crate) struct Stay {
 impl Stay {
     /// Of `group` and those above it, `levels` in all: fewer than its depth has. They are on a CPU now.
     pub(crate) fn of(group: &Arc<Group>, levels: u32) -> Stay {
-        for_each(group, levels, |group, parent| {
-            group.time.stay(&parent.time);
-        });
+        for_each(group, levels, |group, _| group.time.stay());
         Stay {
             groups: (levels > 0).then(|| (Arc::clone(group), levels)),
         }

@@ -352,7 +352,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 // count it.
                 let contest = Contest { current_v, extra };
                 let long_owed = self.service_clock.is_global()
-                    && !woken.is_task()
+                    && (!woken.is_task() || timeline.is_anchored)
                     && current_v.since(woken.v).max(0).unsigned_abs()
                         > to_virtual(
                             OWED_MIN.unsigned_abs() + u64::from(woken.slice),

@@ -157,7 +157,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         RunQueue {
             cpu,
             rules,
-            service_clock: ServiceClock::new(&config),
+            service_clock: ServiceClock::new(&config, cpu),
             publish_interval: config.publish_interval.0,
             changes_seen: changes.count(),
             changes,

@@ -69,8 +69,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !timeline.is_anchored || load == 0 {
             return 0;
         }
-        let bound = to_virtual(self.service_clock.credit, load).cast_signed();
-        timeline.offset.wrapping_sub(level).clamp(-bound, bound)
+        let virtually = |service: u64| to_virtual(service, load).cast_signed();
+        let (owes, owed) = (self.service_clock.credit, self.rules.debt_limit);
+        timeline
+            .offset
+            .wrapping_sub(level)
+            .clamp(-virtually(owes), virtually(owed))
     }
 
     /// A group has left the timeline above: everything it got here is published.
@@ -81,14 +85,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         let promised = core::mem::take(&mut timeline.promised);
         timeline.group.time.take_back(promised);
         let (timeline, parent) = self.with_parent(level);
-        if own > 0 {
-            GroupTime::publish_now(
-                &timeline.group,
-                &parent.group.time,
-                own,
-                self.service_clock.credit,
-            );
-        }
+        self.service_clock
+            .publish_last(&timeline.group, &parent.group, own);
         timeline.group.time.leave(&parent.group.time);
     }
 
@@ -210,7 +208,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let service = Service {
             own,
             credit: clock.credit,
-            is_surplus: timeline.knowingly,
+            surplus: if timeline.knowingly { own } else { 0 },
         };
         let here = Seen { queue: self, level };
         if clock.publish(&timeline.group, &above.group, service, since, &here) {
