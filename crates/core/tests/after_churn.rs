@@ -4,12 +4,15 @@ mod common;
 
 use common::{MILLI, Machine, SECOND, Work, usage};
 use proptest::prelude::*;
-use quotient_core::{Config, Limit, Nanos, Weight};
+use quotient_core::{Config, Enqueue, Limit, Nanos, Weight};
 
 const PATHS: [&str; 5] = ["a", "b", "b/x", "b/y", "c"];
 
 /// Of which there are tasks: the others only hold groups.
 const LEAVES: [usize; 4] = [0, 2, 3, 4];
+
+/// Groups that come and go.
+const PASSING: [&str; 2] = ["d", "b/z"];
 
 /// What is done, to which group, and how much of it.
 type Step = (u8, usize, u32);
@@ -40,9 +43,29 @@ fn churn(machine: &mut Machine, (action, which, amount): Step) {
             let parent = parent.unwrap_or_else(|| machine.tree.root());
             machine.spawn(cpu, &parent, Work::Once { run: 5 * MILLI });
         }
+        5 => drain(machine, cpu),
+        // A group below or beside these, or its removal: that of one that has tasks is refused, and a task may outlive it asleep.
+        6 => match machine.tree.find(PASSING[which % 2]) {
+            Ok(group) => _ = machine.tree.remove(&group),
+            Err(_) => {
+                let group = machine.group(PASSING[which % 2], 1 + amount % 10_000);
+                let run = 1 + u64::from(amount) % (10 * MILLI);
+                machine.spawn(cpu, &group, Work::Once { run });
+            }
+        },
         _ => {}
     }
     machine.run_until(machine.now + u64::from(amount) % (20 * MILLI));
+}
+
+/// Moves what waits on a CPU, of all groups, to the next one, as a host does with a CPU that is to go.
+fn drain(machine: &mut Machine, cpu: usize) {
+    let (now, to) = (Nanos(machine.now), (cpu + 1) % machine.queues.len());
+    let mut moved = Vec::new();
+    machine.queues[cpu].drain(None, now, &mut moved);
+    for task in moved {
+        machine.queues[to].enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);
+    }
 }
 
 proptest! {
@@ -52,7 +75,7 @@ proptest! {
     #[test]
     fn shares_are_right_two_seconds_after_churn(
         cpus in 1..5_u32,
-        steps in prop::collection::vec((0..5_u8, any::<usize>(), any::<u32>()), 1..60),
+        steps in prop::collection::vec((0..7_u8, any::<usize>(), any::<u32>()), 1..60),
     ) {
         let mut machine = Machine::new(Config::new(cpus));
         machine.check_every = 1_009;
