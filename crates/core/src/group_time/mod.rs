@@ -311,7 +311,7 @@ impl GroupTime {
 
     /// Counts a CPU less if that is not the last one.
     fn count_one_less(&self) -> bool {
-        let less = |cpus: u32| (cpus > 1).then_some(cpus - 1);
+        let less = |cpus: u32| cpus.checked_sub(1).filter(|&left| left > 0);
         self.cpus.fetch_update(AcqRel, Acquire, less).is_ok()
     }
 

@@ -80,9 +80,10 @@ impl ServiceClock {
             return is_time;
         }
         let interval = self.batch * u64::from(cpus);
-        let is_time = match self.cpus > ALONE_MAX {
-            true => service.own >= self.batch * u64::from(2 * ALONE_MAX),
-            false => service.own > 0 && since.0 >= interval,
+        let is_time = if self.cpus > ALONE_MAX {
+            service.own >= self.batch * u64::from(2 * ALONE_MAX)
+        } else {
+            service.own > 0 && since.0 >= interval
         };
         if !is_time {
             return false;
