@@ -307,6 +307,36 @@ fn the_limit_of_a_recording_is_said_and_undone() {
     }
 }
 
+/// Who runs beside the group that is asked about, and neither wakes it nor is woken by it, takes its CPU away in the replay as well.
+#[test]
+fn co_runners_without_a_link_are_kept_as_load() {
+    let folder = Folder::new("advise-beside");
+    let beside = "\n[[group]]\npath = \"other\"\n[[workload]]\nname = \"other\"\nkind = \"closed-loop\"\ngroup = \"other\"\nthreads = 2\nwork = \"20ms\"\nthink = \"11ms\"\n";
+    let text = CLIENTS.replace("shape = \"2\"", "shape = \"1\"") + beside;
+    let scenario = written(&folder, "beside.toml", &text);
+    let trace = folder.file("beside.jsonl");
+    let output = quotient(&["sim", &scenario, "--trace", &trace]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let mut arguments = vec!["advise", &trace, "--group", "web", "--json", "--seeds", "1"];
+    arguments.extend(["--cpus", "1", "--period", "100ms", "--burst", "0"]);
+    let with = answer(&arguments);
+    arguments.push("--alone");
+    let alone = answer(&arguments);
+    let free = |answer: &Value| answer["free_p99_ns"].as_f64().expect("a figure");
+    assert!(
+        free(&with) > 1.2 * free(&alone),
+        "{} {}",
+        free(&with),
+        free(&alone)
+    );
+    assert!(
+        with["notes"]
+            .to_string()
+            .contains("beside it, not limited: 2 tasks")
+    );
+    assert!(alone["notes"].to_string().contains("left out: 2 tasks"));
+}
+
 #[test]
 fn a_page_shows_the_bar_the_recommendation_and_what_grows_without_end() {
     let folder = Folder::new("advise-page");
@@ -344,7 +374,7 @@ fn a_page_shows_the_bar_the_recommendation_and_what_grows_without_end() {
         assert!(page.contains(part), "{part}: {page}");
     }
     // The axis ends where figures do: a queue that grows for three seconds is not on it.
-    assert!(!page.contains("font-size=\"11\">1000.0<"), "{page}");
+    assert!(!page.contains("class=\"tick\">1000.0<"), "{page}");
 }
 
 #[test]

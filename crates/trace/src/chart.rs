@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub const STYLE: &str = "
 :root{color-scheme:light dark;--page:#fff;--text:#1c2330;--soft:#5d6778;--line:#dde2ea;--victim:#2563eb;--hogs:#f2a33a;--bad:#dc2626;--good:#0f9d58;--mild:#8a94a6}
 @media(prefers-color-scheme:dark){:root{--page:#12161d;--text:#e7ebf2;--soft:#9aa5b6;--line:#2c3442;--victim:#6b9bff;--hogs:#d88a1f;--bad:#f87171;--good:#34d399;--mild:#7d8798}}
-body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif}
+body{margin:0;overflow-wrap:anywhere;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1020px;margin:0 auto;padding:28px 20px 60px}
 h1{font-size:26px;margin:0 0 6px}h2{font-size:18px;margin:36px 0 6px}h3{font-size:16px;margin:22px 0 2px}
 p{margin:6px 0;max-width:76ch}.soft,figcaption{color:var(--soft);font-size:14px}h3 .soft{font-weight:400;margin-left:8px}

@@ -300,10 +300,10 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         Some(requests) => requests.evidence,
         None => limited.evidence(),
     };
-    // With everything woken by something in the trace, nothing is left to be guessed.
-    let all_woken = requests
-        .as_ref()
-        .is_some_and(|requests| requests.woken * 100 >= requests.parts * 99);
+    // With everything woken by something in the trace that does not wait for answers itself, nothing is left to be guessed.
+    let all_woken = requests.as_ref().is_some_and(|requests| {
+        requests.woken * 100 >= requests.parts * 99 && requests.answered * 100 < requests.requests
+    });
     let (how, given) = match (arguments.r#loop, evidence.verdict()) {
         (Some(how), _) => (how, true),
         (None, Some(Loop::Closed)) => (How::Closed, false),
@@ -462,9 +462,14 @@ fn described(recording: &Recording) -> String {
 fn worded(how: How, given: bool, evidence: &Evidence) -> String {
     let why = if given { "as asked" } else { "guessed" };
     format!(
-        "{} loop, {why}: over {} bursts a ms more of response changes the sleep behind it by {:+.2} ms (standard error {:.2}; open -1, closed 0), and sleeps vary by {:.0} % of their mean (memoryless arrivals: 100)",
+        "{} loop, {why}: over {} {} a ms more of response changes the sleep behind it by {:+.2} ms (standard error {:.2}; open -1, closed 0), and sleeps vary by {:.0} % of their mean (memoryless arrivals: 100)",
         how.name(),
         evidence.pairs,
+        if evidence.of_clients {
+            "answers to clients in the trace"
+        } else {
+            "bursts"
+        },
         evidence.slope,
         evidence.slope_error,
         100.0 * evidence.variation

@@ -36,18 +36,7 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
             _ => "",
         }
     )?;
-    writeln!(
-        text,
-        "{:>7} {:>7} {:>8} {:>8} {:>18} {:>10} {:>20} {:>7}",
-        "cpus",
-        "threads",
-        "period",
-        "burst",
-        "throttled %",
-        "+p50 ms",
-        "+p99 ms (low..high)",
-        "done %"
-    )?;
+    writeln!(text, "{}", heading())?;
     for (index, row) in advice.predictions.iter().enumerate() {
         let mark = match (advice.recommended == Some(index), row.is_harmless) {
             (true, _) => " <- recommended",
@@ -64,6 +53,21 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
         target.done_permille as f64 / 10.0
     )?;
     writeln!(text, "{}", verdict(report))
+}
+
+/// What stands above the lines.
+fn heading() -> String {
+    format!(
+        "{:>7} {:>7} {:>8} {:>8} {:>18} {:>10} {:>20} {:>7}",
+        "cpus",
+        "threads",
+        "period",
+        "burst",
+        "throttled %",
+        "+p50 ms",
+        "+p99 ms (low..high)",
+        "done %"
+    )
 }
 
 fn verdict(report: &Report<'_>) -> String {
@@ -138,7 +142,7 @@ fn line(row: &Prediction) -> String {
 
 /// Colours that stay apart for most eyes (Okabe and Ito).
 const COLOURS: [&str; 7] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999",
 ];
 
 /// One page with two pictures: throttled periods and what is added at p99, over CPUs, a line for each combination of
@@ -171,12 +175,14 @@ pub(super) fn page(report: &Report<'_>, target: Target) -> String {
     };
     let bar = target.added_p99.0 as f64 / 1e6;
     page += &picture(report.advice, "added at p99, ms", bar, &added, true);
-    page += "<pre>";
+    page += "<div class=\"scroll\"><pre>";
+    page += &chart::escape(&heading());
+    page += "\n";
     for row in &report.advice.predictions {
         page += &chart::escape(&line(row));
         page += "\n";
     }
-    page += "</pre>";
+    page += "</pre></div>\n";
     page + chart::PAGE_END
 }
 
@@ -202,12 +208,12 @@ fn picture(
     let x = |value: f64| MARGIN + value / right * (WIDTH - 2.0 * MARGIN);
     let y = |value: f64| HEIGHT - MARGIN - (value / top).min(1.0) * (HEIGHT - 2.0 * MARGIN);
     let mut svg = format!(
-        "<h2>{label}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" style=\"width:100%;max-width:{WIDTH}px\" role=\"img\" aria-label=\"{label}\">\n"
+        "<h2>{label}</h2>\n<figure class=\"scroll wide\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" style=\"max-width:{WIDTH}px\" role=\"img\" aria-label=\"{label}\">\n"
     );
     for part in 0..=4 {
         let value = top * f64::from(part) / 4.0;
         svg += &format!(
-            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/><text x=\"4\" y=\"{y:.1}\" font-size=\"11\">{value:.1}</text>\n",
+            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/><text x=\"4\" y=\"{y:.1}\" class=\"tick\">{value:.1}</text>\n",
             WIDTH - MARGIN,
             y = y(value)
         );
@@ -275,14 +281,14 @@ fn picture(
         }
         last = x(value);
         svg += &format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\">{:.2}</text>\n",
+            "<text x=\"{:.1}\" y=\"{:.1}\" class=\"tick\">{:.2}</text>\n",
             x(value),
             HEIGHT - MARGIN + 16.0,
             value
         );
     }
     svg + &format!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12\">CPUs</text></svg>\n",
+        "<text x=\"{:.1}\" y=\"{:.1}\" class=\"tick\">CPUs</text></svg></figure>\n",
         WIDTH / 2.0,
         HEIGHT - 8.0
     )

@@ -62,6 +62,14 @@ impl Hierarchy {
         })
     }
 
+    /// A cgroup as the kernel names it, if it was given as its folder.
+    pub(super) fn within<'a>(&self, asked: &'a str) -> &'a str {
+        let mount = self.mount.as_ref().and_then(|mount| mount.to_str());
+        let inside = mount.and_then(|mount| asked.strip_prefix(mount));
+        let is_whole = |rest: &&str| rest.is_empty() || rest.starts_with('/');
+        inside.filter(is_whole).unwrap_or(asked)
+    }
+
     /// The folder of a cgroup.
     pub(super) fn folder(&self, path: &str) -> Option<PathBuf> {
         Some(self.mount.as_ref()?.join(path.trim_matches('/')))
@@ -176,6 +184,10 @@ mod tests {
         assert_eq!(hierarchy.path(first), Some("web/a"));
         let folder = hierarchy.folder("web/a").unwrap();
         assert_eq!(folder, Path::new("/sys/fs/cgroup/cpu,cpuacct/web/a"));
+        assert_eq!(hierarchy.within("/sys/fs/cgroup/cpu,cpuacct/web"), "/web");
+        for path in ["/web/a", "web", "/sys/fs/cgroup/cpu,cpuacctx/web"] {
+            assert_eq!(hierarchy.within(path), path);
+        }
         let second = Hierarchy::of("0::/user\n", MOUNTS);
         assert_eq!((second.number, second.path("0::/\n")), (0, Some("")));
         assert_eq!(second.folder("/"), Some("/sys/fs/cgroup/unified/".into()));

@@ -34,14 +34,14 @@ pub struct RecordArguments {
     /// A process or thread that the recording is about; may be repeated
     #[arg(long, value_name = "NUMBER")]
     pid: Vec<u32>,
-    /// The cgroup that the recording is about, with those below it
+    /// The cgroup that the recording is about, with those below it: as /proc/PID/cgroup names it, or its folder
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
     /// Leave out everybody else: less to write, but then nothing is known of the load beside it
     #[arg(long)]
     only: bool,
     /// Where the trace goes; `-` is standard output
-    #[arg(long, value_name = "FILE", default_value = "trace.txt")]
+    #[arg(long, short, value_name = "FILE", default_value = "trace.txt")]
     out: PathBuf,
     /// Buffer of each CPU, in KiB (64..=1048576): events are lost when it overflows between two reads
     #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = value_parser!(u32).range(64..=1_048_576))]
@@ -86,7 +86,7 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let length = begin.elapsed();
     drop((pipe, instance));
     output.flush().map_err(Failure::writing(WRITING))?;
-    eprint!("{}", summary(arguments, pumped, length));
+    eprint!("{}", summary(arguments, &hierarchy, pumped, length));
     Ok(())
 }
 
@@ -103,8 +103,12 @@ fn subjects(
             )));
         }
     }
-    let subjects = members.subjects(&arguments.pid, arguments.cgroup.as_deref());
-    if let Some(path) = &arguments.cgroup {
+    let cgroup = arguments
+        .cgroup
+        .as_deref()
+        .map(|path| hierarchy.within(path));
+    let subjects = members.subjects(&arguments.pid, cgroup);
+    if let Some(path) = cgroup {
         let folder = hierarchy.folder(path);
         let climbs = path.split('/').any(|part| part == "..");
         if climbs || !folder.is_some_and(|folder| folder.is_dir()) {
@@ -152,7 +156,12 @@ fn head(output: Output, members: Members) -> Result<Output, Failure> {
     Ok(output)
 }
 
-fn summary(arguments: &RecordArguments, pumped: Pumped, length: Duration) -> String {
+fn summary(
+    arguments: &RecordArguments,
+    hierarchy: &Hierarchy,
+    pumped: Pumped,
+    length: Duration,
+) -> String {
     let mut text = format!(
         "{:.1} s, {} lines, {:.1} MB: {}\n",
         length.as_secs_f64(),
@@ -171,7 +180,7 @@ fn summary(arguments: &RecordArguments, pumped: Pumped, length: Duration) -> Str
         text += &format!(" --pid {pid}");
     }
     if let Some(path) = &arguments.cgroup {
-        text += &format!(" --cgroup {path}");
+        text += &format!(" --cgroup {}", hierarchy.within(path));
     }
     text + "\n"
 }

@@ -5,6 +5,10 @@
 //! first when it has its answer: the slope is 0. But memoryless (Poisson) arrivals forget when the last one was, which
 //! makes their slope 0 as well; they are told from thinking clients only by their spread, since sleeps between
 //! memoryless arrivals vary as much as their mean (variation 1). Where neither shows, nothing is guessed.
+//!
+//! A response is counted from where the task began by itself to its last burst before it does so again: what it was woken to by others in
+//! between is the answer. Where clients are in the trace, they are known by that, and are judged by the slope alone: one that sleeps until
+//! something is due sleeps less after a long answer, however irregular its work is.
 
 use super::{Burst, Demand, Loop, Recording};
 use serde::Serialize;
@@ -31,6 +35,8 @@ pub struct Evidence {
     pub slope_error: f64,
     /// Standard deviation of sleeps as a part of their mean.
     pub variation: f64,
+    /// Whether these are clients beside what is asked about, that were woken by it before they slept.
+    pub of_clients: bool,
 }
 
 impl Evidence {
@@ -42,10 +48,73 @@ impl Evidence {
         let margin = ERRORS * self.slope_error;
         if self.slope + margin < MIDDLE {
             Some(Loop::Open)
-        } else if self.slope - margin > MIDDLE && self.variation < VARIATION_MAX {
+        } else if self.slope - margin > MIDDLE
+            && (self.of_clients || self.variation < VARIATION_MAX)
+        {
             Some(Loop::Closed)
         } else {
             None
+        }
+    }
+}
+
+impl Recording {
+    /// What the recording says of its loop. O(bursts).
+    pub fn evidence(&self) -> Evidence {
+        let demands: Vec<&Demand> = self.tasks.iter().collect();
+        Recording::evidence_of(&demands, &|_| true)
+    }
+
+    /// The same of some tasks, by the sleeps before those bursts only that `is_root` has.
+    pub(super) fn evidence_of(demands: &[&Demand], is_root: &dyn Fn(&Burst) -> bool) -> Evidence {
+        let mut sums = Sums::default();
+        for demand in demands {
+            let mut pairs = Vec::new();
+            let mut root = demand.bursts.first().map_or(0, |burst| burst.at);
+            for pair in demand.bursts.windows(2).filter(|pair| is_root(&pair[1])) {
+                let end = pair[0].end;
+                pairs.push((end.saturating_sub(root), pair[1].at.saturating_sub(end)));
+                root = pair[1].at;
+            }
+            sums.add(&pairs);
+        }
+        sums.evidence()
+    }
+
+    /// The same of clients: from a burst that asks to the end of the last one that was answered, and the sleep from there to the next that
+    /// asks, if the client then began by itself. One that is mostly told by others when to ask does not wait for answers.
+    pub(super) fn evidence_of_clients(
+        clients: &[&Demand],
+        is_root: &dyn Fn(&Burst) -> bool,
+        asks: &dyn Fn(&Burst) -> bool,
+        is_answered: &dyn Fn(&Burst) -> bool,
+    ) -> Evidence {
+        let mut sums = Sums::default();
+        for client in clients {
+            let (mut asked, mut answered): (Option<u64>, Option<u64>) = (None, None);
+            let mut others = 0;
+            let mut pairs = Vec::new();
+            for burst in &client.bursts {
+                if asks(burst) {
+                    match (asked, answered) {
+                        (Some(at), Some(end)) if is_root(burst) => {
+                            pairs.push((end.saturating_sub(at), burst.at.saturating_sub(end)));
+                        }
+                        _ => others += 1,
+                    }
+                    (asked, answered) = (Some(burst.at), None);
+                }
+                if is_answered(burst) {
+                    answered = Some(burst.end);
+                }
+            }
+            if pairs.len() > others {
+                sums.add(&pairs);
+            }
+        }
+        Evidence {
+            of_clients: true,
+            ..sums.evidence()
         }
     }
 }
@@ -61,43 +130,19 @@ struct Sums {
     sleep: f64,
 }
 
-impl Recording {
-    /// What the recording says of its loop. O(bursts).
-    pub fn evidence(&self) -> Evidence {
-        let demands: Vec<&Demand> = self.tasks.iter().collect();
-        Recording::evidence_of(&demands, &|_| true)
-    }
-
-    /// The same of some tasks, by the sleeps before those bursts only that `is_root` has.
-    pub(super) fn evidence_of(demands: &[&Demand], is_root: &dyn Fn(&Burst) -> bool) -> Evidence {
-        let mut sums = Sums::default();
-        for demand in demands {
-            let pairs: Vec<(f64, f64)> = demand
-                .bursts
-                .windows(2)
-                .filter(|pair| is_root(&pair[1]))
-                .map(|pair| {
-                    (
-                        pair[0].end - pair[0].at,
-                        pair[1].at.saturating_sub(pair[0].end),
-                    )
-                })
-                .map(|(response, sleep)| (response as f64, sleep as f64))
-                .collect();
-            if pairs.len() >= PAIRS_MIN {
-                sums.add(&pairs);
-            }
-        }
-        sums.evidence()
-    }
-}
-
 impl Sums {
-    fn add(&mut self, pairs: &[(f64, f64)]) {
+    fn add(&mut self, pairs: &[(u64, u64)]) {
+        if pairs.len() < PAIRS_MIN {
+            return;
+        }
+        let pairs: Vec<(f64, f64)> = pairs
+            .iter()
+            .map(|pair| (pair.0 as f64, pair.1 as f64))
+            .collect();
         let count = pairs.len() as f64;
         let response = pairs.iter().map(|pair| pair.0).sum::<f64>() / count;
         let sleep = pairs.iter().map(|pair| pair.1).sum::<f64>() / count;
-        for pair in pairs {
+        for pair in &pairs {
             self.responses += (pair.0 - response).powi(2);
             self.sleeps += (pair.1 - sleep).powi(2);
             self.both += (pair.0 - response) * (pair.1 - sleep);
@@ -124,6 +169,7 @@ impl Sums {
             slope,
             slope_error,
             variation: (self.sleeps / self.pairs).sqrt() / (self.sleep / self.pairs),
+            of_clients: false,
         }
     }
 }

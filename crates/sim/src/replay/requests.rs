@@ -51,6 +51,8 @@ pub struct Requests {
     pub begin_with: Vec<(String, usize)>,
     /// Tasks outside the selection that take part.
     pub others: usize,
+    /// Bursts without a waker behind one with a waker: their task may have slept since it got an answer, or until something was due.
+    pub answered: usize,
     /// What the bursts without a waker show of their loop.
     #[serde(skip)]
     pub evidence: Evidence,
@@ -135,7 +137,17 @@ impl Requests {
             Rule::Marks(names) => builder.mark(selected, names),
         }
         builder.wake();
-        let evidence = Recording::evidence_of(&demands, &|burst| !places.contains_key(&burst.by));
+        let is_root = |burst: &Burst| !places.contains_key(&burst.by);
+        let clients = clients_of(&demands, own, &places);
+        let evidence = if clients.pairs > 0 {
+            clients
+        } else {
+            Recording::evidence_of(&demands, &is_root)
+        };
+        let answered = demands
+            .iter()
+            .map(|demand| behind_answers(demand, &is_root))
+            .sum();
         let Builder {
             mut tasks,
             counts,
@@ -154,6 +166,7 @@ impl Requests {
             woken: pieces().filter(|piece| piece.is_woken).count(),
             begin_with,
             others: linked.len(),
+            answered,
             evidence,
             tasks,
             counts,
@@ -196,6 +209,28 @@ impl Requests {
             }
         }
     }
+}
+
+/// What those beside show that ask the selected ones and are woken by them.
+fn clients_of(demands: &[&Demand], own: usize, places: &Places) -> Evidence {
+    let (selected, beside) = demands.split_at(own);
+    let bursts = selected.iter().flat_map(|demand| &demand.bursts);
+    let asking: std::collections::HashSet<u32> = bursts.map(|burst| burst.by).collect();
+    let is_own = |id: &u32| places.get(id).is_some_and(|(task, _)| *task < own);
+    Recording::evidence_of_clients(
+        beside,
+        &|burst| !places.contains_key(&burst.by),
+        &|burst| asking.contains(&burst.id),
+        &|burst| is_own(&burst.by),
+    )
+}
+
+/// Bursts without a waker behind one with a waker.
+fn behind_answers(demand: &Demand, is_root: &dyn Fn(&Burst) -> bool) -> usize {
+    let pairs = demand.bursts.windows(2);
+    pairs
+        .filter(|pair| is_root(&pair[1]) && !is_root(&pair[0]))
+        .count()
 }
 
 /// The tasks beside that wake the selected ones or are woken by them, and the rest.

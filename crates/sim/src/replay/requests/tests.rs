@@ -255,3 +255,70 @@ fn a_client_in_the_trace_sends_nothing_before_its_answer() {
     // As it was: 4 ms from the front's wake-up to the worker's end, one after the other.
     assert_eq!(times.p99_ns / 100_000, 40);
 }
+
+/// A client of its own (3) that begins by a timer, asks `svc` (7) and gets an answer after 1 to 31 ms. Then it thinks for 1 to 61 ms; or it
+/// sleeps until 70 ms have gone by since it began.
+fn client_and_service(thinks: bool) -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let mut at = 1_000_000;
+    for number in 0..120_u64 {
+        let (response, think) = (
+            1_000 + number * 7_919 % 30_000,
+            1_000 + number * 49_979_687 % 60_000,
+        );
+        let end = at + 110 + response;
+        for (micros, who, what) in [
+            (at, "<idle>-0 [000] d.h2.", "W client 3"),
+            (at + 10, "<idle>-0 [000] d..2.", "S swapper 0 R client 3"),
+            (at + 100, "client-3 [000] d..2.", "W svc 7"),
+            (at + 110, "<idle>-0 [001] d..2.", "S swapper 0 R svc 7"),
+            (at + 120, "client-3 [000] d..2.", "S client 3 S swapper 0"),
+            (end, "svc-7 [001] d..2.", "W client 3"),
+            (end + 5, "<idle>-0 [000] d..2.", "S swapper 0 R client 3"),
+            (end + 10, "svc-7 [001] d..2.", "S svc 7 S swapper 0"),
+            (end + 50, "client-3 [000] d..2.", "S client 3 S swapper 0"),
+        ] {
+            let _ = write!(
+                text,
+                "{who} {}.{:06}: ",
+                micros / 1_000_000,
+                micros % 1_000_000
+            );
+            let words: Vec<&str> = what.split(' ').collect();
+            let _ = match words[..] {
+                ["W", name, id] => writeln!(
+                    text,
+                    "sched_waking: comm={name} pid={id} prio=120 target_cpu=000"
+                ),
+                [_, prev, from, state, next, to] => writeln!(
+                    text,
+                    "sched_switch: prev_comm={prev} prev_pid={from} prev_prio=120 prev_state={state} ==> next_comm={next} next_pid={to} next_prio=120"
+                ),
+                _ => Ok(()),
+            };
+        }
+        at = if thinks {
+            end + 50 + think
+        } else {
+            at + 70_000
+        };
+    }
+    text
+}
+
+#[test]
+fn clients_beside_show_whether_they_wait_for_answers() {
+    for (thinks, verdict) in [(true, Loop::Closed), (false, Loop::Open)] {
+        let selection = Selection {
+            names: vec!["svc".into()],
+            ..Selection::default()
+        };
+        let (svc, client) = read(&client_and_service(thinks)).split(&selection);
+        let requests = Requests::of(&svc, Some(&client), &Rule::Chains(Vec::new()));
+        // Every request is woken by something in the trace; that alone would not say how its clients go on.
+        assert_eq!((requests.woken, requests.answered), (240, 119), "{thinks}");
+        let evidence = requests.evidence;
+        assert!(evidence.of_clients && evidence.pairs == 119, "{evidence:?}");
+        assert_eq!(evidence.verdict(), Some(verdict), "{evidence:?}");
+    }
+}
