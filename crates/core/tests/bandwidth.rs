@@ -3,7 +3,10 @@
 mod common;
 
 use common::{MILLI, Machine, SECOND, Work, close, usage};
-use quotient_core::{BandwidthRules, Config, Limit, Nanos, ThrottleWatch};
+use quotient_core::{
+    BandwidthRules, Config, CpuId, Enqueue, GroupTree, Limit, Nanos, RunQueue, TaskEntity,
+    ThrottleWatch, Weight,
+};
 use std::sync::Arc;
 
 fn limit(quota_us: u64, period_us: u64) -> Limit {
@@ -338,4 +341,50 @@ fn a_watch_calls_its_alarm_when_its_list_is_no_longer_empty() {
         assert_eq!(std::mem::take(&mut told), [1, 2]);
         watch_both();
     }
+}
+
+/// What a limit keeps from a group was its siblings' by right: it comes back level with them, and not with a sleeper's credit, which would have
+/// it run through nearly all of its quota before anybody else, in each period.
+#[test]
+fn a_group_that_was_throttled_comes_back_level_with_its_siblings() {
+    let slice = Nanos::from_micros(250);
+    let mut config = Config::new(2);
+    config.base_slice = slice;
+    let tree = GroupTree::new(config);
+    let mut queue: RunQueue<usize> = RunQueue::new(&tree, CpuId(0));
+    let paths = ["limited", "busy"];
+    let groups = paths.map(|path| tree.create(&tree.root(), path).unwrap());
+    let quota = limit(5_000, 100_000);
+    groups[0]
+        .set_limit(Some(quota), Nanos(0), &mut |_| ())
+        .unwrap();
+    let mut now = Nanos(0);
+    for (index, group) in groups.iter().enumerate() {
+        for _ in 0..2 {
+            let task = TaskEntity::new(Weight::DEFAULT, None);
+            queue.enqueue(group, task, index, Enqueue::New, now);
+        }
+    }
+    let (mut turn, mut longest) = (Nanos(0), Nanos(0));
+    for _ in 0..2 * SECOND / POLL {
+        if tree.next_refill().is_some_and(|due| due <= now) {
+            tree.refill(now, &mut |_| ());
+            queue.unthrottle_pending(now);
+        }
+        let index = queue.pick(now).unwrap();
+        now += Nanos(POLL);
+        turn = if index == 0 {
+            turn + Nanos(POLL)
+        } else {
+            Nanos(0)
+        };
+        longest = longest.max(turn);
+        queue.put_prev_yield(index, now);
+    }
+    assert!(
+        close(usage(&groups[0]), SECOND / 10, 2),
+        "{}",
+        usage(&groups[0])
+    );
+    assert!(longest <= slice + slice, "{longest:?} in one go");
 }

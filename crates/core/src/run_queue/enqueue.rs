@@ -1,5 +1,6 @@
 //! Putting a task in: placement at every level that becomes runnable, and whether the current task should give way.
 
+use super::siblings::Return;
 use super::{ROOT, RunQueue};
 use crate::cfs::lag_after_sleep;
 use crate::config::{GroupClock, Policy};
@@ -76,7 +77,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         self.admit(level, node, bounds, fresh, now);
         if self.timelines[level as usize].nr == 1 {
-            let (above, top) = self.link_up(level, now);
+            let (above, top) = self.link_up(level, Return::Wakes, now);
             if above != level {
                 (level, node) = (above, top);
             }
@@ -100,7 +101,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Puts a group that has something to run again into the timeline above, and so on up to the first that had something
     /// already, or is throttled, or has no budget and is throttled thereby. Returns the timeline that was reached and what
     /// came to it; the level itself if nothing was done.
-    pub(super) fn link_up(&mut self, from: u32, now: Nanos) -> (u32, u32) {
+    pub(super) fn link_up(&mut self, from: u32, why: Return, now: Nanos) -> (u32, u32) {
         let (mut level, mut node) = (from, NONE);
         while level != ROOT {
             if self.timelines[level as usize].meter.is_some() && !self.may_link(level, now) {
@@ -110,7 +111,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let timeline = &self.timelines[level as usize];
                 let (entered, above) = (timeline.node, timeline.parent);
                 self.average_one(above, now);
-                self.enter_siblings(level, now);
+                self.enter_siblings(level, why, now);
                 (node, level) = (entered, above);
                 if self.timelines[level as usize].nr > 1 {
                     break;

@@ -20,9 +20,19 @@ const ABSENCE_MAX: Nanos = Nanos::from_secs(3_600);
 /// Turns that a group may get on each other CPU while its tasks here wait, before one of them is worth pulling.
 const MISSED_TURNS: u64 = 4;
 
+/// Why a group comes back among its siblings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It has something to run again: what it missed meanwhile it is owed, up to a sleeper's credit.
+    Wakes,
+    /// It has budget again, or something below it has: it is owed what it was as it was throttled. What a limit keeps from it was its
+    /// siblings' by right; a group that came back with a sleeper's credit in each period had its whole quota before anybody else.
+    Unthrottled,
+}
+
 impl<T, G: Gates> RunQueue<T, G> {
     /// Puts a group that has something to run again among its siblings here.
-    pub(super) fn enter_siblings(&mut self, level: u32, now: Nanos) {
+    pub(super) fn enter_siblings(&mut self, level: u32, why: Return, now: Nanos) {
         let timeline = &self.timelines[level as usize];
         let (node, parent) = (timeline.node, timeline.parent);
         self.prepare_group(level);
@@ -38,7 +48,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             &self.timelines[level as usize].group.time,
             &above.group.time,
         );
-        let v = group.enter(siblings, shares, least, self.service_clock.credit);
+        let credit = match why {
+            Return::Wakes => self.service_clock.credit,
+            Return::Unthrottled => {
+                let kept = self.timelines[level as usize].lag.max(0);
+                let kept = to_service_lag(kept, shares).unsigned_abs();
+                kept.min(self.service_clock.credit)
+            }
+        };
+        let v = group.enter(siblings, shares, least, credit);
         if first {
             let reference = above.reference(self.rules.policy, extra);
             let level = reference.since(siblings.now());

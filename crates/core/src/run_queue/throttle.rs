@@ -1,6 +1,7 @@
 //! Throttling on one CPU: taking a dry group's entity out of its parent's timeline and putting it back, with all of its
 //! tasks left where they are. The protocol with pool and refill is in [`crate::bandwidth`].
 
+use super::siblings::Return;
 use super::{CALM_SHIFT, ROOT, RunQueue};
 use crate::bandwidth::Opened;
 use crate::gates::Gates;
@@ -305,7 +306,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Puts a group that was throttled, and has something to run, into the timeline above.
     pub(super) fn put_back(&mut self, level: u32, now: Nanos) {
-        let (above, node) = self.link_up(level, now);
+        let (above, node) = self.link_up(level, Return::Unthrottled, now);
         self.refresh_parts(level);
         if self.current != NONE && self.contest(above, node, now) {
             self.repick = true;
