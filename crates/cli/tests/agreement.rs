@@ -160,16 +160,22 @@ fn of_one_rule_twenty_breaches_are_shown_and_all_are_counted() {
         );
     }
     std::fs::write(&file, text).expect("our own folder");
-    let output = quotient(&["check", &file]);
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let text = String::from_utf8(output.stdout).expect("text");
-    let places = text
-        .lines()
-        .filter(|line| line.contains("broken.txt:"))
-        .count();
-    let counted = rows_with_counts(&text);
-    assert!(counted.iter().any(|&count| count >= 999), "{text}");
-    assert!(places >= 20 && places <= 20 * counted.len(), "{text}");
+    // By itself it fills in what a kernel may have left out, but not for half of all tasks.
+    for (arguments, breaches) in [
+        (&["check", "--as-recorded", &file][..], 999),
+        (&["check", &file], 800),
+    ] {
+        let output = quotient(arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let text = String::from_utf8(output.stdout).expect("text");
+        let places = text
+            .lines()
+            .filter(|line| line.contains("broken.txt:"))
+            .count();
+        let counted = rows_with_counts(&text);
+        assert!(counted.iter().any(|&count| count >= breaches), "{text}");
+        assert!(places >= 20 && places <= 20 * counted.len(), "{text}");
+    }
 }
 
 /// The counts at the beginnings of lines.

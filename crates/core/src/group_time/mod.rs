@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So debt stays with the group wherever it goes and however often it sleeps, and decays only as V passes it; credit is
-//! bounded by L. On each CPU the group's node is placed at `v + offset`, with one offset for each timeline, and follows v:
+//! bounded by L; one that was throttled has no more than it was owed then, since what a limit keeps from it is its siblings'. On each CPU the group's node is placed at `v + offset`, with one offset for each timeline, and follows v:
 //! who runs *here* is decided by EEVDF among the nodes here, and since all of them stand at what their groups got
 //! everywhere, so is the machine.
 //!
