@@ -4,7 +4,9 @@ mod common;
 
 use common::{MILLI, Machine, Work, usage};
 use quotient_core::balance::Pull;
-use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity};
+use quotient_core::{
+    Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity, Weight,
+};
 use std::sync::Arc;
 
 struct Rig {
@@ -118,6 +120,21 @@ fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
         other.detach_to(CpuId(0), &request(1), Nanos(MILLI), &mut moved),
         0
     );
+    // Hazard: whoever has been there longest may not go, and so nobody does, though one that came lately may.
+    let free = rig.tree.group("free").unwrap();
+    let late = Nanos(9 * MILLI);
+    rig.queue
+        .enqueue(&free, TaskEntity::default(), 20, Enqueue::Wake, late);
+    let back = Pull {
+        group: free.id(),
+        ..request(0)
+    };
+    let mut came = Vec::new();
+    assert_eq!(rig.queue.detach_to(CpuId(1), &back, late, &mut came), 1);
+    let task = came.pop().unwrap();
+    other.enqueue(&free, task.entity, task.handle, Enqueue::Migrate, late);
+    let taken = other.detach_to(CpuId(0), &request(1), late, &mut moved);
+    assert_eq!(taken, 1, "only the one without a limit");
     rig.queue.unthrottle_pending(Nanos(MILLI));
     assert!(other.detach_to(CpuId(0), &request(1), Nanos(MILLI), &mut moved) > 0);
 }

@@ -80,17 +80,11 @@ impl<T, G: Gates> RunQueue<T, G> {
                 .copied()
                 .unwrap_or(NONE);
             let Some(index) = (level != NONE && !self.is_kept_back(level))
-                .then(|| self.candidate(level, now))
+                .then(|| self.candidate(level, to, now))
                 .flatten()
             else {
                 break;
             };
-            let home = self.slab.get(index).timeline;
-            if self.timelines[home as usize].limited != NONE
-                && !to.is_none_or(|to| self.may_move(home, to))
-            {
-                break;
-            }
             let detached = self.give_away(index, now);
             out.push(detached);
             taken += 1;
@@ -103,8 +97,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         taken
     }
 
-    /// Whether no group on the path is throttled where a task would go to: it would only wait there.
-    fn may_move(&self, home: u32, to: CpuId) -> bool {
+    /// Whether no group on the task's path is throttled where it would go to: it would only wait there.
+    fn may_move(&self, index: u32, to: CpuId) -> bool {
+        let home = self.slab.get(index).timeline;
         let mut level = self.timelines[home as usize].limited;
         while level != NONE {
             let meter = self.timelines[level as usize].meter.as_deref();
@@ -221,13 +216,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         count
     }
 
-    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU.
-    fn candidate(&self, level: u32, now: Nanos) -> Option<u32> {
+    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
+    /// the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
+    fn candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
         let timeline = &self.timelines[level as usize];
         let now = tick(now);
         let (mut best, mut seen) = (None, 0);
         let mut consider = |entity: u32| {
-            if let Some(index) = self.first_below(entity) {
+            let may_go = |index: &u32| to.is_none_or(|to| self.may_move(*index, to));
+            if let Some(index) = self.first_below(entity).filter(may_go) {
                 let age = now.wrapping_sub(self.slab.get(index).migrated);
                 if best.is_none_or(|(_, oldest)| age > oldest) {
                     best = Some((index, age));

@@ -111,6 +111,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let timeline = &self.timelines[level as usize];
                 let (entered, above) = (timeline.node, timeline.parent);
                 self.average_one(above, now);
+                // Groups above were empty for want of it: they come back as from a sleep.
+                let why = if level == from { why } else { Return::Wakes };
                 self.enter_siblings(level, why, now);
                 (node, level) = (entered, above);
                 if self.timelines[level as usize].nr > 1 {

@@ -25,7 +25,7 @@ const MISSED_TURNS: u64 = 4;
 pub(super) enum Return {
     /// It has something to run again: what it missed meanwhile it is owed, up to a sleeper's credit.
     Wakes,
-    /// It has budget again, or something below it has: it is owed what it was as it was throttled. What a limit keeps from it was its
+    /// It has budget again: it is owed what it was as it was throttled. What a limit keeps from it was its
     /// siblings' by right; a group that came back with a sleeper's credit in each period had its whole quota before anybody else.
     Unthrottled,
 }
