@@ -4,9 +4,7 @@ mod common;
 
 use common::{MILLI, Machine, Work, usage};
 use quotient_core::balance::Pull;
-use quotient_core::{
-    Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity, Weight,
-};
+use quotient_core::{Config, CpuId, Enqueue, Group, GroupTree, Limit, Nanos, RunQueue, TaskEntity};
 use std::sync::Arc;
 
 struct Rig {
