@@ -9,7 +9,8 @@
 //! ```
 //!
 //! So debt stays with the group wherever it goes and however often it sleeps, and decays only as V passes it; credit is
-//! bounded by L; one that was throttled has no more than it was owed then, since what a limit keeps from it is its siblings'. On each CPU the group's node is placed at `v + offset`, with one offset for each timeline, and follows v:
+//! bounded by L; one that was throttled has no more than it was owed then, since what a limit keeps from it is its siblings'.
+//! On each CPU the group's node is placed at `v + offset`, with one offset for each timeline, and follows v:
 //! who runs *here* is decided by EEVDF among the nodes here, and since all of them stand at what their groups got
 //! everywhere, so is the machine.
 //!
@@ -46,7 +47,8 @@
 //! # Protocol
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `cpus`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
+//! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
+//! | `cpus` | from 0 and to 0 under that lock, else without it: who comes as another begins may stand at the v of before until the next publication | anybody |
 //! | `now`, a copy of V; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
