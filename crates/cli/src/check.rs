@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quotient_trace::check::{Check, Findings, Options, Rule};
-use quotient_trace::{Amount, Gaps, Item, Limit, Repair};
+use quotient_trace::{Amount, Definition, Gaps, Item, Limit, Repair};
 use serde::Serialize;
 
 use crate::convert::input::{From, Input};
@@ -67,7 +67,8 @@ struct Answer<'a> {
 /// Checks.
 ///
 /// # Errors
-/// `Run` if the trace breaks a rule, `Unreadable` if it is no trace, `Usage` if it cannot be opened, `Interrupted`.
+/// `Run` if the trace breaks a rule, `Unreadable` if it is no trace, `Usage` if it cannot be opened or has no group of a limit that was given,
+/// `Interrupted`.
 pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let mut input = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
     let skew_us = arguments
@@ -84,9 +85,15 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let mut check = Check::new(options);
     // Quotient's own logs leave nothing out: a switch that is missing there is what is looked for.
     let mut repair = (input.is_text() && !arguments.as_recorded).then(Repair::default);
+    let mut unknown: Vec<_> = arguments.limits.iter().map(|(group, _)| group).collect();
     while let Some(item) = input.next_item()? {
         match item {
-            Item::Definition(definition) => check.define(&definition),
+            Item::Definition(definition) => {
+                if let Definition::Group { info, .. } = &definition {
+                    unknown.retain(|group| **group != info.path);
+                }
+                check.define(&definition);
+            }
             Item::Event(event) => {
                 let missing = repair.as_mut().and_then(|repair| repair.missing(&event));
                 if let Some(missing) = missing {
@@ -98,6 +105,12 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
                 }
             }
         }
+    }
+    if let Some(group) = unknown.first() {
+        let what = format!(
+            "--limit {group}: the trace names no such group, so that nothing was held against the limit"
+        );
+        return Err(Failure::Usage(what));
     }
     let filled_in = repair.as_ref().map_or(0, Repair::count);
     let silent_tasks = repair.as_ref().map_or(0, Repair::silent_count);

@@ -56,6 +56,15 @@ fn check_finds_the_line_and_says_so_with_its_exit_code() {
     );
 }
 
+/// Hazard: the name of a group is misspelt, and its limit is found to be kept.
+#[test]
+fn check_refuses_a_limit_of_a_group_that_the_trace_does_not_name() {
+    let output = quotient(&["check", "--limit", "nosuch=10000/100000", &recorded()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("nosuch"), "{said}");
+}
+
 #[test]
 fn check_fills_in_switches_from_idle_that_a_kernel_left_out_and_says_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data");

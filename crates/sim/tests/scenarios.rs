@@ -35,6 +35,10 @@ fn what_is_wrong_is_named_with_its_place() {
         ("hz = 0", "test.toml:4:9: impossible machine: hz = 0"),
         ("colour = 1", "test.toml:5:1: unknown field `colour`"),
         (
+            "[[sweep]]\nkey = \"machine.hz\"\nvalues = []",
+            "test.toml:6:7: sweep of machine.hz: `values` is empty",
+        ),
+        (
             "[[group]]\npath = \"a\"\nweight = 0",
             "test.toml:7:10: weight = 0 is outside 1..=10000",
         ),

@@ -416,6 +416,13 @@ fn runs_of(document: &Document, table: &Table) -> Result<Vec<Run>, Fault> {
         runs.push((String::new(), table.clone(), None));
     }
     for sweep in &document.sweep {
+        if sweep.values.is_empty() {
+            let what = format!(
+                "sweep of {}: `values` is empty, needs one at least",
+                sweep.key.get_ref()
+            );
+            return Err(Fault::at(sweep.key.span(), what));
+        }
         if runs.len().saturating_mul(sweep.values.len()) > RUNS_MAX {
             return Err(Fault::plain(format!("more than {RUNS_MAX} runs")));
         }
