@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quotient_trace::check::{Check, Findings, Options, Rule};
-use quotient_trace::{Amount, Definition, Gaps, Item, Limit, Repair};
+use quotient_trace::{Amount, Gaps, Item, Limit, Repair};
 use serde::Serialize;
 
 use crate::convert::input::{From, Input};
@@ -85,15 +85,9 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let mut check = Check::new(options);
     // Quotient's own logs leave nothing out: a switch that is missing there is what is looked for.
     let mut repair = (input.is_text() && !arguments.as_recorded).then(Repair::default);
-    let mut unknown: Vec<_> = arguments.limits.iter().map(|(group, _)| group).collect();
     while let Some(item) = input.next_item()? {
         match item {
-            Item::Definition(definition) => {
-                if let Definition::Group { info, .. } = &definition {
-                    unknown.retain(|group| **group != info.path);
-                }
-                check.define(&definition);
-            }
+            Item::Definition(definition) => check.define(&definition),
             Item::Event(event) => {
                 let missing = repair.as_mut().and_then(|repair| repair.missing(&event));
                 if let Some(missing) = missing {
@@ -106,7 +100,7 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
             }
         }
     }
-    if let Some(group) = unknown.first() {
+    if let Some(group) = check.unknown_limit() {
         let what = format!(
             "--limit {group}: the trace names no such group, so that nothing was held against the limit"
         );

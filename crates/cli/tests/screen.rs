@@ -16,8 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{Folder, command};
-use quotient::Scheduler;
-use quotient_attach::Attach;
+use quotient::{Group, Scheduler};
+use quotient_attach::{Attach, Attached};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
@@ -112,18 +112,38 @@ fn within_hang(top: &mut Child, mut is_over: impl FnMut(&mut Child) -> bool) {
     }
 }
 
+/// What the screen shows: one group, behind a socket.
+struct Process {
+    _attached: Attached,
+    _group: Group,
+    _scheduler: Scheduler,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Process {
+    fn new(socket: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .expect("a runtime");
+        let entered = runtime.enter();
+        let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
+        let group = scheduler.group("tenants/web").expect("a path").create();
+        let attached = Attach::new(&scheduler).path(socket).open();
+        drop(entered);
+        Self {
+            _attached: attached.expect("a socket"),
+            _group: group.expect("a group"),
+            _scheduler: scheduler,
+            _runtime: runtime,
+        }
+    }
+}
+
 /// Ends the screen by `end`, and looks at what is left of the terminal.
 fn left_after(name: &str, end: impl FnOnce(&Child, &Terminal)) {
     let folder = Folder::new(name);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .build()
-        .expect("a runtime");
-    let entered = runtime.enter();
-    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
-    let group = scheduler.group("tenants/web").expect("a path").create();
-    let attached = Attach::new(&scheduler).path(folder.file("socket")).open();
-    drop(entered);
+    let _process = Process::new(&folder.file("socket"));
     let terminal = Terminal::new();
     let before = terminal.modes();
     assert!(before.local_modes.contains(LocalModes::ICANON));
@@ -159,22 +179,13 @@ fn left_after(name: &str, end: impl FnOnce(&Child, &Terminal)) {
         "{text:?}"
     );
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    drop((attached.expect("a socket"), group.expect("a group")));
 }
 
 /// Hazard: a terminal goes without a signal, since the program is not of its session, and reading what is not there takes a processor.
 #[test]
 fn the_screen_goes_on_without_its_terminal() {
     let folder = Folder::new("screen-gone");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .build()
-        .expect("a runtime");
-    let entered = runtime.enter();
-    let scheduler = Scheduler::builder().vcpus(1).build().expect("a scheduler");
-    let group = scheduler.group("tenants/web").expect("a path").create();
-    let attached = Attach::new(&scheduler).path(folder.file("socket")).open();
-    drop(entered);
+    let _process = Process::new(&folder.file("socket"));
     let (mut keys, inside) = ends();
     let end = || inside.try_clone().expect("a copy");
     // So long that nothing is written to the terminal before it is looked at.
@@ -198,7 +209,6 @@ fn the_screen_goes_on_without_its_terminal() {
         status.is_some()
     });
     assert!(status.is_some_and(|status| !status.success()), "{status:?}");
-    drop((attached.expect("a socket"), group.expect("a group")));
 }
 
 fn signal(signal: Signal) -> impl FnOnce(&Child, &Terminal) {

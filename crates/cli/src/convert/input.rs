@@ -124,17 +124,7 @@ impl Input {
     /// # Errors
     /// As [`Input::next_item`].
     pub fn pump(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
-        while let Some(item) = self.next_item()? {
-            match item {
-                Item::Definition(definition) => sink.define(&definition),
-                Item::Event(event) => sink.event(&event),
-            }
-            if sink.is_done() {
-                break;
-            }
-        }
-        self.clear();
-        Ok(())
+        self.feed(&mut None, sink)
     }
 
     /// The same with switches that a kernel's text left out ([`Repair`]): for figures and pictures. What is converted stays as it is.
@@ -143,6 +133,17 @@ impl Input {
     /// As [`Input::next_item`].
     pub fn pump_repaired(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
         let mut repair = self.is_text().then(Repair::default);
+        self.feed(&mut repair, sink)?;
+        let (filled_in, name) = (repair.map_or(0, |repair| repair.count()), &self.name);
+        if filled_in > 0 {
+            print(&format!(
+                "{name}: {filled_in} switches are missing and were filled in\n"
+            ));
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, repair: &mut Option<Repair>, sink: &mut impl Sink) -> Result<(), Failure> {
         while let Some(item) = self.next_item()? {
             match item {
                 Item::Definition(definition) => sink.define(&definition),
@@ -154,14 +155,11 @@ impl Input {
                     sink.event(&event);
                 }
             }
+            if sink.is_done() {
+                break;
+            }
         }
         self.clear();
-        let (filled_in, name) = (repair.map_or(0, |repair| repair.count()), &self.name);
-        if filled_in > 0 {
-            print(&format!(
-                "{name}: {filled_in} switches are missing and were filled in\n"
-            ));
-        }
         Ok(())
     }
 

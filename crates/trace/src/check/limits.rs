@@ -1,6 +1,6 @@
 //! Whether groups kept within their quota: usage by period, and since the limit was written.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use quotient_core::Nanos;
 use quotient_core::event::{Amount, Counter, Event, GroupId, Kind, Limit};
@@ -17,6 +17,8 @@ const OPEN_WINDOWS: usize = 64;
 pub(super) struct Limits {
     meters: HashMap<GroupId, Meter>,
     given: Vec<(String, Limit)>,
+    /// Those of them that the trace has named.
+    named: HashSet<String>,
     slice: u64,
     charge_max: Option<u64>,
     breaches: VecDeque<(GroupId, Breach)>,
@@ -49,6 +51,7 @@ impl Limits {
         Limits {
             meters: HashMap::new(),
             given: options.limits.clone(),
+            named: HashSet::new(),
             slice: options.slice.as_nanos(),
             charge_max: options.charge_max.map(Nanos::as_nanos),
             breaches: VecDeque::new(),
@@ -58,12 +61,20 @@ impl Limits {
     /// A group got its number: it may be one that has a limit from outside.
     pub(super) fn define(&mut self, group: GroupId, path: &str) {
         let limit = self.given.iter().find(|(given, _)| given == path);
-        if let Some((_, limit)) = limit
-            && !self.meters.contains_key(&group)
-        {
+        let Some((path, limit)) = limit else {
+            return;
+        };
+        self.named.insert(path.clone());
+        if !self.meters.contains_key(&group) {
             let meter = Meter::new(limit, Nanos::ZERO);
             self.meters.extend(meter.map(|meter| (group, meter)));
         }
+    }
+
+    /// The first group with a limit from outside that the trace has not named so far.
+    pub(super) fn unknown(&self) -> Option<&str> {
+        let mut paths = self.given.iter().map(|(path, _)| path.as_str());
+        paths.find(|path| !self.named.contains(*path))
     }
 
     /// What an event says about limits and pools.

@@ -197,6 +197,11 @@ impl Check {
         }
     }
 
+    /// A group of [`Options::limits`] that no definition has named so far: nothing is held against its limit. O(limits).
+    pub fn unknown_limit(&self) -> Option<&str> {
+        self.judge.limits.unknown()
+    }
+
     /// Takes the event of `line`; 0 if there are no lines.
     pub fn event(&mut self, event: &Event, line: u64) {
         self.judge.line = line;
