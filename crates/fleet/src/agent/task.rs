@@ -13,8 +13,9 @@ use crate::message::{Reply, Request};
 use crate::rhythm::WOKEN_MIN;
 use crate::store::{Store, StoreError};
 
-/// How long an answer may take: a quarter of the longest lease that it is about, within these bounds. The shorter is a quarter of the assumed
-/// lease; the longer keeps a silent server from holding up everybody else.
+/// How long an answer may take: a quarter of the longest lease that it is about, within these bounds, and the longer one while no lease is known.
+/// The shorter is a quarter of the assumed lease; the longer keeps a silent server from holding up everybody else. So a round trip may take a
+/// quarter of a lease, and 2 s at most.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
@@ -22,8 +23,11 @@ fn patience(questions: &[Question]) -> Duration {
     let leases = questions
         .iter()
         .filter_map(|(_, request)| request.known.map(|limit| limit.lease.0));
-    let longest = Duration::from_micros(leases.max().unwrap_or(0));
-    (longest / 4).clamp(PATIENCE, PATIENCE_MAX)
+    let Some(longest) = leases.max() else {
+        // Nobody is known to have a lease that could end meanwhile, and by a long way none would ever come with less.
+        return PATIENCE_MAX;
+    };
+    (Duration::from_micros(longest) / 4).clamp(PATIENCE, PATIENCE_MAX)
 }
 
 /// Puts groups on their floors when the task ends, however it does.
@@ -195,7 +199,8 @@ mod tests {
             let questions: Vec<Question> = leases.iter().copied().map(question).collect();
             patience(&questions).as_millis()
         };
-        assert_eq!(within(&[]), 250);
+        assert_eq!(within(&[]), 2_000);
+        assert_eq!(within(&[None, None]), 2_000, "whoever is new");
         assert_eq!(within(&[None, Some(100), Some(1_000)]), 250);
         assert_eq!(within(&[Some(1_000), Some(4_000), None]), 1_000);
         assert_eq!(within(&[Some(120_000)]), 2_000);

@@ -225,7 +225,7 @@ impl Store for RedisStore {
             .iter()
             .map(|(tenant, request)| ask_command(tenant, request, cluster))
             .collect();
-        let answers = self.link.call(&commands).await;
+        let answers = self.link.call(commands).await;
         let pairs = answers.into_iter().zip(questions);
         pairs
             .map(|(answer, (_, request))| read_reply(&answer?, request))

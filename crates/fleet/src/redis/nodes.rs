@@ -8,9 +8,9 @@
 //! | the last exchange in batches | the next |
 //! |---|---|
 //! | was answered by every node | by the same map |
-//! | was redirected, is failing, or was given up | call by call, [`SINGLY`] times, as the client crate does by itself; then by a new map |
+//! | was redirected, is failing, or is not answered yet | call by call, [`SINGLY`] times, as the client crate does by itself; then by a new map |
 //!
-//! So the map is taken out before an exchange and put back after it: what was given up in between cannot put it back. A call whose slot nobody
+//! So the map is taken out before an exchange and put back once every node answered: what nobody answers never puts it back. A call whose slot nobody
 //! has goes by itself as well, and fails by itself.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +32,10 @@ struct Way {
     state: AtomicU8,
     /// How long each direction takes, us.
     delay: AtomicU64,
+    /// Connections so far.
+    connections: AtomicU32,
+    /// The first so many are swallowed: open, and nothing comes through.
+    swallowed: AtomicU32,
 }
 
 impl Way {
@@ -50,6 +54,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let way = Arc::clone(&of_all);
+                let number = way.connections.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(async move {
                     if way.state() == CUT {
                         return;
@@ -60,8 +65,8 @@ impl Proxy {
                         let (far_reads, far_writes) = far.into_split();
                         // Whichever way ends first ends both.
                         tokio::select! {
-                            _ = pass(near_reads, far_writes, &way) => {}
-                            _ = pass(far_reads, near_writes, &way) => {}
+                            _ = pass(near_reads, far_writes, &way, number) => {}
+                            _ = pass(far_reads, near_writes, &way, number) => {}
                         }
                     }
                 });
@@ -80,6 +85,17 @@ impl Proxy {
         self.way.state.store(HELD, Ordering::Relaxed);
     }
 
+    /// The connections of now stay open, and nothing comes through them any more; new ones are as good as ever.
+    pub fn swallow(&self) {
+        let connections = self.way.connections.load(Ordering::Relaxed);
+        self.way.swallowed.store(connections, Ordering::Relaxed);
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> u32 {
+        self.way.connections.load(Ordering::Relaxed)
+    }
+
     /// What is sent from now on takes this long in each direction.
     pub fn delay(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -96,6 +112,7 @@ async fn pass(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
     way: &Way,
+    number: u32,
 ) -> io::Result<()> {
     let (sent, mut on_the_way) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
     let reads = async move {
@@ -117,8 +134,10 @@ async fn pass(
         while let Some((arrives, chunk)) = on_the_way.recv().await {
             tokio::time::sleep_until(arrives).await;
             loop {
+                let swallowed = number < way.swallowed.load(Ordering::Relaxed);
                 match way.state() {
                     CUT => return Ok(()),
+                    _ if swallowed => tokio::time::sleep(LOOK).await,
                     HELD => tokio::time::sleep(LOOK).await,
                     _ => break,
                 }
