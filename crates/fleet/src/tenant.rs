@@ -81,6 +81,8 @@ pub struct Tenant {
     limit: Option<FleetLimit>,
     /// Which life of the store this state was made in.
     run: u64,
+    /// And in which one somebody set the limit, rather than a process told it.
+    chosen: Option<u64>,
     /// The store's clock at the last call; never goes back but by beginning anew.
     seen: Micros,
     /// Until when nothing is granted.
@@ -131,6 +133,7 @@ impl Tenant {
         Tenant {
             limit: None,
             run: 0,
+            chosen: None,
             seen: Micros::ZERO,
             quiet_until: Micros::ZERO,
             pool: 0,
@@ -164,6 +167,9 @@ impl Tenant {
 
     /// Sets the limit, as of the store's clock; `limit.version` is ignored. Returns the version that it got.
     ///
+    /// In this life of the store it holds against whatever processes still know, also of a version that is later since the store's clock was
+    /// ahead then.
+    ///
     /// Nothing is minted: what the old limit had earned is kept up to the new capacity, what is held beyond that is owed.
     pub fn set(&mut self, now: Micros, run: u64, limit: FleetLimit) -> u64 {
         let now = self.follow(now, run, limit.lease);
@@ -172,6 +178,7 @@ impl Tenant {
             None => now.0,
         };
         self.adopt(limit.with_version(version), now);
+        self.chosen = Some(run);
         version
     }
 
@@ -186,7 +193,13 @@ impl Tenant {
             let newer = self.limit.is_none_or(|limit| known.version > limit.version);
             let sane = known.version <= (now + VERSION_AHEAD_MAX).0 && known.validate().is_ok();
             if newer && sane {
-                self.adopt(known, now);
+                match self.limit {
+                    // The store has forgotten that one, and then somebody chose this one.
+                    Some(chosen) if self.chosen == Some(run) => {
+                        self.limit = Some(chosen.with_version(known.version + 1));
+                    }
+                    _ => self.adopt(known, now),
+                }
             }
         }
         let Some(limit) = self.limit else {
@@ -383,6 +396,7 @@ impl Tenant {
         *self = Tenant {
             limit: self.limit,
             run,
+            chosen: self.chosen,
             used: self.used,
             lost: self.lost,
             seen: clock,

@@ -225,7 +225,7 @@ fn a_server_that_forgot_is_not_believed() {
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
     );
     // As a function that is loaded anew asks at once, not after ten seconds.
-    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_4"]);
+    tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_5"]);
     assert!(unsure(&answer()), "evicts");
 }
 
@@ -356,6 +356,9 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
         ("lower", &["HSET", "quota", "-5"]),
         ("burst", &["HDEL", "burst"]),
         ("pool", &["HSET", "pool", "nan"]),
+        // In range of numbers, and nobody's lease: grants of nothing for ever.
+        ("debt", &["HSET", "pool", "-9000000000000000"]),
+        ("held", &["HSET", "held", "9000000000000000"]),
         ("lease", &["HSET", "lease", "1"]),
         ("demands", &["HSET", "demands", "abc"]),
         ("nothing", &["HSET", "demands", "\u{1}"]),
@@ -373,7 +376,13 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
             matches!(&answer, Err(StoreError::Garbage(why)) if names(why)),
             "{tenant}: {answer:?}"
         );
-        tell(&["DEL", &key]);
+        // As the message says. What was granted is forgotten: quiet for the longest lease.
+        let set = store.set_at(tenant, limit, clock(1_700), 1);
+        runtime.block_on(set).expect("mended");
+        let answer = ask(tenant, 3, 1_800).expect("an answer");
+        assert!(matches!(answer, Reply::Quiet { .. }), "{answer:?}");
+        let answer = ask(tenant, 4, 76_800).expect("an answer");
+        assert!(matches!(answer, Reply::Granted(_)), "{answer:?}");
     }
     begin("record");
     let processes = key("record", "processes");
@@ -471,6 +480,166 @@ fn a_limit_of_a_time_to_come_is_refused_and_one_that_is_set_then_holds() {
         ask(&mut holder, clock + Micros::SECOND, 2_700_000),
         Ok(newer)
     );
+}
+
+/// The store has forgotten, the clock of its new life is behind, and an operator sets another limit: a process that knows the old one, of a later
+/// version, does not bring it back.
+#[test]
+fn what_an_operator_sets_holds_against_what_processes_remember() {
+    let Some(server) = server::start("remembered", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = store(&server.address());
+    let memory = MemoryStore::new();
+    let clock = Micros::from_secs(1_700_000_000);
+    let old = FleetLimit::new(MicroCpus::whole(2)).with_version(clock.0);
+    let told = |sequence: u64| Request {
+        sequence,
+        known: Some(old),
+        ..request_of_nobody(1)
+    };
+    let both = |set: Option<FleetLimit>, sequence: u64, behind: Micros, run: u64| {
+        let now = clock - behind;
+        memory.set_time(now);
+        if let Some(limit) = set {
+            let there = runtime.block_on(store.set_at("acme", limit, now, run));
+            let here = memory.set_limit("acme", limit).expect("set");
+            assert_eq!(there, Ok(here));
+        }
+        let there = runtime.block_on(store.ask_at("acme", &told(sequence), now, run));
+        let here = memory.ask("acme", &told(sequence));
+        assert_eq!(there, Ok(here));
+        let limit = memory.limit("acme").expect("a limit");
+        assert!(
+            limit.version >= old.version,
+            "or the process would not follow"
+        );
+        limit.quota
+    };
+    let (lower, minutes) = (FleetLimit::new(MicroCpus(100_000)), Micros::from_secs(600));
+    assert_eq!(both(Some(lower), 1, minutes, 1), lower.quota);
+    assert_eq!(both(None, 2, Micros::SECOND, 1), lower.quota);
+    // In another life it may be the older one that was restored.
+    memory.restart(true);
+    let newer = old.with_version(clock.0 + 10);
+    let request = Request {
+        known: Some(newer),
+        ..told(3)
+    };
+    let there = runtime.block_on(store.ask_at("acme", &request, clock, 2));
+    assert_eq!(there, Ok(memory.ask("acme", &request)));
+    assert_eq!(memory.limit("acme"), Some(newer));
+}
+
+/// `:tenant` alone is deleted or evicted. Who knew no limit is told of a fault, not of freedom, until somebody sets or tells it; and those who know
+/// it are reminded.
+#[test]
+fn a_tenant_whose_limit_alone_is_gone_is_not_free() {
+    let Some(server) = server::start("gone", &[]) else {
+        return;
+    };
+    let runtime = runtime();
+    let store = store(&server.address());
+    let ask = |tenant: &str, request: Request| {
+        let mut answers = runtime.block_on(store.exchange(&[(tenant, request)]));
+        answers.pop().expect("an answer")
+    };
+    let client = redis::Client::open(server.address()).expect("an address");
+    let mut connection = client.get_connection().expect("connected");
+    runtime.block_on(store.confirm()).expect("confirmed");
+    let nobody = ask("nobody", request_of_nobody(1));
+    assert_eq!(nobody, Ok(Reply::Unlimited { limit: None }), "settled");
+    let limit = FleetLimit::new(MicroCpus::whole(2));
+    let version = runtime.block_on(store.set("acme", limit)).expect("set");
+    let known = Request {
+        known: Some(limit.with_version(version)),
+        ..request_of_nobody(1)
+    };
+    assert!(matches!(ask("acme", known), Ok(Reply::Quiet { .. })));
+    let memory = runtime.block_on(store.memory()).expect("a memory");
+    let mut deleted = redis::cmd("DEL");
+    deleted.arg("quotient:1:{acme}:tenant");
+    deleted.exec(&mut connection).expect("done");
+    let mut reminded = Vec::new();
+    for sequence in 1..4 {
+        let request = Request {
+            sequence,
+            ..request_of_nobody(2)
+        };
+        let answer = ask("acme", request);
+        assert!(
+            matches!(&answer, Err(StoreError::Garbage(why)) if why.contains("fleet set")),
+            "{answer:?}"
+        );
+        reminded.push(runtime.block_on(store.memory()).expect("a memory"));
+    }
+    assert!(!reminded.contains(&memory), "who knows it is to tell it");
+    assert_eq!(reminded[1], reminded[2], "once");
+    // Both ways out.
+    let again = Request {
+        sequence: 2,
+        ..known
+    };
+    let answer = ask("acme", again);
+    assert!(matches!(answer, Ok(Reply::Quiet { .. })), "{answer:?}");
+    deleted.exec(&mut connection).expect("done");
+    runtime.block_on(store.set("acme", limit)).expect("set");
+    let answer = ask("acme", request_of_nobody(3));
+    assert!(matches!(answer, Ok(Reply::Quiet { .. })), "{answer:?}");
+}
+
+/// An older state that comes from a replica, as after a restore: what was granted since is not granted again.
+#[test]
+fn a_state_that_comes_from_another_server_is_another_life() {
+    let (Some(server), Some(backup)) = (server::start("now", &[]), server::start("then", &[]))
+    else {
+        return;
+    };
+    let runtime = runtime();
+    let store = store(&server.address());
+    let connect = |server: &server::PrivateServer| {
+        let client = redis::Client::open(server.address()).expect("an address");
+        client.get_connection().expect("connected")
+    };
+    let (mut here, mut there) = (connect(&server), connect(&backup));
+    fn tell(connection: &mut redis::Connection, words: &[&str]) -> String {
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        let value = command.query::<redis::Value>(connection).expect("done");
+        redis::from_redis_value::<String>(value).unwrap_or_default()
+    }
+    fn synced(connection: &mut redis::Connection) {
+        let begun = std::time::Instant::now();
+        while !tell(connection, &["INFO", "replication"]).contains("master_link_status:up") {
+            assert!(begun.elapsed().as_secs() < 60, "it never follows");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    let limit = FleetLimit::new(MicroCpus::whole(2)).with_lease(Micros::from_millis(100));
+    let granted = |sequence: u64| {
+        let request = Request {
+            sequence,
+            ..request_of_nobody(1)
+        };
+        let mut answers = runtime.block_on(store.exchange(&[("acme", request)]));
+        answers.pop().expect("an answer").expect("asked")
+    };
+    runtime.block_on(store.set("acme", limit)).expect("set");
+    let port = |server: &server::PrivateServer| server.port().to_string();
+    tell(&mut there, &["REPLICAOF", "127.0.0.1", &port(&server)]);
+    synced(&mut there);
+    tell(&mut there, &["REPLICAOF", "NO", "ONE"]);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let first = granted(1);
+    assert!(matches!(first, Reply::Granted(_)), "{first:?}");
+    tell(&mut here, &["REPLICAOF", "127.0.0.1", &port(&backup)]);
+    synced(&mut here);
+    tell(&mut here, &["REPLICAOF", "NO", "ONE"]);
+    let again = granted(2);
+    assert!(matches!(again, Reply::Quiet { .. }), "{again:?}");
 }
 
 #[test]

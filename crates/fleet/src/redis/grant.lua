@@ -1,4 +1,4 @@
-#!lua name=quotient_fleet_4
+#!lua name=quotient_fleet_5
 -- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
 -- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
 --
@@ -19,6 +19,10 @@ local FLOORS_DIVISOR = 20
 local BUCKETS = 128
 local MEMORY_SETTLES = 30000000
 local POLICY_LIFE = 10000000
+local LIFE_LOOK = 100000
+-- The largest capacity that a limit can have: more CPU time is nobody's lease, and in nobody's pool.
+local CAPACITY_MAX = 1203600000000
+local LEASE_MAX = 120000000
 -- The longest that a store is quiet: what is granted of the longest lease lasts so long.
 local QUIET_MAX = 75000000
 -- Versions are moments: the end of the year 2099.
@@ -43,12 +47,19 @@ local function min(one, other)
   return one
 end
 
--- Which life of the server this is: asked once in each, since the code of a library is loaded anew.
-local life
+-- Which life of the server's data this is: another run, or the data of another server, which this one was a replica of and no longer is. The
+-- latter may be an older state that was restored. Asked ten times a second at most, and when the library is loaded.
+local life, life_at
 
-local function server_life()
-  if not life then
-    life = redis.call('INFO', 'server'):match('run_id:(%w+)') or 'unknown'
+local function server_life(clock)
+  if not life_at or clock - life_at > LIFE_LOOK or clock < life_at then
+    local run = redis.call('INFO', 'server'):match('run_id:(%w+)') or 'unknown'
+    local of = redis.call('INFO', 'replication')
+    local before = of:match('master_replid2:(%w+)') or ''
+    if not before:match('^0*$') then
+      run = run .. '/' .. before .. ':' .. (of:match('second_repl_offset:(%d+)') or '')
+    end
+    life, life_at = run, clock
   end
   return life
 end
@@ -148,7 +159,7 @@ local function refill(state, till)
 end
 
 local FIELDS = { 'format', 'version', 'quota', 'burst', 'processes', 'lease', 'life', 'seen', 'quiet', 'pool', 'fraction', 'held',
-  'used', 'floors', 'lost', 'demands', 'entries' }
+  'used', 'floors', 'lost', 'demands', 'entries', 'chosen' }
 
 local NUMBERS = { 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'quiet', 'pool', 'fraction', 'held', 'used', 'floors',
   'lost', 'entries' }
@@ -156,11 +167,11 @@ local NUMBERS = { 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'qu
 local function sane(limit)
   return (limit.quota == 0 or (limit.quota >= 1000 and limit.quota <= 10000000000)) and limit.burst >= 0
     and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= 100000 and limit.lease >= 100000
-    and limit.lease <= 120000000
+    and limit.lease <= LEASE_MAX
 end
 
 local function broken(key, what)
-  return redis.error_reply('FLEETBROKEN ' .. what .. ' of ' .. key .. ' is not what was written; DEL the key, and a process that knows the limit sets it anew')
+  return redis.error_reply('FLEETBROKEN ' .. what .. ' of ' .. key .. ' is not what was written; set the limit anew (quotient fleet set)')
 end
 
 -- A list of numbers, none of which is below zero; nil if it is none.
@@ -178,6 +189,7 @@ local function numbers_of(packed)
   return list
 end
 
+-- Returns what is there; or nil, the error, and whether setting a limit mends it.
 local function read_state(key)
   local values = redis.call('HMGET', key, unpack(FIELDS))
   local state = {}
@@ -191,25 +203,32 @@ local function read_state(key)
   for _, name in ipairs(NUMBERS) do
     local number = tonumber(state[name] or (not state.format and 0))
     if not number or number ~= number or (number < 0 and name ~= 'pool') or math.abs(number) > 9007199254740991 then
-      return nil, broken(key, name)
+      return nil, broken(key, name), true
     end
     state[name] = number
   end
   if state.format and not sane(state) then
-    return nil, broken(key, 'the limit')
+    return nil, broken(key, 'the limit'), true
   end
   -- Both would leave the tenant on its floor until then, and nobody would know why.
   if state.quiet > state.seen + QUIET_MAX then
-    return nil, broken(key, 'quiet')
+    return nil, broken(key, 'quiet'), true
+  end
+  -- Neither is reached by leases, of which a limit that was lowered may leave two kinds.
+  if math.abs(state.pool) > 2 * CAPACITY_MAX then
+    return nil, broken(key, 'pool'), true
+  end
+  if state.held > 2 * CAPACITY_MAX * max(1, state.entries) then
+    return nil, broken(key, 'held'), true
   end
   if state.version > VERSION_MAX then
-    return nil, broken(key, 'version')
+    return nil, broken(key, 'version'), true
   end
   state.counts, state.sums, state.total = {}, {}, 0
   if state.demands and state.demands ~= '' then
     local list = numbers_of(state.demands)
     if not list or #list % 3 ~= 0 then
-      return nil, broken(key, 'demands')
+      return nil, broken(key, 'demands'), true
     end
     for index = 1, #list, 3 do
       state.counts[list[index]] = list[index + 1]
@@ -233,7 +252,7 @@ local function write_state(key, state)
     'processes', text(state.processes), 'lease', text(state.lease), 'life', state.life, 'seen', text(state.seen),
     'quiet', text(state.quiet), 'pool', text(state.pool), 'fraction', text(state.fraction), 'held', text(state.held),
     'used', text(state.used), 'floors', text(state.floors), 'lost', text(state.lost), 'demands', cmsgpack.pack(list),
-    'entries', text(state.entries))
+    'entries', text(state.entries), 'chosen', state.chosen or '')
 end
 
 -- A record: sequence, used, held, backed, demand, live, ends, floor, amount, share, renew.
@@ -335,14 +354,17 @@ local function clock_of(args, from)
     return tonumber(args[from]), args[from + 1]
   end
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2]), server_life()
+  local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  return clock, server_life(clock)
 end
 
--- Since when the server remembers all that it was told. Begins anew in each life, when the key is lost, and when the clock went back.
+-- Since when the server remembers all that it was told. Begins anew in each life, when the key is lost, when the clock went back, and again and
+-- again while the server may evict limits: it has settled only after that has ended.
 local function since_of(key, clock, run)
   local found = redis.call('HMGET', key, 'life', 'since')
   local since = tonumber(found[2] or '')
-  if found[1] ~= run or not since or since > clock then
+  local evicted = since and clock - since > POLICY_LIFE and server_evicts(clock)
+  if found[1] ~= run or not since or since > clock or evicted then
     since = clock
     redis.call('HSET', key, 'life', run, 'since', text(since))
   end
@@ -351,10 +373,10 @@ end
 
 -- For how long a limit that is not here may have been forgotten.
 local function unsure_for(key, clock, run)
+  local since = key and since_of(key, clock, run) or server_began(clock)
   if server_evicts(clock) then
     return MEMORY_SETTLES
   end
-  local since = key and since_of(key, clock, run) or server_began(clock)
   if since == 0 then
     return 0
   end
@@ -379,15 +401,30 @@ local function ask(keys, args)
     return problem
   end
   local clock, run = clock_of(args, 12)
+  if left > 2 * CAPACITY_MAX then
+    return redis.error_reply('FLEETARGUMENT argument 4 is more than anybody is granted')
+  end
   local fresh = state.version == 0
   if fresh and known.version == 0 then
+    -- What processes hold is still there: there was a limit. Those who know it are reminded by another memory, once: then the second key is gone.
+    if redis.call('ZCARD', keys[3]) > 0 or redis.call('HLEN', keys[2]) > 0 then
+      if keys[4] and redis.call('DEL', keys[2]) > 0 then
+        redis.call('HSET', keys[4], 'life', run, 'since', text(clock))
+      end
+      return redis.error_reply('FLEETBROKEN the limit of ' .. keys[1] .. ' is gone, and leases of it are not; set it anew (quotient fleet set)')
+    end
     local wait = unsure_for(keys[4], clock, run)
     return answer(wait > 0 and 4 or 2, state, 0, wait, 0, false)
   end
   local lease = known.version > 0 and known.lease or state.lease
   local now = follow(keys, state, clock, run, lease)
   if known.version > state.version and known.version <= now + VERSION_AHEAD and sane(known) then
-    adopt(state, known, now)
+    if state.version > 0 and state.chosen == run then
+      -- Somebody chose this one since the store has forgotten that one, of a clock that was ahead.
+      state.version = known.version + 1
+    else
+      adopt(state, known, now)
+    end
   end
   if state.version == 0 then
     if known.version > now + VERSION_AHEAD then
@@ -464,12 +501,20 @@ local function set(keys, args)
   if not (limit.quota and limit.burst and limit.processes and limit.lease and sane(limit)) then
     return redis.error_reply('FLEETARGUMENT the limit is out of range')
   end
-  local state, problem = read_state(keys[1])
+  local state, problem, mends = read_state(keys[1])
+  local longest = limit.lease
+  if mends then
+    -- As if the store had forgotten. How long the leases are that it granted cannot be told any more.
+    redis.call('DEL', keys[1], keys[2], keys[3])
+    state, problem = read_state(keys[1])
+    longest = LEASE_MAX
+  end
   if not state then
     return problem
   end
   local clock, run = clock_of(args, 5)
-  local now = follow(keys, state, clock, run, limit.lease)
+  local now = follow(keys, state, clock, run, longest)
+  state.chosen = run
   limit.version = state.version > 0 and max(now, state.version + 1) or now
   adopt(state, limit, now)
   write_state(keys[1], state)
@@ -503,8 +548,8 @@ local function confirm(keys, args)
   return 'OK'
 end
 
-redis.register_function('quotient_fleet_4_ask', ask)
-redis.register_function('quotient_fleet_4_set', set)
-redis.register_function('quotient_fleet_4_memory', memory)
-redis.register_function('quotient_fleet_4_confirm', confirm)
-redis.register_function { function_name = 'quotient_fleet_4_get', callback = get, flags = { 'no-writes' } }
+redis.register_function('quotient_fleet_5_ask', ask)
+redis.register_function('quotient_fleet_5_set', set)
+redis.register_function('quotient_fleet_5_memory', memory)
+redis.register_function('quotient_fleet_5_confirm', confirm)
+redis.register_function { function_name = 'quotient_fleet_5_get', callback = get, flags = { 'no-writes' } }
