@@ -445,6 +445,36 @@ impl Holder {
         }
     }
 
+    /// The last request: the process keeps nothing, and uses nothing more, not even its floor; an answer changes nothing. `None` if the store knows
+    /// of nothing. The figures must have been observed at `now`.
+    pub fn leave(&mut self, now: Micros) -> Option<Request> {
+        let told = self.figures.asked > 0 && self.standing != Standing::Free;
+        let (floor, limit) = (
+            MicroCpus::ZERO,
+            self.limit.filter(|limit| limit.quota.is_some()),
+        );
+        let limit = limit.filter(|_| told)?;
+        (self.held, self.ends, self.spread_until) = (Micros::ZERO, now, now);
+        (self.reserved, self.reserved_until, self.floor_credit) = (floor, now, Micros::ZERO);
+        (self.told, self.asked) = (MicroCpus::ZERO, None);
+        self.sequence += 1;
+        Some(Request {
+            process: self.settings.process,
+            sequence: self.sequence,
+            used: self.figures.used,
+            left: Micros::ZERO,
+            demand: MicroCpus::ZERO,
+            horizon: Micros::ZERO,
+            known: Some(limit),
+        })
+    }
+
+    /// Asks for nothing before that moment: the store may hold a lease of which nobody here knows any more.
+    pub(crate) fn wait_until(&mut self, at: Micros) {
+        self.not_before = self.not_before.max(at);
+        self.renew_at = self.renew_at.max(at);
+    }
+
     /// Doubles the pace with each renewal of a demand that lasts, and begins anew with one that is new or has changed by much.
     fn set_pace(&mut self, demand: MicroCpus) {
         let lasts = demand.0 / 2 <= self.told.0 && self.told.0 / 2 <= demand.0;

@@ -144,7 +144,7 @@ mod units;
 
 #[cfg(feature = "client")]
 pub use self::{
-    agent::{Fleet, FleetBuilder, FleetError, FleetFigures, TenantStats},
+    agent::{Fleet, FleetBuilder, FleetError, FleetFigures, LEAVES_WITHIN, TenantStats},
     redis::{LISTED_MAX, RedisStore},
 };
 pub use self::{

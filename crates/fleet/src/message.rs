@@ -21,10 +21,18 @@ pub struct Request {
     /// What the process would use if nothing held it back. Zero: it wants no lease and keeps nothing.
     pub demand: MicroCpus,
     /// For how long ahead it wants to hold what its demand is worth; the store gives no more than [`FleetLimit::spread`]. Short for a demand
-    /// that is new, so that little strands if it goes again.
+    /// that is new, so that little strands if it goes again. Zero, with a demand of zero: the process leaves, see [`Request::leaves`].
     pub horizon: Micros,
     /// The newest limit that the process knows.
     pub known: Option<FleetLimit>,
+}
+
+impl Request {
+    /// Whether the process says that it keeps nothing, uses no floor from now on, and asks no more: the store forgets it, and reserves its floor for
+    /// somebody else.
+    pub fn leaves(&self) -> bool {
+        self.demand == MicroCpus::ZERO && self.horizon == Micros::ZERO
+    }
 }
 
 /// What the store answers.

@@ -217,6 +217,9 @@ impl Tenant {
                 return self.repeat(&entry, limit, now);
             }
         }
+        if request.leaves() {
+            return Reply::Granted(self.leave(request, entry, limit));
+        }
         let settled = self.settle(request, entry, &limit);
         if now < self.quiet_until {
             self.write(
@@ -283,6 +286,41 @@ impl Tenant {
         full.max(Micros(limit.lease.0 / RENEWALS_MAX)).min(latest)
     }
 
+    /// Takes what the process held off the books, and the process, and its floor.
+    fn leave(&mut self, request: &Request, entry: Option<Entry>, limit: FleetLimit) -> Grant {
+        if let Some(entry) = entry {
+            self.give_back(request, &entry);
+            self.floors -= u32::from(entry.floor);
+            self.processes.remove(&request.process);
+            self.cap();
+        }
+        Grant {
+            amount: Micros::ZERO,
+            duration: Micros::ZERO,
+            sequence: request.sequence,
+            share: MicroCpus::ZERO,
+            renew: Micros::ZERO,
+            floor: false,
+            limit,
+        }
+    }
+
+    /// Takes a process's old lease off the books, and back into the pool what it neither used nor keeps. Returns how much of what it keeps came out
+    /// of this pool.
+    fn give_back(&mut self, request: &Request, entry: &Entry) -> Micros {
+        let used = request.used.saturating_sub(entry.used);
+        self.used += used;
+        self.ends.remove(&(entry.ends, request.process));
+        if !entry.live {
+            return Micros::ZERO;
+        }
+        self.held = self.held.saturating_sub(entry.held);
+        self.demands.remove(entry.demand);
+        let returned = entry.backed.saturating_sub(used + request.left);
+        self.pool += signed(returned);
+        entry.backed.min(request.left)
+    }
+
     /// The answer to a request that has come before.
     fn repeat(&self, entry: &Entry, limit: FleetLimit, now: Micros) -> Reply {
         if !entry.live || now < self.quiet_until {
@@ -304,17 +342,8 @@ impl Tenant {
         let mut floor = false;
         let mut backed = Micros::ZERO;
         if let Some(entry) = entry {
-            let used = request.used.saturating_sub(entry.used);
-            self.used += used;
             floor = entry.floor;
-            self.ends.remove(&(entry.ends, request.process));
-            if entry.live {
-                self.held = self.held.saturating_sub(entry.held);
-                self.demands.remove(entry.demand);
-                let returned = entry.backed.saturating_sub(used + request.left);
-                self.pool += signed(returned);
-                backed = entry.backed.min(request.left);
-            }
+            backed = self.give_back(request, &entry);
         }
         if !floor && self.floors < limit.processes {
             self.floors += 1;

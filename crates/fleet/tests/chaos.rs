@@ -255,7 +255,7 @@ impl World {
     /// Something breaks, or is mended.
     fn strike(&mut self) {
         let index = self.below(PROCESSES as u64) as usize;
-        let what = match self.below(10) {
+        let what = match self.below(11) {
             0 => {
                 self.replace(index);
                 "kill -9 of a process"
@@ -281,6 +281,10 @@ impl World {
                 let millis = self.below(200);
                 self.proxies[index].delay(Duration::from_millis(millis));
                 "a way that takes up to 200 ms"
+            }
+            10 => {
+                self.proxies[index].swallow();
+                "a connection that goes dead in silence"
             }
             5 | 6 => {
                 self.proxies.iter().for_each(Proxy::mend);

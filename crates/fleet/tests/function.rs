@@ -56,7 +56,8 @@ fn request(random: &mut Pcg32, processes: &mut [Asking], known: Option<FleetLimi
         } else {
             random.next_u64() % 8_000_000
         }),
-        horizon: Micros(random.next_u64() % 1_000_000),
+        // Who is idle may leave, and come again.
+        horizon: Micros(random.next_u64() % 1_000_000 * u64::from(!idle || repeats)),
         known,
     }
 }

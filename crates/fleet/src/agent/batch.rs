@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Most of the requests in one round trip; who comes after them is asked for with the next. Default 512: some milliseconds of a server.
-const ASKED_MAX: usize = 512;
+pub(super) const ASKED_MAX: usize = 512;
 
 /// A batch that was answered within this part of its patience may be twice as large.
 const QUICK: u32 = 4;

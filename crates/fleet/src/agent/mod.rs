@@ -25,6 +25,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use quotient::{Group, Scheduler};
 
@@ -72,6 +73,9 @@ impl fmt::Display for FleetError {
 }
 
 impl std::error::Error for FleetError {}
+
+/// How long [`Fleet::leave`] tries to tell the store. Default: 2 s, as long as a connection may take.
+pub const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Settings of a [`Fleet`].
 #[derive(Debug)]
@@ -164,11 +168,11 @@ impl FleetBuilder {
         };
         let state = State::new(settings, prefix, scheduler.clone()).with_claim(claim);
         let state = Arc::new(Mutex::new(state));
-        let setter: Arc<dyn Setter> = Arc::new(SetOn(store.clone()));
+        let counter: Arc<dyn Counter> = Arc::new(CounterOf(store.clone()));
         let task = handle.spawn(task::run(state.clone(), store));
         Ok(Fleet {
             state,
-            setter,
+            counter,
             task,
         })
     }
@@ -231,11 +235,12 @@ pub struct TenantStats {
     pub figures: HolderFigures,
 }
 
-/// One scheduler's part of a fleet. Ends when it is dropped; groups then stay on their floors.
+/// One scheduler's part of a fleet. Ends when it is dropped; groups then stay on their floors. A process that ends in order calls
+/// [`Fleet::leave`]: who only dies keeps its lease until that ends, and its floor for an hour.
 #[derive(Debug)]
 pub struct Fleet {
     state: Arc<Mutex<State>>,
-    setter: Arc<dyn Setter>,
+    counter: Arc<dyn Counter>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -273,13 +278,41 @@ impl Fleet {
     /// [`StoreError`]; the old limit stays. [`StoreError::Tenant`] for a name that no group can have.
     pub async fn set(&self, tenant: &str, limit: FleetLimit) -> Result<u64, StoreError> {
         check_tenant(tenant)?;
-        self.setter.set(tenant, limit).await
+        self.counter.set(tenant, limit).await
     }
 
     /// Takes a group in at once, rather than with the next tick (25 ms, a quarter of a second while no tenant needs more than little), before which it runs on its local limit. Returns whether it has a
     /// budget in the fleet: not if its path does not lie directly below the prefix, or it was removed.
     pub fn adopt(&self, group: &Group) -> bool {
         lock(&self.state).adopt(group, clock::now())
+    }
+
+    /// Ends in order: gives leases and floors back, and tells the store so, in [`LEAVES_WITHIN`] at most. Groups are on the least that a local limit
+    /// can say then, 1 ms a second. If the store is not told, nothing is lost but time: leases end by themselves, and floors after an hour.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the first of what was not told.
+    pub async fn leave(mut self) -> Result<(), StoreError> {
+        // Before the task, which would end without a word.
+        let questions = lock(&self.state).leave();
+        self.task.abort();
+        // What it was about to send comes first, or not at all.
+        let _ = (&mut self.task).await;
+        let asked: Vec<(&str, Request)> = questions
+            .iter()
+            .map(|(path, request)| (&**path, *request))
+            .collect();
+        let told = async {
+            for part in asked.chunks(batch::ASKED_MAX) {
+                for answer in self.counter.tell(part).await {
+                    answer?;
+                }
+            }
+            Ok(())
+        };
+        let late = || StoreError::Unreachable(format!("no answer within {LEAVES_WITHIN:?}"));
+        let told = tokio::time::timeout(LEAVES_WITHIN, told).await;
+        told.unwrap_or_else(|_| Err(late()))
     }
 
     /// What was asked and answered.
@@ -293,8 +326,14 @@ impl Fleet {
     }
 }
 
-/// Writing limits, whatever the store is.
-trait Setter: Send + Sync + fmt::Debug {
+/// The store, whichever it is, for what is not the task's.
+trait Counter: Send + Sync + fmt::Debug {
+    /// Sends the last requests of a process.
+    fn tell<'a>(
+        &'a self,
+        questions: &'a [(&'a str, Request)],
+    ) -> Pin<Box<dyn Future<Output = Vec<Result<Reply, StoreError>>> + Send + 'a>>;
+
     fn set<'a>(
         &'a self,
         tenant: &'a str,
@@ -302,15 +341,22 @@ trait Setter: Send + Sync + fmt::Debug {
     ) -> Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 'a>>;
 }
 
-struct SetOn<S>(Arc<S>);
+struct CounterOf<S>(Arc<S>);
 
-impl<S> fmt::Debug for SetOn<S> {
+impl<S> fmt::Debug for CounterOf<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("SetOn")
+        formatter.write_str("CounterOf")
     }
 }
 
-impl<S: Store + 'static> Setter for SetOn<S> {
+impl<S: Store + 'static> Counter for CounterOf<S> {
+    fn tell<'a>(
+        &'a self,
+        questions: &'a [(&'a str, Request)],
+    ) -> Pin<Box<dyn Future<Output = Vec<Result<Reply, StoreError>>> + Send + 'a>> {
+        Box::pin(self.0.exchange(questions))
+    }
+
     fn set<'a>(
         &'a self,
         tenant: &'a str,

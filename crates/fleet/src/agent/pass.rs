@@ -216,7 +216,11 @@ impl State {
         }
         self.last_number += 1;
         let past = self.past.take(group.path());
+        let is_new = past.is_none();
         let mut tenant = Tenant::new(group, self.last_number, self.settings, past, now);
+        if is_new {
+            tenant.holder.wait_until(self.past.lost_until());
+        }
         let lives = tenant.apply(now);
         let path: Arc<str> = group.path().into();
         if lives {
@@ -426,6 +430,27 @@ impl State {
 
     /// Nobody sees to leases any more: floors from now on, and nothing is written after them. Then the prefix is free for another fleet, which so
     /// never meets a write of this one. Once.
+    /// Ends, and gives all back: no group has more than the least that a local limit can say, and what is returned tells the store.
+    pub(super) fn leave(&mut self) -> Vec<Question> {
+        if self.ended {
+            return Vec::new();
+        }
+        let now = clock::now();
+        let mut questions = Vec::new();
+        for (path, tenant) in self.busy.iter_mut().chain(&mut self.resting) {
+            tenant.look_once(now);
+            let request = tenant.holder.leave(now);
+            questions.extend(request.map(|request| (path.clone(), request)));
+        }
+        for (path, mut holder) in self.past.drain() {
+            let request = holder.leave(now);
+            questions.extend(request.map(|request| (path, request)));
+        }
+        // Before anybody is told.
+        self.end();
+        questions
+    }
+
     pub(super) fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;

@@ -12,12 +12,14 @@ use crate::holder::Holder;
 use crate::units::Micros;
 
 /// How many are kept. Beyond that those whose leases have ended are dropped, and then no more are taken in: who begins anew beside a lease of
-/// before gives that back whole, used or not.
+/// before would give that back whole, used or not, so until the last of those has ended all who begin wait on their floors.
 const KEPT_MAX: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct Past {
     holders: HashMap<Arc<str>, Holder>,
+    /// When the last lease ends of those that were not taken in.
+    lost_until: Micros,
 }
 
 impl Past {
@@ -28,7 +30,19 @@ impl Past {
         }
         if self.holders.len() < KEPT_MAX {
             self.holders.insert(path, holder);
+        } else {
+            self.lost_until = self.lost_until.max(holder.ends());
         }
+    }
+
+    /// Until when the store may hold a lease of a path that nobody here remembers.
+    pub(super) fn lost_until(&self) -> Micros {
+        self.lost_until
+    }
+
+    /// All of them.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Arc<str>, Holder)> {
+        self.holders.drain()
     }
 
     /// For an answer that comes while there is no group.

@@ -458,6 +458,18 @@ local function ask(keys, args)
       backed = min(e.backed, left)
     end
   end
+  -- It leaves: neither lease nor floor from now on.
+  if demand == 0 and number[11] == 0 then
+    if e then
+      state.floors = max(0, state.floors - (has_floor and 1 or 0))
+      state.entries = max(0, state.entries - 1)
+      redis.call('ZREM', keys[3], process)
+      redis.call('HDEL', keys[2], process)
+      cap(state)
+    end
+    write_state(keys[1], state)
+    return answer(0, state, 0, 0, 0, false)
+  end
   if not has_floor and state.floors < state.processes then
     state.floors = state.floors + 1
     has_floor = true

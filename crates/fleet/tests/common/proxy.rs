@@ -91,11 +91,6 @@ impl Proxy {
         self.way.swallowed.store(connections, Ordering::Relaxed);
     }
 
-    /// How many connections were made.
-    pub fn connections(&self) -> u32 {
-        self.way.connections.load(Ordering::Relaxed)
-    }
-
     /// What is sent from now on takes this long in each direction.
     pub fn delay(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
