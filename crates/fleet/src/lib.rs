@@ -70,10 +70,15 @@
 //! | the store forgets (empty key, another run, its clock went back by more than a lease) | nothing is granted while a lease lasts, 5/8 L, after which nothing granted before can be left; a process tells it the limit |
 //! | the store forgets, and who asks first has never known the limit | it is told "unknown", and stays on its floor (below) |
 //! | the store forgets, and nobody is left who knows the limit | after [`MEMORY_SETTLES`] it is none; with [`FleetBuilder::strict`], floors until somebody sets it |
-//! | the store is restored from an older state by a restart | the same: another run. Within a run, see below |
-//! | `:processes` or `:ends` of a tenant is gone (evicted, deleted) | the same: the first key counts what the others hold. For the first key, `:tenant`, see below |
+//! | the store is restored from an older state by a restart, or was a replica of another server since | the same: another life. Otherwise see below |
+//! | `:processes` or `:ends` of a tenant is gone (evicted, deleted) | the same: the first key counts what the others hold |
+//! | `:tenant` is gone, and the others are not | an error to who knows no limit, and floors; who knows it is reminded once, by another memory, and its next request mends the key, as does setting the limit |
+//! | an operator sets a limit after the store forgot, and a process knows one of a later version, of a clock that was ahead | the operator's holds, in that life of the store, and gets a version later still |
+//! | a connection goes dead without a word (a host lost, a dropped translation of addresses) | replaced 2 s after the first call that it swallowed; floors meanwhile |
+//! | a connection takes longer to be made than anybody waits for an answer | it is made on, up to 2 s for each part, and kept |
+//! | a process ends in order (`Fleet::leave`) | lease and floor return at once |
 //! | a tenant's group is removed and made again, again and again | one floor for all of them, and lease and debt go on (`holder::again`); each begins with 1 ms, which is owed |
-//! | a field of a key, or a process's record, is not what was written, or a moment far ahead | an error that names it, never "no limit"; floors, until somebody deletes the keys (below) |
+//! | a field of a key, or a process's record, is not what was written, or a moment far ahead | an error that names it, never "no limit"; floors, until somebody sets the limit anew, which mends the key and is quiet as long as the longest lease lasts, 75 s |
 //! | a process knows a limit whose version lies a day ahead of the store's clock, and the store has none | an error that says so; floors, until somebody sets it anew |
 //! | the store is too slow for all requests of a round trip | fewer in the next, by turns, until they are answered in time; leases of the others may run out meanwhile |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
@@ -82,17 +87,14 @@
 //!
 //! # What is not covered
 //!
-//! Each was reproduced from outside, or is said to be by code; none is mended yet.
-//!
 //! | failure | effect |
 //! |---|---|
-//! | `:tenant` is deleted or evicted in a settled store while `:processes` and `:ends` stay | "no limit" to who never knew one, until a process that knows the limit asks: it may rest for ever. No key says that something was forgotten |
-//! | older data in the same run (`SWAPDB`, `DEBUG RELOAD NOSAVE`, `REPLICAOF` and back, `RESTORE`) | the run id stays, so nothing is quiet: each mints up to one capacity, B + Q * L |
-//! | a connection goes dead without a word (a host lost, a dropped translation of addresses), L < 8 s | not replaced until the kernel gives it up, a quarter of an hour: floors meanwhile |
-//! | round trips of 150 ms and more | a newcomer, or who lost its connection, makes none in its patience, and begins anew for ever: floors |
-//! | a store that forgot, whose clock is behind, is set a limit | a process that knows an older one of a later version makes that one the limit again |
-//! | `held` or `pool` far out of bounds, yet numbers | grants of nothing, without an error |
-//! | processes come and go faster than [`FLOOR_LIFE`] | floors stay with those that ended, even in order, for an hour after their lease: newcomers have none beyond the limit's `processes` |
+//! | older data in the same life of a server (`SWAPDB`, `RESTORE`, `DEBUG RELOAD NOSAVE`) | nothing says so, and nothing is quiet: each mints up to one capacity, B + Q * L. What comes by `REPLICAOF` is another life |
+//! | all three keys of a tenant are evicted within ten seconds by a server that was told `allkeys-*` and told otherwise again before anybody looked | as if it had never been set: "no limit", until a process that knows it asks |
+//! | the limit's lease is made shorter, and the store forgets before the leases of before have ended | it is quiet for the new lease only: what is left of the old ones is beyond the bound |
+//! | in a cluster `:tenant` alone is deleted | an error for newcomers, which stay on their floors; but who knows the limit and rests is not reminded |
+//! | a round trip takes longer than a quarter of the lease, or than 2 s | no lease: each answer comes when nobody waits any more. At 300 ms a lease of 1.2 s is the shortest |
+//! | processes are killed faster than [`FLOOR_LIFE`] | floors stay with the dead for an hour after their lease: newcomers have none beyond the limit's `processes`. Who ends with `Fleet::leave` gives it back |
 //! | the server's `INFO` hides its run id (by code) | each life is the same: restores by a restart go unseen, too |
 //!
 //! # What a store is believed that knows no limit

@@ -6,7 +6,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `quotient:1:{tenants/acme}:tenant` | hash | `format` 1; the limit: `version`, `quota` (millionths of a CPU, 0: no limit), `burst`, `processes`, `lease`; `life` of the server, `seen`, `quiet`, `pool`, `fraction`, `held`, `used`, `floors`, `lost` (us); `demands` (MessagePack); `entries`, how many the other two keys hold |
+//! | `quotient:1:{tenants/acme}:tenant` | hash | `format` 1; the limit: `version`, `quota` (millionths of a CPU, 0: no limit), `burst`, `processes`, `lease`; `life` of the server (its run, and whose replica it was), `seen`, `quiet`, `pool`, `fraction`, `held`, `used`, `floors`, `lost` (us); `demands` (MessagePack); `entries`, how many the other two keys hold; `chosen`, the life in which somebody set the limit |
 //! | `quotient:1:{tenants/acme}:processes` | hash | process (16 hexadecimal digits) to its record (MessagePack) |
 //! | `quotient:1:{tenants/acme}:ends` | sorted set | process by the end of its lease, or of its floor |
 //! | `quotient:1:store` | hash | `life` of the server that has remembered since `since` (us by its clock) all that it was told; not in a cluster, where each node has remembered since it began |

@@ -123,7 +123,7 @@ pub fn table(run: &Run) -> String {
         );
     }
     text + "\nCPUs of the tenant; without the store a node goes on with its lease, then with its floor\n\
-            (5 % of the quota for all), and an empty store grants nothing for one lease (1 s).\n"
+            (5 % of the quota for all), and an empty store grants nothing for as long as a lease lasts (0.625 s).\n"
 }
 
 /// One HTML file with inline SVG that asks the network for nothing.
