@@ -16,6 +16,8 @@ pub enum Failure {
     /// Some of the input is not what it should be; what can be said of the rest was said. Exit code 4.
     #[cfg(feature = "fleet")]
     Partly(String),
+    /// What the command says or makes cannot be written: a full disk. Exit code 5.
+    Unwritable(String),
     /// Nobody reads what the command prints any more (`| head`). Exit code 141, as a shell reports it; no message.
     Closed,
     /// Ctrl-C or a termination signal. Exit code 130, as a shell reports it.
@@ -31,6 +33,7 @@ impl Failure {
             Self::Unreadable(_) => ExitCode::from(3),
             #[cfg(feature = "fleet")]
             Self::Partly(_) => ExitCode::from(4),
+            Self::Unwritable(_) => ExitCode::from(5),
             Self::Closed => ExitCode::from(141),
             Self::Interrupted => ExitCode::from(130),
         }
@@ -46,11 +49,12 @@ impl Failure {
         move |error| Self::Unreadable(format!("{what}: {error}"))
     }
 
-    /// A closure for `map_err` of what is written to others: `Closed` when nobody reads it any more, else `Run` with `what` in front.
+    /// A closure for `map_err` of what is written to others: `Closed` when nobody reads it any more, else `Unwritable` with
+    /// `what` in front.
     pub fn writing(what: &str) -> impl FnOnce(io::Error) -> Self {
         move |error| match error.kind() {
             ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::Run(format!("{what}: {error}")),
+            _ => Self::Unwritable(format!("{what}: {error}")),
         }
     }
 }
@@ -58,9 +62,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(message) | Self::Run(message) | Self::Unreadable(message) => {
-                formatter.write_str(message)
-            }
+            Self::Usage(message)
+            | Self::Run(message)
+            | Self::Unreadable(message)
+            | Self::Unwritable(message) => formatter.write_str(message),
             #[cfg(feature = "fleet")]
             Self::Partly(message) => formatter.write_str(message),
             Self::Closed => formatter.write_str("nobody reads the output any more"),
@@ -72,7 +77,7 @@ impl fmt::Display for Failure {
 /// Writes to standard output.
 ///
 /// # Errors
-/// `Closed` when nobody reads it any more, `Run` for any other reason.
+/// `Closed` when nobody reads it any more, `Unwritable` for any other reason.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut output = std::io::stdout().lock();
     let written = output
@@ -88,7 +93,7 @@ pub fn print_line(line: &str) {
     if let Err(error) = writeln!(output, "{line}") {
         if error.kind() != ErrorKind::BrokenPipe {
             eprintln!("quotient: cannot write to standard output: {error}");
-            std::process::exit(1);
+            std::process::exit(5);
         }
         std::process::exit(141);
     }

@@ -28,6 +28,7 @@ mod failure;
 mod fleet;
 mod json;
 mod manual;
+mod output;
 #[cfg(target_os = "linux")]
 mod record;
 mod report;

@@ -4,6 +4,7 @@ mod base;
 mod doubts;
 mod show;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, print};
 use crate::json::print_versioned;
+use crate::output::Output;
 use crate::sim::machine;
 use crate::sim::progress::watched;
 use crate::sim::set_kernel;
@@ -35,7 +37,7 @@ pub struct AdviseArguments {
     /// Of a trace: limit only tasks of this name; may be repeated
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
-    /// Of a trace: limit only this thread, by its number in the trace; may be repeated
+    /// Of a trace: limit only this thread, or this process with all its threads, by its number in the trace; may be repeated
     #[arg(long, value_name = "NUMBER")]
     pid: Vec<u32>,
     /// Of a trace: leave out whoever is not limited [default: they run beside it]
@@ -294,7 +296,11 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     }
     if let Some(path) = &arguments.report {
         let page = show::page(&report, target);
-        std::fs::write(path, page).map_err(Failure::during(&path.display().to_string()))?;
+        let mut output = Output::create(path)?;
+        output
+            .write_all(page.as_bytes())
+            .map_err(Failure::writing(&path.display().to_string()))?;
+        output.keep()?;
         eprintln!("written: {}", path.display());
     }
     Ok(())

@@ -2,14 +2,13 @@
 
 pub mod input;
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use quotient_trace::{Ftrace, Html, JsonLines, Perfetto};
 
 use crate::failure::Failure;
+use crate::output::Output;
 use input::{From, Input};
 
 /// What `quotient convert` takes.
@@ -98,63 +97,4 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
     written.map_err(Failure::writing("cannot write the result"))?;
     input.tell_gaps();
     output.keep()
-}
-
-/// A file that exists only once it is whole, or standard output.
-struct Output {
-    writer: BufWriter<Box<dyn Write>>,
-    /// Where it is written, and what it is called once it is whole.
-    path: Option<(PathBuf, PathBuf)>,
-}
-
-impl Output {
-    fn create(path: &Path) -> Result<Output, Failure> {
-        if path == Path::new("-") {
-            return Ok(Output {
-                writer: BufWriter::new(Box::new(io::stdout())),
-                path: None,
-            });
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        let partial = PathBuf::from(name);
-        let file = File::create(&partial).map_err(|error| {
-            Failure::Usage(format!("{}: cannot be written: {error}", path.display()))
-        })?;
-        Ok(Output {
-            writer: BufWriter::new(Box::new(file)),
-            path: Some((partial, path.to_owned())),
-        })
-    }
-
-    fn keep(mut self) -> Result<(), Failure> {
-        self.writer
-            .flush()
-            .map_err(Failure::writing("cannot write the result"))?;
-        match self.path.take() {
-            Some((partial, path)) => std::fs::rename(partial, path)
-                .map_err(Failure::during("cannot name the finished result")),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
-    }
-}
-
-impl Drop for Output {
-    /// Half a result is none.
-    fn drop(&mut self) {
-        if let Some((partial, _)) = &self.path {
-            // It may be gone already; nothing more can be done here.
-            let _ = std::fs::remove_file(partial);
-        }
-    }
 }

@@ -28,6 +28,15 @@ impl Hierarchy {
         Hierarchy::of(&cgroups, &mounts)
     }
 
+    /// With its folders below that one: for tests.
+    #[cfg(test)]
+    pub(super) fn at(mount: &Path) -> Hierarchy {
+        Hierarchy {
+            number: 0,
+            mount: Some(mount.to_owned()),
+        }
+    }
+
     fn of(cgroups: &str, mounts: &str) -> Hierarchy {
         let has_cpu = |line: &&str| {
             let controllers = line.split(':').nth(1).unwrap_or("");
@@ -141,6 +150,13 @@ impl Members {
             })
             .map(|(id, _)| id.0)
             .collect()
+    }
+
+    /// The cgroup of a process or thread, if it is there.
+    pub(super) fn cgroup_of(&self, pid: u32) -> Option<&str> {
+        let group = self.tasks.get(&TaskId(pid))?.group?;
+        let known = self.groups.iter().find(|(_, id)| **id == group);
+        Some(known.map_or("", |(path, _)| path))
     }
 
     /// What the trace must say of them, groups first.

@@ -4,12 +4,13 @@
 //! its own), then come the kernel's lines as they are. Everybody is recorded unless asked otherwise: who runs beside a
 //! service is a part of its load.
 
+mod limit;
 mod members;
 mod pump;
 mod tracefs;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use quotient_trace::{Ftrace, Sink};
 
 use crate::convert::input::interruption;
 use crate::failure::Failure;
+use crate::output::Output;
+use limit::Limit;
 use members::{Hierarchy, Members};
 use pump::{Pumped, pump};
 use tracefs::{Instance, Tracefs};
@@ -76,8 +79,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let interrupted = interruption()?;
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
     let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
-    let mut output = open(arguments)?;
-    output = head(output, members)?;
+    let limit = arguments.limit(&hierarchy, &members);
+    let mut output = Output::create(&arguments.out)?;
+    output = head(output, members, limit.as_ref())?;
     let begin = Instant::now();
     let mut pipe = instance.pipe()?;
     instance.run(true)?;
@@ -85,8 +89,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let pumped = pump(&mut pipe, &mut output, is_over, || instance.run(false))?;
     let length = begin.elapsed();
     drop((pipe, instance));
-    output.flush().map_err(Failure::writing(WRITING))?;
-    eprint!("{}", summary(arguments, &hierarchy, pumped, length));
+    output.keep()?;
+    let summary = summary(arguments, &hierarchy, pumped, length, limit.as_ref());
+    eprint!("{summary}");
     Ok(())
 }
 
@@ -125,21 +130,26 @@ fn subjects(
     Ok(subjects)
 }
 
-type Output = BufWriter<Box<dyn Write>>;
-
-fn open(arguments: &RecordArguments) -> Result<Output, Failure> {
-    let path = &arguments.out;
-    let output: Box<dyn Write> = if path.as_os_str() == "-" {
-        Box::new(io::stdout())
-    } else {
-        let file = File::create(path);
-        Box::new(file.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?)
-    };
-    Ok(BufWriter::with_capacity(1 << 18, output))
+impl RecordArguments {
+    /// The tightest limit that all of whom the recording is about are under; `None` where there is none, or they are under different ones.
+    fn limit(&self, hierarchy: &Hierarchy, members: &Members) -> Option<Limit> {
+        let of_pids = self.pid.iter().map(|pid| members.cgroup_of(*pid));
+        let of_cgroup = self
+            .cgroup
+            .as_deref()
+            .map(|path| Some(hierarchy.within(path)));
+        let mut limits = of_pids
+            .chain(of_cgroup)
+            .map(|path| hierarchy.limit_of(path?));
+        let first = limits.next()??;
+        limits
+            .all(|other| other.as_ref() == Some(&first))
+            .then_some(first)
+    }
 }
 
 /// Writes what was known before the first event.
-fn head(output: Output, members: Members) -> Result<Output, Failure> {
+fn head(output: Output, members: Members, limit: Option<&Limit>) -> Result<Output, Failure> {
     let mut writer = Ftrace::new(output);
     for definition in members.definitions() {
         writer.define(&definition);
@@ -153,6 +163,9 @@ fn head(output: Output, members: Members) -> Result<Output, Failure> {
         kernel.trim()
     )
     .map_err(Failure::writing(WRITING))?;
+    if let Some(limit) = limit {
+        writeln!(output, "# {}", limit.sentence()).map_err(Failure::writing(WRITING))?;
+    }
     Ok(output)
 }
 
@@ -161,6 +174,7 @@ fn summary(
     hierarchy: &Hierarchy,
     pumped: Pumped,
     length: Duration,
+    limit: Option<&Limit>,
 ) -> String {
     let mut text = format!(
         "{:.1} s, {} lines, {:.1} MB: {}\n",
@@ -175,19 +189,59 @@ fn summary(
             pumped.lost
         );
     }
-    text += &format!("now: quotient advise {}", arguments.out.display());
-    for pid in &arguments.pid {
-        text += &format!(" --pid {pid}");
+    if let Some(limit) = limit {
+        text += &format!("{}\n", limit.sentence());
     }
-    if let Some(path) = &arguments.cgroup {
-        text += &format!(" --cgroup {}", hierarchy.within(path));
+    // Without a trace there is nothing to ask, and of what went to standard output nobody knows where it is.
+    if pumped.lines == 0 || arguments.out.as_os_str() == "-" {
+        return text;
     }
-    text + "\n"
+    // `advise` is about processes or about a cgroup, not about both.
+    let subject = match &arguments.cgroup {
+        _ if !arguments.pid.is_empty() => {
+            let pids = arguments.pid.iter().map(|pid| format!(" --pid {pid}"));
+            pids.collect()
+        }
+        Some(path) => format!(" --cgroup {}", quoted(hierarchy.within(path))),
+        None => String::new(),
+    };
+    let under = limit.map_or_else(String::new, |limit| {
+        format!(" --recorded-limit {}/{}", limit.quota_us, limit.period_us)
+    });
+    let out = quoted(&arguments.out.to_string_lossy());
+    text + &format!("now: quotient advise {out}{subject}{under}\n")
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%,".contains(letter);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    let word: String = word.chars().filter(|letter| !letter.is_control()).collect();
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_for_a_shell_is_one_word() {
+        for plain in ["trace.txt", "/web/a-1.slice"] {
+            assert_eq!(quoted(plain), plain);
+        }
+        let cases = [
+            ("m x.txt", "'m x.txt'"),
+            ("a $(touch pwn)", "'a $(touch pwn)'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("a\u{1b}[31m", "'a[31m'"),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(quoted(word), expected);
+        }
+    }
 
     #[test]
     fn durations_have_bounds() {

@@ -4,8 +4,6 @@ mod page;
 pub mod progress;
 mod table;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
@@ -17,6 +15,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, print};
 use crate::json::print_versioned;
+use crate::output::Output;
 use progress::watched;
 
 /// What `quotient sim` takes.
@@ -218,12 +217,8 @@ fn record(
     if report.is_none() && perfetto.is_none() && trace.is_none() {
         return Ok(());
     }
-    let create = |path: &PathBuf| {
-        File::create(path).map(BufWriter::new).map_err(|error| {
-            Failure::Usage(format!("{}: cannot be written: {error}", path.display()))
-        })
-    };
-    let mut page = report.as_ref().map(create).transpose()?;
+    let create = |path: &PathBuf| Output::create(path);
+    let page = report.as_ref().map(create).transpose()?;
     let sink = (
         report.as_ref().map(|_| Html::new()),
         (
@@ -237,12 +232,9 @@ fn record(
     );
     let (_, (html, (perfetto_sink, lines))) =
         watched(1, |control: &Control, _| run_one(plan, sink, control))?;
-    if let (Some(html), Some(page), Some(path)) = (html, &mut page, report) {
-        let written = html
-            .finish_with(scenario.name(), front, page)
-            .and_then(|()| page.flush());
-        written.map_err(Failure::during(&path.display().to_string()))?;
-        tell(path);
+    if let (Some(html), Some(mut page), Some(path)) = (html, page, report) {
+        let written = html.finish_with(scenario.name(), front, &mut page);
+        finish(written.map(|()| page), path)?;
     }
     if let (Some(sink), Some(path)) = (perfetto_sink, perfetto) {
         finish(sink.finish(), path)?;
@@ -253,10 +245,10 @@ fn record(
     Ok(())
 }
 
-fn finish(writer: std::io::Result<BufWriter<File>>, path: &Path) -> Result<(), Failure> {
-    writer
-        .and_then(|mut writer| writer.flush())
-        .map_err(Failure::during(&path.display().to_string()))?;
+fn finish(written: std::io::Result<Output>, path: &Path) -> Result<(), Failure> {
+    written
+        .map_err(Failure::writing(&path.display().to_string()))?
+        .keep()?;
     tell(path);
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! `quotient trace`: a recording of a running process, through its socket.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use quotient_trace::{Format, Item, JsonLines, ReadError, Reader};
 use super::Link;
 use super::printable::printable;
 use crate::failure::Failure;
+use crate::output::Output;
 
 /// How much longer than the recording its transfer may take. Unit: time. Default 60 s: what full buffers of 32 virtual CPUs may need.
 const TRANSFER_WITHIN: Duration = Duration::from_secs(60);
@@ -63,14 +63,14 @@ pub fn trace(arguments: &TraceArguments) -> Result<(), Failure> {
         }
         Err(error) => return Err(link.failure(error)),
     }
-    let output = BufWriter::new(create(&arguments.out)?);
+    let output = Output::create(&arguments.out)?;
     let rest = client.into_rest(length + TRANSFER_WITHIN);
     let mut reader = Reader::new(rest, Format::JsonLines);
     let mut sink = JsonLines::new(output);
     let copied = copy(&mut reader, &mut sink);
     sink.finish()
-        .and_then(|mut output| output.flush())
-        .map_err(Failure::writing(&arguments.out.display().to_string()))?;
+        .map_err(Failure::writing(&arguments.out.display().to_string()))?
+        .keep()?;
     let events = reader.progress().events;
     let lost = reader.gaps().lost;
     eprintln!(
@@ -108,15 +108,6 @@ fn copy<R: io::BufRead>(reader: &mut Reader<R>, sink: &mut impl Sink) -> Result<
         }
     }
     Ok(())
-}
-
-fn create(path: &Path) -> Result<Box<dyn Write>, Failure> {
-    if path == Path::new("-") {
-        return Ok(Box::new(io::stdout()));
-    }
-    let file = File::create(path)
-        .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
-    Ok(Box::new(file))
 }
 
 /// A time as in scenarios, within what a trace may take.

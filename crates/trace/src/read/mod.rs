@@ -33,6 +33,9 @@ use crate::record::{Meaning, Record, VERSION, in_a_line};
 /// miss by a few events; a trace that is further off was not merged.
 pub const REORDER_EVENTS: usize = 1_024;
 
+/// How many lines one may be: three names of fifteen bytes.
+const JOINED_MAX: usize = 45;
+
 /// How many names of tasks a reader keeps to notice changes. Default: the kernel's bound on thread ids. Beyond it, names
 /// are forgotten and defined again.
 const NAMES_MAX: usize = 1 << 22;
@@ -241,7 +244,9 @@ impl<R: BufRead> Reader<R> {
                 return Ok(None);
             }
             if self.lines.advance()? {
-                self.take_line().or_else(|error| self.skip(error))?;
+                self.take_line()
+                    .or_else(|error| self.take_joined(error))
+                    .or_else(|error| self.skip(error))?;
                 self.progress.bytes = self.lines.bytes();
                 self.progress.lines = self.lines.line();
             } else {
@@ -249,6 +254,29 @@ impl<R: BufRead> Reader<R> {
                 self.state = State::AtEnd;
             }
         }
+    }
+
+    /// A task may have the end of a line in its name, and any line that names it is two, of which neither makes sense. So a line that makes none is
+    /// joined with those after it, up to the next event or [`JOINED_MAX`], and taken if that makes sense, and only in the name of a task; else `error` stands, and
+    /// each is a line again.
+    fn take_joined(&mut self, error: ReadError) -> Result<(), ReadError> {
+        if self.format != Format::Text || !matches!(error, ReadError::Syntax { .. }) {
+            return Err(error);
+        }
+        for _ in 0..JOINED_MAX {
+            if !self.lines.join().unwrap_or(false) {
+                break;
+            }
+            if text::is_one_line(&self.lines.text()) {
+                return self.take_line();
+            }
+            let next = self.lines.joined();
+            if text::parse(&next, self.newest).is_ok_and(|line| line.event.is_some()) {
+                break;
+            }
+        }
+        self.lines.part();
+        Err(error)
     }
 
     /// Passes over a line that makes no sense, if that is wanted.

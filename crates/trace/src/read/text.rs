@@ -10,11 +10,16 @@ use quotient_core::{CpuId, Nanos};
 
 use super::error::Fault;
 use super::header::{self, Header, number, offset};
+use super::lines::JOINT;
 use super::marks::{self, Mark};
 use crate::record::{Meaning, Record};
 
 /// The event under which our own events stand in ftrace text, with JSON as their argument.
 pub(crate) const OWN_EVENT: &str = "quotient";
+
+/// Longest name of a task (the kernel's TASK_COMM_LEN less its end), and how wide text traces make it. Unit: characters.
+const NAME_MAX: usize = 15;
+const PADDED: usize = 16;
 
 /// A task and what a line calls it.
 pub(crate) type Name<'a> = (TaskId, &'a str);
@@ -84,6 +89,28 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
     }
     line.event = kind.map(|kind| Event::new(header.time, header.cpu, kind));
     Ok(line)
+}
+
+/// Whether lines that were joined are one: each joint is in a name that the kernel could have given a task.
+pub(crate) fn is_one_line(text: &str) -> bool {
+    let (Ok(header), Ok(line)) = (header::parse(text), parse(text, Nanos::ZERO)) else {
+        return false;
+    };
+    // What a line begins with is padded, all of it, so a joint in there that is not the name's is too far to the left.
+    let ends = offset(text, header.comm) + header.comm.len();
+    let is_padded = !header.comm.contains(JOINT) || text[..ends].chars().count() <= PADDED;
+    let names = line.names.iter().flatten().map(|(_, name)| *name);
+    let mut joints = 0;
+    for name in names
+        .chain([header.comm])
+        .filter(|name| name.contains(JOINT))
+    {
+        if name.chars().count() > NAME_MAX {
+            return false;
+        }
+        joints += 1;
+    }
+    is_padded && joints > 0
 }
 
 /// Lines that are no events: comments, headings, stacks, losses. Names of tasks are indented, these are not.

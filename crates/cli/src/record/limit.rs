@@ -1,0 +1,108 @@
+//! The CPU limit that a recording is made under: `advise` has to know, for what a limit cut off is not in the trace.
+
+use std::fs;
+use std::path::Path;
+
+use super::members::Hierarchy;
+
+/// A limit of a cgroup, in microseconds as the kernel says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) quota_us: u64,
+    pub(super) period_us: u64,
+    /// Whose it is, as `/proc/PID/cgroup` names it.
+    cgroup: String,
+}
+
+impl Limit {
+    pub(super) fn sentence(&self) -> String {
+        let printable = |letter: char| if letter.is_control() { '?' } else { letter };
+        let cgroup: String = self.cgroup.chars().map(printable).collect();
+        format!(
+            "recorded under the limit of /{cgroup}: {} us in every {} us",
+            self.quota_us, self.period_us
+        )
+    }
+
+    /// CPUs, in millionths.
+    fn ratio(&self) -> u64 {
+        self.quota_us.saturating_mul(1_000_000) / self.period_us.max(1)
+    }
+
+    /// That of a cgroup's folder: `cpu.max` of version 2, two files of version 1.
+    fn of_folder(folder: &Path, cgroup: &str) -> Option<Limit> {
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let (quota, period) = match read("cpu.max") {
+            Some(text) => {
+                let (quota, period) = text.trim().split_once(' ')?;
+                (quota.to_owned(), period.to_owned())
+            }
+            None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+        };
+        // `max`, and -1, are none.
+        Some(Limit {
+            quota_us: quota.trim().parse().ok()?,
+            period_us: period.trim().parse().ok().filter(|period| *period > 0)?,
+            cgroup: cgroup.to_owned(),
+        })
+    }
+}
+
+impl Hierarchy {
+    /// The tightest limit of a cgroup and those above it.
+    pub(super) fn limit_of(&self, path: &str) -> Option<Limit> {
+        let mut path = path.trim_matches('/');
+        let mut tightest: Option<Limit> = None;
+        loop {
+            let limit = self
+                .folder(path)
+                .and_then(|folder| Limit::of_folder(&folder, path));
+            if let Some(limit) = limit
+                && tightest
+                    .as_ref()
+                    .is_none_or(|other| limit.ratio() < other.ratio())
+            {
+                tightest = Some(limit);
+            }
+            match path.rsplit_once('/') {
+                Some((above, _)) => path = above,
+                None if path.is_empty() => return tightest,
+                None => path = "",
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_limit_above_counts_in_both_versions() {
+        let root = std::env::temp_dir().join(format!("quotient-limit-{}", std::process::id()));
+        let web = root.join("a/web");
+        fs::create_dir_all(&web).unwrap();
+        let hierarchy = Hierarchy::at(&root);
+        assert_eq!(hierarchy.limit_of("/a/web"), None);
+        let write = |file: &str, text: &str| fs::write(root.join(file), text).unwrap();
+        write("a/web/cpu.max", "60000 100000\n");
+        write("a/cpu.max", "max 100000\n");
+        let limit = hierarchy.limit_of("/a/web").expect("a limit");
+        assert_eq!((limit.quota_us, limit.period_us), (60_000, 100_000));
+        write("a/cpu.max", "10000 20000\n");
+        let limit = hierarchy.limit_of("a/web").expect("a limit");
+        assert_eq!((limit.quota_us, limit.cgroup.as_str()), (10_000, "a"));
+        fs::remove_file(root.join("a/cpu.max")).unwrap();
+        fs::remove_file(root.join("a/web/cpu.max")).unwrap();
+        write("a/web/cpu.cfs_quota_us", "-1\n");
+        write("a/web/cpu.cfs_period_us", "100000\n");
+        assert_eq!(hierarchy.limit_of("a/web"), None);
+        write("a/web/cpu.cfs_quota_us", "84000\n");
+        let limit = hierarchy.limit_of("a/web").expect("a limit");
+        assert_eq!(
+            limit.sentence(),
+            "recorded under the limit of /a/web: 84000 us in every 100000 us"
+        );
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
