@@ -264,7 +264,9 @@ fn an_interruption_keeps_what_was_recorded() {
     let child = call.stderr(std::process::Stdio::piped()).spawn();
     let child = child.expect("the binary runs");
     let began = Instant::now();
-    while !Path::new(&out).exists() {
+    // It has its name once it is whole.
+    let partial = format!("{out}.{}.partial", child.id());
+    while !Path::new(&partial).exists() {
         assert!(began.elapsed() < HANG, "it does not begin");
         std::thread::sleep(Duration::from_millis(1));
     }
