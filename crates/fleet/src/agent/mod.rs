@@ -326,19 +326,18 @@ impl Fleet {
     }
 }
 
+type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// The store, whichever it is, for what is not the task's.
 trait Counter: Send + Sync + fmt::Debug {
     /// Sends the last requests of a process.
     fn tell<'a>(
         &'a self,
         questions: &'a [(&'a str, Request)],
-    ) -> Pin<Box<dyn Future<Output = Vec<Result<Reply, StoreError>>> + Send + 'a>>;
+    ) -> Coming<'a, Vec<Result<Reply, StoreError>>>;
 
-    fn set<'a>(
-        &'a self,
-        tenant: &'a str,
-        limit: FleetLimit,
-    ) -> Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 'a>>;
+    fn set<'a>(&'a self, tenant: &'a str, limit: FleetLimit)
+    -> Coming<'a, Result<u64, StoreError>>;
 }
 
 struct CounterOf<S>(Arc<S>);
@@ -353,7 +352,7 @@ impl<S: Store + 'static> Counter for CounterOf<S> {
     fn tell<'a>(
         &'a self,
         questions: &'a [(&'a str, Request)],
-    ) -> Pin<Box<dyn Future<Output = Vec<Result<Reply, StoreError>>> + Send + 'a>> {
+    ) -> Coming<'a, Vec<Result<Reply, StoreError>>> {
         Box::pin(self.0.exchange(questions))
     }
 
@@ -361,7 +360,7 @@ impl<S: Store + 'static> Counter for CounterOf<S> {
         &'a self,
         tenant: &'a str,
         limit: FleetLimit,
-    ) -> Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 'a>> {
+    ) -> Coming<'a, Result<u64, StoreError>> {
         Box::pin(self.0.set(tenant, limit))
     }
 }
