@@ -249,8 +249,8 @@ mod tests {
             &used[0],
             &used[1],
         );
-        for (cpu, expected) in point.cpu.into_iter().zip([0.6, 0.2, 0.0, 0.2]) {
-            assert!((cpu - expected as f64).abs() < 1e-9, "{:?}", point.cpu);
+        for (cpu, expected) in point.cpu.into_iter().zip([0.6_f64, 0.2, 0.0, 0.2]) {
+            assert!((cpu - expected).abs() < 1e-9, "{:?}", point.cpu);
         }
         run.points.push(point);
         for phase in ["only node 1", "kill -9 of the store"] {
