@@ -3,7 +3,10 @@
 use quotient_core::event::{Definition, Event, Kind, TaskId, TaskState};
 use quotient_trace::{Format, Item, ReadError, Reader};
 
-fn read(text: &str) -> Result<(Vec<Event>, Vec<(u32, String)>), ReadError> {
+/// What happened, and what tasks are called.
+type Told = (Vec<Event>, Vec<(u32, String)>);
+
+fn read(text: &str) -> Result<Told, ReadError> {
     let mut reader = Reader::new(text.as_bytes(), Format::Text);
     let (mut events, mut names) = (Vec::new(), Vec::new());
     while let Some(item) = reader.next_item()? {
@@ -67,10 +70,7 @@ fn lines_of_such_a_task_are_read() {
 
 #[test]
 fn what_is_no_name_stays_an_error_of_its_own_line() {
-    let good = TRACE.lines().next_back().map(|_| {
-        "             web-9       [001] d..2.   1.000004: sched_wakeup: comm=a pid=10 prio=120 target_cpu=001"
-    });
-    let good = good.expect("lines");
+    let good = "             web-9       [001] d..2.   1.000004: sched_wakeup: comm=a pid=10 prio=120 target_cpu=001";
     for bad in ["nonsense", "x", "web-9 [0] 1.0: sched_wakeup: comm=a"] {
         let text = format!("{good}\n{bad}\n{good}\n{bad}\n");
         let Err(ReadError::Syntax { line, .. }) = read(&text) else {
