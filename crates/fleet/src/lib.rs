@@ -90,7 +90,7 @@
 //! | failure | effect |
 //! |---|---|
 //! | older data in the same life of a server (`SWAPDB`, `RESTORE`, `DEBUG RELOAD NOSAVE`) | nothing says so, and nothing is quiet: each mints up to one capacity, B + Q * L. What comes by `REPLICAOF` is another life |
-//! | all three keys of a tenant are evicted within ten seconds by a server that was told `allkeys-*` and told otherwise again before anybody looked | as if it had never been set: "no limit", until a process that knows it asks |
+//! | all three keys of a tenant are evicted within a second by a server that was told `allkeys-*` and told otherwise again before anybody looked | as if it had never been set: "no limit", until a process that knows it asks |
 //! | the limit's lease is made shorter, and the store forgets before the leases of before have ended | it is quiet for the new lease only: what is left of the old ones is beyond the bound |
 //! | in a cluster `:tenant` alone is deleted | an error for newcomers, which stay on their floors; but who knows the limit and rests is not reminded |
 //! | a round trip takes longer than a quarter of the lease, or than 2 s | no lease: each answer comes when nobody waits any more. At 300 ms a lease of 1.2 s is the shortest |

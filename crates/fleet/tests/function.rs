@@ -225,7 +225,7 @@ fn a_server_that_forgot_is_not_believed() {
         &server,
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
     );
-    // As a function that is loaded anew asks at once, not after ten seconds.
+    // As a function that is loaded anew asks at once, not after a second.
     tell(&server, &["FUNCTION", "DELETE", "quotient_fleet_5"]);
     assert!(unsure(&answer()), "evicts");
 }

@@ -18,7 +18,9 @@ local OFFERED_PARTS = 16
 local FLOORS_DIVISOR = 20
 local BUCKETS = 128
 local MEMORY_SETTLES = 30000000
-local POLICY_LIFE = 10000000
+local POLICY_LIFE = 1000000
+-- How often memory begins anew while limits may be evicted.
+local REMEMBER_AGAIN = 10000000
 local LIFE_LOOK = 100000
 -- The largest capacity that a limit can have: more CPU time is nobody's lease, and in nobody's pool.
 local CAPACITY_MAX = 1203600000000
@@ -75,7 +77,7 @@ local function server_began(clock)
   return began
 end
 
--- Whether the server may evict keys without expiry, such as limits: asked every ten seconds.
+-- Whether the server may evict keys without expiry, such as limits: asked once a second at most.
 local evicts, evicts_at
 
 local function server_evicts(clock)
@@ -363,7 +365,7 @@ end
 local function since_of(key, clock, run)
   local found = redis.call('HMGET', key, 'life', 'since')
   local since = tonumber(found[2] or '')
-  local evicted = since and clock - since > POLICY_LIFE and server_evicts(clock)
+  local evicted = since and clock - since > REMEMBER_AGAIN and server_evicts(clock)
   if found[1] ~= run or not since or since > clock or evicted then
     since = clock
     redis.call('HSET', key, 'life', run, 'since', text(since))
