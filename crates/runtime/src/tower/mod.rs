@@ -217,6 +217,11 @@ impl Duty {
             || group.inner.is_removed()
             || group.shared.phase() != crate::shared::OPEN
     }
+
+    /// Whether the end of the group has taken a charged request's seat away.
+    fn has_lost<F>(&self, call: &InGroup<F>) -> bool {
+        self.is_over() && !call.is_seated()
+    }
 }
 
 /// What the task of an isolated request ends with: the answer, unless its head went ahead while the rest was computed. So whoever has
@@ -349,16 +354,24 @@ impl<A: Divide, E: Send + 'static> Future for GroupFuture<A, E> {
             CallProjection::Isolate { head, task } => {
                 std::task::ready!(poll_isolated::<A, E>(head, task, duty, context))
             }
-            CallProjection::Charge { call } => {
+            CallProjection::Charge { mut call } => {
                 // The end of the group comes to its tasks one by one, and counts those that it finds: the request, as one that has
                 // a task of its own, is over when its seat is taken away, which wakes it.
-                if duty.is_over() && !call.is_seated() {
-                    Ok((duty.refuse::<A>(reason_of_end(duty.claim.group())), None))
+                let polled = if duty.has_lost(&call) {
+                    None
                 } else {
-                    match std::task::ready!(call.poll(context)) {
-                        Ok((passed, rest)) => spawn_rest::<A, E>(passed, rest, duty),
-                        Err(error) => Err(error),
+                    match call.as_mut().poll(context) {
+                        // The end may have come before the poll left its waker, and then has woken nobody. It wrote that it is
+                        // the end before it took the seat away, and looked for the waker after that.
+                        Poll::Pending if duty.has_lost(&call) => None,
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(done) => Some(done),
                     }
+                };
+                match polled {
+                    None => Ok((duty.refuse::<A>(reason_of_end(duty.claim.group())), None)),
+                    Some(Ok((passed, rest))) => spawn_rest::<A, E>(passed, rest, duty),
+                    Some(Err(error)) => Err(error),
                 }
             }
         };

@@ -1,5 +1,5 @@
 //! Three tenants on one table in memory: `light` and `heavy` (weights 1:3) aggregate and sort without end, `points` looks up rows, 40 a second.
-//! Then `heavy` may use a fifth. On plain tokio, two runtimes and in groups, first without the hook. `cargo run --release [SECONDS]`.
+//! Then `heavy` may use a fifth. On plain tokio, two runtimes and in groups, first without the hook. `cargo run --release [SECONDS]`
 #![forbid(unsafe_code)]
 mod figures;
 #[path = "../../../common/measure.rs"]
@@ -9,14 +9,16 @@ mod table;
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 use std::time::Instant;
 
-use datafusion::datasource::MemTable;
-use datafusion::error::Result;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::{datasource::MemTable, error::Result};
 use figures::{Counts, Figures};
 use measure::{Host, Mode, Rig, every, seconds};
-use quotient::Share;
+use quotient::{Share, SteadyAllocator};
 use quotient_datafusion::Tenant;
-use table::{HEAVY, POINT_EVERY, ROWS};
+use table::{HEAVY, POINT_EVERY};
+
+#[cfg_attr(not(feature = "glibc"), global_allocator)]
+static ALLOCATOR: SteadyAllocator = SteadyAllocator::SYSTEM; // nobody is stopped while it allocates
 
 /// A tenant: its session names its group.
 #[derive(Clone)]
@@ -43,9 +45,9 @@ impl Client {
 
     /// Asks, for the session's tenant if it has one; `due` is when somebody wanted it.
     async fn ask(self, query: String, due: Instant) {
-        let session = self.session.clone();
-        let answer = async move { session.sql(&query).await?.collect().await };
-        let answer = match self.session.copied_config().get_extension::<Tenant>() {
+        let tenant = self.session.copied_config().get_extension::<Tenant>();
+        let answer = async move { self.session.sql(&query).await?.collect().await };
+        let answer = match tenant {
             Some(tenant) => tenant.spawn(answer).await.expect("not killed"),
             None => answer.await,
         };
@@ -72,11 +74,9 @@ fn row(name: &str, mode: Mode, table: &Arc<MemTable>) -> Result<()> {
     let counted = [&light, &heavy, &points].map(|client| (&client.host, &*client.counts));
     let phase = |name: &str| {
         let figures = Figures::begin(counted);
-        let mut id = 0;
+        let mut lookup = table::lookups();
         every(POINT_EVERY, seconds(), |due| {
-            id = (id + 7_654_321) % ROWS;
-            let query = format!("SELECT value FROM events WHERE id = {id}");
-            points.host.spawn(points.clone().ask(query, due));
+            points.host.spawn(points.clone().ask(lookup(), due));
         });
         figures.print(name);
     };

@@ -11,7 +11,7 @@ use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 
 /// Rows of the table: 24 bytes each. A point query looks at each `id`, some 2 ms.
-pub const ROWS: i64 = 3_000_000;
+const ROWS: i64 = 3_000_000;
 /// Rows of a batch, as DataFusion's default.
 const BATCH: i64 = 8_192;
 
@@ -24,6 +24,15 @@ pub const HEAVY: [&str; 4] = [
 ];
 /// How often a row is looked up.
 pub const POINT_EVERY: Duration = Duration::from_millis(25);
+
+/// A point query at each call, for another row.
+pub fn lookups() -> impl FnMut() -> String {
+    let mut id = 0;
+    move || {
+        id = (id + 7_654_321) % ROWS;
+        format!("SELECT value FROM events WHERE id = {id}")
+    }
+}
 
 /// `id` counts, `kind` is one of 1,000, `value` by chance; in two partitions.
 pub fn events() -> Result<Arc<MemTable>> {
