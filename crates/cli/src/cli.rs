@@ -26,7 +26,8 @@ use crate::top::{self, TopArguments, TraceArguments};
 
 /// What exit codes say.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 what was checked is broken or missed; 2 arguments or files that cannot be used; \
-3 input that cannot be read; 4 a part of it cannot, the rest was done; 130 interrupted; 141 nobody reads the output";
+3 input that cannot be read; 4 a part of it cannot, the rest was done; 5 what was said or made cannot be written; 130 interrupted; \
+141 nobody reads the output";
 
 /// Groups with weights and CPU limits for the tasks of a tokio program: demo, benchmarks, traces, simulator.
 #[derive(Debug, Parser)]
