@@ -396,6 +396,10 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
             "{answer:?}"
         );
     }
+    let set = store.set_at("record", limit, clock(1_700), 1);
+    runtime.block_on(set).expect("mended");
+    let answer = ask("record", 3, 1_800).expect("an answer");
+    assert!(matches!(answer, Reply::Quiet { .. }), "{answer:?}");
     begin("later");
     tell(&["HSET", &key("later", "tenant"), "format", "2"]);
     let answer = ask("later", 2, 1_600);

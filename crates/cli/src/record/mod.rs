@@ -86,7 +86,16 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let mut pipe = instance.pipe()?;
     instance.run(true)?;
     let is_over = || interrupted.load(Relaxed) || begin.elapsed() >= arguments.duration;
-    let pumped = pump(&mut pipe, &mut output, is_over, || instance.run(false))?;
+    let pumped = match pump(&mut pipe, &mut output, is_over, || instance.run(false)) {
+        Ok(pumped) => pumped,
+        Err(error) => {
+            // What was read until then is a trace, too, if it could be written.
+            if matches!(error, Failure::Run(_)) {
+                output.keep()?;
+            }
+            return Err(error);
+        }
+    };
     let length = begin.elapsed();
     drop((pipe, instance));
     output.keep()?;

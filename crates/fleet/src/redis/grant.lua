@@ -509,6 +509,16 @@ local function ask(keys, args)
   return answer(0, state, amount, lasts(state.lease), share, has_floor, renew)
 end
 
+-- Whether all records make sense. O(processes): for who sets a limit, which mends them.
+local function records_are_sane(keys)
+  for _, process in ipairs(redis.call('ZRANGEBYSCORE', keys[3], '-inf', '+inf')) do
+    if not pcall(read_entry, keys, process) then
+      return false
+    end
+  end
+  return true
+end
+
 -- ARGV: quota (0: no limit), burst, processes, lease. Returns the version.
 local function set(keys, args)
   local limit = { quota = tonumber(args[1]), burst = tonumber(args[2]), processes = tonumber(args[3]), lease = tonumber(args[4]) }
@@ -517,7 +527,7 @@ local function set(keys, args)
   end
   local state, problem, mends = read_state(keys[1])
   local longest = limit.lease
-  if mends then
+  if mends or (state and not records_are_sane(keys)) then
     -- As if the store had forgotten. How long the leases are that it granted cannot be told any more.
     redis.call('DEL', keys[1], keys[2], keys[3])
     state, problem = read_state(keys[1])
