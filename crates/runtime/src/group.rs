@@ -2,6 +2,7 @@
 
 mod builder;
 mod kept;
+mod kept_back;
 mod members;
 mod reading;
 mod shared;

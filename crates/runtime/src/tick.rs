@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use quotient_core::Nanos;
 
+use crate::preempt::Preempting;
 use crate::pressure::PressureWatch;
 use crate::shared::Shared;
 use crate::watch::Watch;
@@ -211,7 +212,9 @@ fn park(shared: &Shared) {
 /// looks whether the thread is parked ([`TickControl::run`]).
 fn has_to_look(shared: &Shared) -> bool {
     let stands_back = |vcpu: usize| shared.stands_back(vcpu);
+    let keeps_back = |preempting: &Preempting| preempting.any_kept_back();
     awake(shared)
+        || shared.preempt.as_ref().is_some_and(keeps_back)
         || shared.has_dying()
         || shared.has_leaving()
         || (0..shared.vcpus.len()).any(stands_back)

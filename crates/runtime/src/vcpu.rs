@@ -38,6 +38,7 @@
 mod bill;
 mod borne;
 mod dispatch;
+mod kept_back;
 mod migrate;
 mod successor;
 mod switch;
@@ -53,7 +54,7 @@ use quotient_core::{Detached, Gates, Nanos};
 use quotient_pause::Regions;
 
 use self::bill::{Reference, thread_mark};
-use self::switch::{Previous, admit_to_poll, yield_to_next};
+use self::switch::{Previous, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
@@ -364,6 +365,8 @@ impl Vcpu {
         let mut returning = false;
         let mut held = None;
         let crowded = shared.is_crowded();
+        // Once a turn is enough: a poll that becomes long ends its turn.
+        let filling = PREEMPTS && kept_back::is_filling(shared);
         if !crowded && me.stood_back.load(Ordering::Relaxed) {
             me.stood_back.store(false, Ordering::Relaxed);
         }
@@ -409,7 +412,7 @@ impl Vcpu {
                 }
                 return self.end_turn(shared, now);
             };
-            let Some(mut task) = admit_to_poll(&mut queue, task, now) else {
+            let Some(mut task) = self.let_through(shared, &mut queue, task, filling, now) else {
                 previous = Previous::Nothing;
                 held = Some(queue);
                 continue;

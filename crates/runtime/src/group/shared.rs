@@ -31,7 +31,7 @@
 //! left every run queue; if the last task ends while it is still current there, the group waits in `Shared::leaving` for the next tick.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -86,8 +86,12 @@ pub(crate) struct GroupShared {
     preemptible: AtomicU8,
     /// Polls that began before this, on the scheduler's clock, were killed at once. Unit: nanoseconds; 0 for never.
     killed_inside: AtomicU64,
-    /// Tokens of tasks that were picked while held, by the number of the task.
+    /// Tokens of tasks that were picked while held, or kept back (`preempt::parts`), by the number of the task.
     parked: Mutex<BTreeMap<u64, Task>>,
+    /// Tasks of the group are kept back, and the tick thread knows. Written under `parked`'s lock.
+    pub(super) keeps_back: AtomicBool,
+    /// Long polls of the group and below it that other threads bear.
+    pub(crate) borne: AtomicU32,
     /// The group is in `Shared::dying`.
     dying_listed: AtomicBool,
     /// When the limit will have earned what the dead have used so far, on the scheduler's clock. Unit: nanoseconds.
@@ -137,6 +141,8 @@ impl GroupShared {
             ),
             killed_inside: AtomicU64::new(0),
             parked: Mutex::default(),
+            keeps_back: AtomicBool::new(false),
+            borne: AtomicU32::new(0),
             dying_listed: AtomicBool::new(false),
             dead_until: AtomicU64::new(0),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
@@ -391,7 +397,11 @@ impl GroupShared {
     /// The task `id` of the group was aborted: it is not to be kept back here. O(log of the tasks that are).
     pub(crate) fn let_go(self: &Arc<Self>, shared: &Shared, id: Id) {
         let _shield = shared.shield();
-        if self.is_held() {
+        if shared.preempt.is_some() {
+            // After the mark; see `preempt::parts`.
+            fence(Ordering::SeqCst);
+        }
+        if self.is_held() || self.keeps_back.load(Ordering::Relaxed) {
             let released = {
                 let mut parked = self.lock_parked();
                 let own = parked.remove(&id.number());

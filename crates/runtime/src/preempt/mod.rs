@@ -101,6 +101,7 @@ mod jobs;
 mod lookout;
 mod nap;
 mod others;
+mod parts;
 mod pool;
 mod settings;
 mod turns;
@@ -123,6 +124,7 @@ pub(crate) use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, current, nothing_for_others, shown_for_others,
 };
+use self::parts::Parts;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
 pub use self::settings::{Preempt, PreemptStats};
@@ -156,6 +158,7 @@ pub(crate) struct Counters {
     pub(crate) undemoted: AtomicU64,
     pub(crate) guest_waits: AtomicU64,
     pub(crate) insisted: AtomicU64,
+    pub(crate) kept_back: AtomicU64,
 }
 
 /// What one virtual CPU has of this.
@@ -263,6 +266,9 @@ pub(crate) struct Preempting {
     processors: Vec<Processor>,
     /// Bearers now.
     borne: AtomicUsize,
+    parts: Parts,
+    /// Groups that keep tasks back, each once. A leaf.
+    keeping: Mutex<Vec<Arc<GroupShared>>>,
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
     watch: Mutex<WatchState>,
@@ -301,6 +307,8 @@ impl Preempting {
             processors: Processor::allowed(),
             pool,
             borne: AtomicUsize::new(0),
+            parts: Parts::new(settings.max_borne, slots),
+            keeping: Mutex::default(),
             foreign: AtomicUsize::new(0),
             control: watch::Control::default(),
             _gate: gate,
@@ -450,6 +458,7 @@ impl Preempting {
         while let Some(bearer) = self.buried() {
             drop(bearer);
         }
+        self.let_kept_go(shared);
         self.control.wake();
         self.pool.make_up(shared.now());
         #[cfg(feature = "tracing")]
@@ -533,6 +542,7 @@ impl Preempting {
             guest_waits: read(&self.counters.guest_waits),
             guests_refused: self.guests_refused(),
             insisted: read(&self.counters.insisted),
+            kept_back: read(&self.counters.kept_back),
             borne: self.borne.load(Ordering::Relaxed),
             foreign: self.foreign.load(Ordering::Relaxed),
             threads: self.pool.threads(),

@@ -56,6 +56,12 @@ impl Preempt {
     /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
     /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
     /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once.
+    ///
+    /// No group gets all of them. Less one place for each virtual CPU and stand-in, a group (with what is below it) may have seven times as
+    /// many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. Then its tasks are kept back before their
+    /// polls until one of its long polls ends ([`PreemptStats::kept_back`] counts that), so that whoever blocks in hundreds of polls makes
+    /// itself wait and nobody else: if these wait for a task of their own group, they wait for ever. Tasks that hold a lock of
+    /// [`crate::sync`] are not kept back. With less than four places for each virtual CPU nobody is.
     #[must_use]
     pub fn max_borne(mut self, max_borne: usize) -> Self {
         self.max_borne = max_borne;
@@ -109,6 +115,9 @@ pub struct PreemptStats {
     /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) lived: it had kept it going for 50 ms of CPU
     /// time.
     pub insisted: u64,
+    /// Times that a task was kept back before its poll, since its group, or one above it, had its part of [`Preempt::max_borne`] in long
+    /// polls.
+    pub kept_back: u64,
     /// Times that a poll was to be stopped and could not be: the program has put another handler in place for the signal, or the system
     /// refuses to send it. Such polls go on at their lowered priority.
     pub unpaused: u64,

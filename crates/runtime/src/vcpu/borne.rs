@@ -128,6 +128,7 @@ impl Vcpu {
             shared.log.polled(self.index, billed, now);
             shared.log.detached(self.index, bearer.shown(), now);
         }
+        group.bears_one_more();
         let context = TaskContext::new(
             shared.clone(),
             std::panic::Location::caller(),
@@ -521,11 +522,12 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                 enqueue(queue, proxy, Enqueue::Wake, now);
             }
         }
-        Previous::Returned(proxy, outcome) => {
+        Previous::Returned(mut proxy, outcome) => {
             let entity = queue.put_prev_exit(now).map(|mut entity| {
                 entity.set_slice(None);
                 entity
             });
+            count_out(&mut proxy);
             proxy.cancel();
             match outcome {
                 Outcome::Done => {}
@@ -547,6 +549,19 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             }
         }
         _ => {}
+    }
+}
+
+/// R1 and R2 of `preempt::parts`: the group of the proxy bears one poll less. (Threads of others do not count.)
+fn count_out(proxy: &mut Task) {
+    let owned = proxy.owned_mut();
+    if !owned.bearer().is_some_and(|bearer| bearer.bears_a_task()) {
+        return;
+    }
+    owned.group.bears_one_less();
+    let shared = &proxy.context().shared;
+    if let Some(preempting) = &shared.preempt {
+        preempting.makes_room(shared);
     }
 }
 

@@ -374,7 +374,7 @@ pub(super) fn note_late_wake(task: &mut Task, now: Nanos) {
 
 /// Takes the current task out of the queue and keeps its state with it.
 #[inline]
-fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+pub(super) fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
     if let Some(entity) = queue.put_prev_sleep(now) {
         owned.entity = entity;
     }
