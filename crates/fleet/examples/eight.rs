@@ -75,6 +75,8 @@ fn node(address: &str) -> Result<(), Box<dyn std::error::Error>> {
                 figures.errors
             );
         }
+        // In order, where the store is still there to be told.
+        drop(fleet.leave().await);
         Ok(())
     })
 }

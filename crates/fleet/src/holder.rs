@@ -424,8 +424,10 @@ impl Holder {
         let demand = self.wish(now);
         self.set_pace(demand);
         let spread = self.horizon();
-        // What a process does not need goes back to those who do.
-        self.held = self.held.min(demand.over(spread));
+        // What a process does not need goes back to those who do, and so does what nobody may hold any more since the limit was lowered.
+        let limit = self.limit.filter(|limit| limit.quota.is_some());
+        let most = limit.map_or(Micros::ZERO, |limit| limit.capacity());
+        self.held = self.held.min(demand.over(spread)).min(most);
         self.sequence += 1;
         self.figures.asked += 1;
         self.last_ask = now;

@@ -41,7 +41,7 @@
 //! - **`o <= O` at every moment.** A grant adds to both. Use lowers only `o`. The store lowers O by a process's lease only when the
 //!   process said that it holds less (it gave that up before it said so), or when the lease has ended by the store's clock. By then it has
 //!   ended for the process: the process counts the same duration from an earlier moment (clocks need not agree, they need to run at the
-//!   same speed).
+//!   same speed). What a process says that it keeps is counted as far as it can be true: no more than it was known to hold.
 //! - **`T + O <= B + Q * L`** is enforced after every call; between calls T does not move.
 //! - **T changes by refills, grants and returns only**, and a return is held by somebody just before. So what is granted in a window,
 //!   less what comes back in it, is at most `T + Q * W`.
@@ -82,7 +82,10 @@
 //! | a process knows a limit whose version lies a day ahead of the store's clock, and the store has none | an error that says so; floors, until somebody sets it anew |
 //! | the store is too slow for all requests of a round trip | fewer in the next, by turns, until they are answered in time; leases of the others may run out meanwhile |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
-//! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, raising gives nothing |
+//! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, of one capacity at most, raising gives nothing |
+//! | a process says that it keeps what it cannot hold, or keeps something and wants nothing | counted as what it can hold; refused, with an error |
+//! | a request arrives after its process has left | refused as stale for as long as a lease lasts; after that it is a newcomer's |
+//! | a first replica comes, or the backlog for the last one is freed (an hour after it has gone: after a failover, for instance) | nothing, where somebody asks or looks every 0.9 s; otherwise another life |
 //! | the store's clock jumps ahead | the one thing that mints: a refill up to the cap, B + Q * L, once a jump |
 //!
 //! # What is not covered
@@ -90,11 +93,14 @@
 //! | failure | effect |
 //! |---|---|
 //! | older data in the same life of a server (`SWAPDB`, `RESTORE`, `DEBUG RELOAD NOSAVE`) | nothing says so, and nothing is quiet: each mints up to one capacity, B + Q * L. What comes by `REPLICAOF` is another life |
-//! | all three keys of a tenant are evicted within a second by a server that was told `allkeys-*` and told otherwise again before anybody looked | as if it had never been set: "no limit", until a process that knows it asks |
+//! | all three keys of a tenant are deleted, or evicted by a server that was told `allkeys-*` and told otherwise again before anybody looked | as if it had never been set: "no limit", until a process that knows it asks |
 //! | the limit's lease is made shorter, and the store forgets before the leases of before have ended | it is quiet for the new lease only: what is left of the old ones is beyond the bound |
 //! | in a cluster `:tenant` alone is deleted | an error for newcomers, which stay on their floors; but who knows the limit and rests is not reminded |
 //! | a round trip takes longer than a quarter of the lease, or than 2 s | no lease: each answer comes when nobody waits any more. At 300 ms a lease of 1.2 s is the shortest |
 //! | processes are killed faster than [`FLOOR_LIFE`] | floors stay with the dead for an hour after their lease: newcomers have none beyond the limit's `processes`. Who ends with `Fleet::leave` gives it back |
+//! | a process, or whoever has `FCALL`, lies about what it used, or leaves in another's name | it is believed: processes are trusted, and so are those who write to the keys within their ranges |
+//! | what answers in the store's place sends without end | the client crate reads it: the process grows by what is sent, to half a GiB in 12 s from a neighbour |
+//! | another `format` in `:tenant` | an error, also to who sets the limit: a later release may have written it. Who knows better deletes the key |
 //! | the server's `INFO` hides its run id (by code) | each life is the same: restores by a restart go unseen, too |
 //!
 //! # What a store is believed that knows no limit

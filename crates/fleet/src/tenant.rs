@@ -48,7 +48,7 @@ const REFILL_MAX: Micros = Micros::from_secs(86_400);
 struct Entry {
     sequence: u64,
     used: Micros,
-    /// The most that the process can still hold; nothing once its lease has ended.
+    /// The most that the process can still hold; of one whose lease has ended, what it held until then.
     held: Micros,
     /// How much of it came out of this pool, and may return: what a process says that it keeps from before the store forgot may be
     /// an old request's, of what is long gone.
@@ -87,7 +87,7 @@ pub struct Tenant {
     seen: Micros,
     /// Until when nothing is granted.
     quiet_until: Micros,
-    /// What may be granted, us; negative only after the limit was lowered.
+    /// What may be granted, us; negative only after the limit was lowered, by one capacity at most.
     pool: i64,
     /// Millionths of a us that were earned beyond `pool`.
     fraction: u64,
@@ -184,6 +184,10 @@ impl Tenant {
 
     /// Answers one request, as of the store's clock in its `run`-th life. O(log processes), and [`ENDED_PER_CALL_MAX`] ended leases.
     pub fn ask(&mut self, now: Micros, run: u64, request: &Request) -> Reply {
+        if request.demand == MicroCpus::ZERO && request.left > Micros::ZERO {
+            // Off the books, and kept all the same: that would be granted twice. The store's function says so with an error.
+            return Reply::Stale;
+        }
         let known = request.known;
         let lease = known
             .or(self.limit)
@@ -217,8 +221,12 @@ impl Tenant {
                 return self.repeat(&entry, limit, now);
             }
         }
+        let request = &Request {
+            left: believed(request, entry, &limit),
+            ..*request
+        };
         if request.leaves() {
-            return Reply::Granted(self.leave(request, entry, limit));
+            return Reply::Granted(self.leave(request, entry, limit, now));
         }
         let settled = self.settle(request, entry, &limit);
         if now < self.quiet_until {
@@ -286,12 +294,33 @@ impl Tenant {
         full.max(Micros(limit.lease.0 / RENEWALS_MAX)).min(latest)
     }
 
-    /// Takes what the process held off the books, and the process, and its floor.
-    fn leave(&mut self, request: &Request, entry: Option<Entry>, limit: FleetLimit) -> Grant {
+    /// Takes what the process held off the books, and its floor. It is remembered for as long as a lease lasts, so that a request from before
+    /// that comes late is known as such.
+    fn leave(
+        &mut self,
+        request: &Request,
+        entry: Option<Entry>,
+        limit: FleetLimit,
+        now: Micros,
+    ) -> Grant {
         if let Some(entry) = entry {
             self.give_back(request, &entry);
             self.floors -= u32::from(entry.floor);
-            self.processes.remove(&request.process);
+            let gone = Entry {
+                sequence: request.sequence,
+                used: request.used,
+                held: Micros::ZERO,
+                backed: Micros::ZERO,
+                demand: MicroCpus::ZERO,
+                live: false,
+                ends: now + limit.spread(),
+                floor: false,
+                amount: Micros::ZERO,
+                share: MicroCpus::ZERO,
+                renew: Micros::ZERO,
+            };
+            self.ends.insert((gone.ends, request.process));
+            self.processes.insert(request.process, gone);
             self.cap();
         }
         Grant {
@@ -453,7 +482,6 @@ impl Tenant {
                 // What was not used is lost: the process may have used it, and died before it could say so.
                 self.held = self.held.saturating_sub(entry.held);
                 self.demands.remove(entry.demand);
-                entry.held = Micros::ZERO;
                 entry.live = false;
                 entry.ends = ends + FLOOR_LIFE;
                 self.ends.insert((entry.ends, process));
@@ -464,12 +492,13 @@ impl Tenant {
         }
     }
 
-    /// Holds pool and leases together to the capacity: burst and one lease.
+    /// Holds pool and leases together to the capacity: burst and one lease. Of leases beyond it, of a limit that was lowered, no more is owed
+    /// than one capacity: they end, and a tenant whose limit fell from a thousand processors to one does not pay for them a quarter of an hour.
     fn cap(&mut self) {
-        let capacity = self.limit.map_or(Micros::ZERO, |limit| limit.capacity());
-        let room = signed(capacity) - signed(self.held);
+        let capacity = signed(self.limit.map_or(Micros::ZERO, |limit| limit.capacity()));
+        let room = (capacity - signed(self.held)).max(-capacity);
         self.lost += self.pool.saturating_sub(room).max(0).cast_unsigned();
-        self.pool = self.pool.min(room);
+        self.pool = self.pool.min(room).max(-capacity);
     }
 
     fn adopt(&mut self, limit: FleetLimit, now: Micros) {
@@ -481,6 +510,14 @@ impl Tenant {
         self.limit = Some(limit);
         self.cap();
     }
+}
+
+/// What the process says that it keeps, as far as it can: no more than it was known to hold, or, if the store knows nothing of it, than anybody
+/// is granted. What it kept of a larger limit that the store forgot ends before anything is granted anew.
+fn believed(request: &Request, entry: Option<Entry>, limit: &FleetLimit) -> Micros {
+    request
+        .left
+        .min(entry.map_or(limit.capacity(), |entry| entry.held))
 }
 
 fn signed(amount: Micros) -> i64 {

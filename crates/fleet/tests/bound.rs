@@ -552,3 +552,53 @@ fn a_repeated_request_is_answered_alike_and_counted_once() {
     let figures = world.store.figures(TENANT).expect("a tenant");
     assert_eq!(figures.held, grant.amount);
 }
+
+/// What is held of a limit that was a thousand times as high is owed, but no more of it than a capacity: grants go on after two leases, not after a
+/// quarter of an hour. And the process gives back what nobody may hold any more.
+#[test]
+fn a_limit_that_was_lowered_starves_nobody() {
+    let high = FleetLimit::new(MicroCpus::whole(1_000));
+    let low = FleetLimit::new(MicroCpus::whole(1));
+    let store = MemoryStore::new();
+    store.set_time(Micros::from_secs(3));
+    store.set_limit(TENANT, high).expect("a valid limit");
+    let ask = |process: u64, sequence: u64, left: Micros| {
+        let request = Request {
+            process: ProcessId(process),
+            sequence,
+            left,
+            demand: MicroCpus::whole(1_000),
+            horizon: Micros::SECOND,
+            ..request_of_nobody(process)
+        };
+        match store.ask(TENANT, &request) {
+            Reply::Granted(grant) => grant.amount,
+            other => panic!("{other:?}"),
+        }
+    };
+    store.set_time(Micros::from_secs(5));
+    assert!(ask(1, 1, Micros::ZERO) > Micros::from_secs(400));
+    store.set_limit(TENANT, low).expect("a valid limit");
+    assert_eq!(ask(2, 1, Micros::ZERO), Micros::ZERO);
+    // The first one's lease has ended, and it has used all.
+    store.set_time(Micros::from_secs(7));
+    assert!(ask(2, 2, Micros::ZERO) > Micros::ZERO);
+}
+
+/// What a process holds of it goes back, but for what anybody may hold now.
+#[test]
+fn who_holds_much_of_a_limit_that_was_lowered_gives_it_back() {
+    let low = FleetLimit::new(MicroCpus::whole(1));
+    let mut world = World::new(1, FleetLimit::new(MicroCpus::whole(1_000)), NO_FAULTS, 1);
+    let renew = |world: &mut World| {
+        for _ in 0..8 {
+            world.pass(300_000);
+            world.ask(0);
+            world.settle();
+        }
+        world.processes[0].holder.held()
+    };
+    assert!(renew(&mut world) > Micros::SECOND);
+    world.store.set_limit(TENANT, low).expect("a valid limit");
+    assert!(renew(&mut world) <= low.capacity());
+}

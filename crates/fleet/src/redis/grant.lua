@@ -1,4 +1,4 @@
-#!lua name=quotient_fleet_5
+#!lua name=quotient_fleet_6
 -- The store's side of a tenant's budget: what Tenant::ask and Tenant::set of the crate quotient-fleet do, in the same order and with
 -- the same numbers. A test holds the two together. Protocol and proof: the header of that crate.
 --
@@ -22,9 +22,11 @@ local POLICY_LIFE = 1000000
 -- How often memory begins anew while limits may be evicted.
 local REMEMBER_AGAIN = 10000000
 local LIFE_LOOK = 100000
+local SURE = 900000
 -- The largest capacity that a limit can have: more CPU time is nobody's lease, and in nobody's pool.
 local CAPACITY_MAX = 1203600000000
 local LEASE_MAX = 120000000
+local PROCESSES_MAX = 100000
 -- The longest that a store is quiet: what is granted of the longest lease lasts so long.
 local QUIET_MAX = 75000000
 -- Versions are moments: the end of the year 2099.
@@ -49,19 +51,24 @@ local function min(one, other)
   return one
 end
 
--- Which life of the server's data this is: another run, or the data of another server, which this one was a replica of and no longer is. The
--- latter may be an older state that was restored. Asked ten times a second at most, and when the library is loaded.
-local life, life_at
+-- Which life of the server's data this is: of which run, and under which name its history goes on. That name is another one once the server was
+-- a replica, so that its data may be an older state that was restored, and never again one of before. It is another one, too, when the backlog for
+-- replicas that are gone is freed, an hour after the last: then the life goes on, if it is sure that nothing else happened. Nobody can have been
+-- a replica within SURE and have had a backlog freed since: that takes a second at least.
+-- Asked ten times a second at most, and when the library is loaded.
+local life, life_at, life_run, life_history
 
 local function server_life(clock)
   if not life_at or clock - life_at > LIFE_LOOK or clock < life_at then
     local run = redis.call('INFO', 'server'):match('run_id:(%w+)') or 'unknown'
     local of = redis.call('INFO', 'replication')
-    local before = of:match('master_replid2:(%w+)') or ''
-    if not before:match('^0*$') then
-      run = run .. '/' .. before .. ':' .. (of:match('second_repl_offset:(%d+)') or '')
+    local history = of:match('master_replid:(%w+)') or ''
+    local freed = (of:match('master_replid2:(%w+)') or ''):match('^0*$') and of:match('role:master')
+    local sure = life_at and clock >= life_at and clock - life_at < SURE and run == life_run
+    if not life or not (run == life_run and history == life_history or sure and freed) then
+      life = run .. '/' .. history
     end
-    life, life_at = run, clock
+    life_at, life_run, life_history = clock, run, history
   end
   return life
 end
@@ -142,11 +149,13 @@ local function lasts(lease)
 end
 
 local function cap(state)
-  local room = capacity(state) - state.held
+  local most = capacity(state)
+  local room = max(most - state.held, -most)
   if state.pool > room then
     state.lost = state.lost + state.pool - room
     state.pool = room
   end
+  state.pool = max(state.pool, -most)
 end
 
 local function refill(state, till)
@@ -168,7 +177,7 @@ local NUMBERS = { 'version', 'quota', 'burst', 'processes', 'lease', 'seen', 'qu
 
 local function sane(limit)
   return (limit.quota == 0 or (limit.quota >= 1000 and limit.quota <= 10000000000)) and limit.burst >= 0
-    and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= 100000 and limit.lease >= 100000
+    and limit.burst <= 3600000000 and limit.processes >= 1 and limit.processes <= PROCESSES_MAX and limit.lease >= 100000
     and limit.lease <= LEASE_MAX
 end
 
@@ -193,7 +202,10 @@ end
 
 -- Returns what is there; or nil, the error, and whether setting a limit mends it.
 local function read_state(key)
-  local values = redis.call('HMGET', key, unpack(FIELDS))
+  local values = redis.pcall('HMGET', key, unpack(FIELDS))
+  if values.err then
+    return nil, broken(key, 'the type'), true
+  end
   local state = {}
   for index, name in ipairs(FIELDS) do
     state[name] = values[index]
@@ -226,6 +238,12 @@ local function read_state(key)
   if state.version > VERSION_MAX then
     return nil, broken(key, 'version'), true
   end
+  if state.fraction >= 1000000 then
+    return nil, broken(key, 'fraction'), true
+  end
+  if state.floors > min(state.entries, PROCESSES_MAX) then
+    return nil, broken(key, 'floors'), true
+  end
   state.counts, state.sums, state.total = {}, {}, 0
   if state.demands and state.demands ~= '' then
     local list = numbers_of(state.demands)
@@ -233,10 +251,16 @@ local function read_state(key)
       return nil, broken(key, 'demands'), true
     end
     for index = 1, #list, 3 do
+      if list[index] < 1 or list[index] > BUCKETS or list[index] ~= floor(list[index]) then
+        return nil, broken(key, 'demands'), true
+      end
       state.counts[list[index]] = list[index + 1]
       state.sums[list[index]] = list[index + 2]
       state.total = state.total + list[index + 1]
     end
+  end
+  if state.total > state.entries then
+    return nil, broken(key, 'demands'), true
   end
   return state
 end
@@ -292,7 +316,7 @@ local function end_leases(keys, state, now)
       if e.live then
         state.held = max(0, state.held - e.held)
         add_demand(state, e.demand, -1)
-        e.held, e.live, e.ends = 0, false, e.ends + FLOOR_LIFE
+        e.live, e.ends = false, e.ends + FLOOR_LIFE
         write_entry(keys, process, e)
       else
         if e.floor then
@@ -308,7 +332,8 @@ end
 
 local function follow(keys, state, clock, run, lease)
   -- Two of the three keys may be gone without the first: evicted, or deleted by somebody. What they held is forgotten, too.
-  local whole = redis.call('ZCARD', keys[3]) == state.entries and redis.call('HLEN', keys[2]) == state.entries
+  -- So may they be of another type.
+  local whole = redis.pcall('ZCARD', keys[3]) == state.entries and redis.pcall('HLEN', keys[2]) == state.entries
   if state.life ~= run or clock + lease < state.seen or not whole then
     local longest = lease
     if state.version > 0 then
@@ -396,7 +421,7 @@ local function ask(keys, args)
     end
     number[index] = value
   end
-  local sequence, used, left, demand = number[2], number[3], number[4], number[5]
+  local sequence, used, left, demand, horizon = number[2], number[3], number[4], number[5], number[11]
   local known = { version = number[6], quota = number[7], burst = number[8], processes = number[9], lease = number[10] }
   local state, problem = read_state(keys[1])
   if not state then
@@ -406,10 +431,14 @@ local function ask(keys, args)
   if left > 2 * CAPACITY_MAX then
     return redis.error_reply('FLEETARGUMENT argument 4 is more than anybody is granted')
   end
+  if demand == 0 and left > 0 then
+    -- Off the books, and kept all the same: that would be granted twice.
+    return redis.error_reply('FLEETARGUMENT argument 4 is not 0: who wants nothing keeps nothing')
+  end
   local fresh = state.version == 0
   if fresh and known.version == 0 then
     -- What processes hold is still there: there was a limit. Those who know it are reminded by another memory, once: then the second key is gone.
-    if redis.call('ZCARD', keys[3]) > 0 or redis.call('HLEN', keys[2]) > 0 then
+    if redis.pcall('ZCARD', keys[3]) ~= 0 or redis.pcall('HLEN', keys[2]) ~= 0 then
       if keys[4] and redis.call('DEL', keys[2]) > 0 then
         redis.call('HSET', keys[4], 'life', run, 'since', text(clock))
       end
@@ -447,6 +476,8 @@ local function ask(keys, args)
     end
     return answer(0, state, e.amount, max(0, e.ends - now), e.share, e.floor, e.renew)
   end
+  -- It keeps no more than it was known to hold; or, of whom nothing is known, than anybody is granted.
+  left = min(left, e and e.held or capacity(state))
   -- What the process held goes off the books, and what it neither used nor keeps back into the pool.
   local has_floor, backed = false, 0
   if e then
@@ -460,13 +491,12 @@ local function ask(keys, args)
       backed = min(e.backed, left)
     end
   end
-  -- It leaves: neither lease nor floor from now on.
-  if demand == 0 and number[11] == 0 then
+  -- It leaves: neither lease nor floor from now on. Remembered for a while, so that what comes late is known as such.
+  if demand == 0 and horizon == 0 then
     if e then
       state.floors = max(0, state.floors - (has_floor and 1 or 0))
-      state.entries = max(0, state.entries - 1)
-      redis.call('ZREM', keys[3], process)
-      redis.call('HDEL', keys[2], process)
+      write_entry(keys, process, { sequence = sequence, used = used, held = 0, backed = 0, demand = 0, live = false,
+        ends = now + lasts(state.lease), floor = false, amount = 0, share = 0, renew = 0 })
       cap(state)
     end
     write_state(keys[1], state)
@@ -488,8 +518,7 @@ local function ask(keys, args)
     local saved = max(0, state.pool)
     share = share_of(state, wish, state.quota + floor(saved * 1000000 / floor(state.lease / POOL_PARTS)))
     share = min(share, max(wish, floor(state.quota / OFFERED_PARTS)))
-    local horizon = min(number[11], lasts(state.lease))
-    local wanted = floor(share * horizon / 1000000)
+    local wanted = floor(share * min(horizon, lasts(state.lease)) / 1000000)
     amount = min(max(0, wanted - left), saved)
     state.pool = state.pool - amount
   end
@@ -509,14 +538,22 @@ local function ask(keys, args)
   return answer(0, state, amount, lasts(state.lease), share, has_floor, renew)
 end
 
--- Whether all records make sense. O(processes): for who sets a limit, which mends them.
-local function records_are_sane(keys)
-  for _, process in ipairs(redis.call('ZRANGEBYSCORE', keys[3], '-inf', '+inf')) do
-    if not pcall(read_entry, keys, process) then
+-- Whether all records make sense, and the sums are theirs. O(processes): for who sets a limit, which mends them.
+local function records_are_sane(keys, state)
+  local held, floors, total = 0, 0, 0
+  local processes = redis.pcall('ZRANGEBYSCORE', keys[3], '-inf', '+inf')
+  if processes.err then
+    return false
+  end
+  for _, process in ipairs(processes) do
+    local ok, e = pcall(read_entry, keys, process)
+    if not ok or not e then
       return false
     end
+    held, total = held + (e.live and e.held or 0), total + (e.live and 1 or 0)
+    floors = floors + (e.floor and 1 or 0)
   end
-  return true
+  return held == state.held and floors == state.floors and total == state.total
 end
 
 -- ARGV: quota (0: no limit), burst, processes, lease. Returns the version.
@@ -527,7 +564,7 @@ local function set(keys, args)
   end
   local state, problem, mends = read_state(keys[1])
   local longest = limit.lease
-  if mends or (state and not records_are_sane(keys)) then
+  if mends or (state and not records_are_sane(keys, state)) then
     -- As if the store had forgotten. How long the leases are that it granted cannot be told any more.
     redis.call('DEL', keys[1], keys[2], keys[3])
     state, problem = read_state(keys[1])
@@ -572,8 +609,8 @@ local function confirm(keys, args)
   return 'OK'
 end
 
-redis.register_function('quotient_fleet_5_ask', ask)
-redis.register_function('quotient_fleet_5_set', set)
-redis.register_function('quotient_fleet_5_memory', memory)
-redis.register_function('quotient_fleet_5_confirm', confirm)
-redis.register_function { function_name = 'quotient_fleet_5_get', callback = get, flags = { 'no-writes' } }
+redis.register_function('quotient_fleet_6_ask', ask)
+redis.register_function('quotient_fleet_6_set', set)
+redis.register_function('quotient_fleet_6_memory', memory)
+redis.register_function('quotient_fleet_6_confirm', confirm)
+redis.register_function { function_name = 'quotient_fleet_6_get', callback = get, flags = { 'no-writes' } }

@@ -11,7 +11,7 @@
 //! | `quotient:1:{tenants/acme}:ends` | sorted set | process by the end of its lease, or of its floor |
 //! | `quotient:1:store` | hash | `life` of the server that has remembered since `since` (us by its clock) all that it was told; not in a cluster, where each node has remembered since it began |
 //!
-//! The functions are the library `quotient_fleet_5`; a server that does not have it is given it. A user needs the commands `FCALL`,
+//! The functions are the library `quotient_fleet_6`; a server that does not have it is given it. A user needs the commands `FCALL`,
 //! `FCALL_RO`, `FUNCTION` (once a server), for `list` also `SCAN`, in a cluster `CLUSTER NODES` and `INFO`, and in functions `HGET`, `HMGET`, `HSET`, `HDEL`, `HLEN`, `ZADD`, `ZREM`, `ZCARD`,
 //! `ZRANGEBYSCORE`, `DEL`, `TIME`, `INFO`, on keys `quotient:1:*`.
 
@@ -131,7 +131,7 @@ impl RedisStore {
         tenant: &str,
     ) -> Result<Option<(FleetLimit, TenantFigures)>, StoreError> {
         let mut command = ::redis::cmd("FCALL_RO");
-        command.arg("quotient_fleet_5_get");
+        command.arg("quotient_fleet_6_get");
         keys(&mut command, tenant, self.link.is_cluster());
         let answer = self.link.call_one(command).await?;
         let values = numbers(&answer, 13)?;
@@ -163,7 +163,7 @@ impl RedisStore {
         }
         let mut command = ::redis::cmd("FCALL");
         command
-            .arg("quotient_fleet_5_confirm")
+            .arg("quotient_fleet_6_confirm")
             .arg(1)
             .arg(MEMORY_KEY);
         self.link.call_one(command).await.map(|_| ())
@@ -245,7 +245,7 @@ impl Store for RedisStore {
         }
         let mut command = ::redis::cmd("FCALL");
         command
-            .arg("quotient_fleet_5_memory")
+            .arg("quotient_fleet_6_memory")
             .arg(1)
             .arg(MEMORY_KEY);
         match self.link.call_one(command).await? {

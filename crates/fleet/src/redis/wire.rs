@@ -49,7 +49,7 @@ fn process_name(process: ProcessId) -> String {
 
 pub(super) fn ask_command(tenant: &str, request: &Request, cluster: bool) -> Cmd {
     let mut command = ::redis::cmd("FCALL");
-    command.arg("quotient_fleet_5_ask");
+    command.arg("quotient_fleet_6_ask");
     keys(&mut command, tenant, cluster);
     command.arg(process_name(request.process));
     let (version, limit) = match request.known {
@@ -75,7 +75,7 @@ pub(super) fn ask_command(tenant: &str, request: &Request, cluster: bool) -> Cmd
 
 pub(super) fn set_command(tenant: &str, limit: FleetLimit, cluster: bool) -> Cmd {
     let mut command = ::redis::cmd("FCALL");
-    command.arg("quotient_fleet_5_set");
+    command.arg("quotient_fleet_6_set");
     keys(&mut command, tenant, cluster);
     let quota = limit.quota.unwrap_or_default();
     command
