@@ -89,7 +89,8 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
         match item {
             Item::Definition(definition) => check.define(&definition),
             Item::Event(event) => {
-                let missing = repair.as_mut().and_then(|repair| repair.missing(&event));
+                let missing = repair.as_mut();
+                let missing = missing.and_then(|repair| input.missing(repair, &event));
                 if let Some(missing) = missing {
                     check.fill_in(&missing, input.line());
                 }

@@ -31,6 +31,15 @@ pub enum Step {
     Wait(u32),
     /// Waits until as many tasks as the barrier is for have come.
     Meet(u32),
+    /// A request comes to a queue, now; who computes all of it posts to that channel.
+    Ask {
+        /// Which queue.
+        queue: u32,
+        /// What it asks for.
+        work: Nanos,
+        /// Where its answer is waited for.
+        reply: u32,
+    },
     /// Takes the oldest request of a queue; waits for one if need be.
     Take(u32),
     /// Computes what the request taken last asks for.

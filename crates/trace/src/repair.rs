@@ -1,8 +1,10 @@
 //! Switches that a trace does not show. Some virtual machines' kernels leave out what certain tasks do in their own context, an idle task
 //! or a thread: no switch leaves them, and nobody is woken by them but in interrupts. What was woken on such an idle CPU then seems
-//! never to run, and such a thread never to leave. Who acts on a CPU shows who runs there.
+//! never to run, and such a thread never to leave. Who acts on a CPU shows who runs there. Since when is known as well, but for who was throttled: it
+//! was ready all the time, and ran from when the limit's next period began, which only the limit's timer tells (`hrtimer_expire_entry` of
+//! `sched_cfs_period_timer`, as `quotient record` has it).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use quotient_core::event::{Event, Kind, TaskId, TaskState};
 use quotient_core::{CpuId, Nanos};
@@ -11,6 +13,8 @@ use quotient_core::{CpuId, Nanos};
 const SILENT_MIN: usize = 16;
 /// And one for so many that are.
 const SILENT_PART: usize = 8;
+/// How many begins of limits' periods, and of throttles, are remembered. A task that was throttled longer ago is thought to have run since it was ready.
+const PERIODS_KEPT: usize = 64;
 
 /// Fills them in, event by event. Only for kernels' traces: where nothing is left out, a switch that does not fit is a fault, and filling
 /// in another would hide it.
@@ -26,6 +30,12 @@ pub struct Repair {
     seen_leaving: HashSet<TaskId>,
     /// Switches filled in that leave a task of which the trace has shown none.
     silent: HashMap<TaskId, u64>,
+    /// When periods of limits began, as the trace tells it, oldest first.
+    periods: VecDeque<Nanos>,
+    /// When a CPU fell idle that a task left while it was still ready, oldest first: only a limit does that, or who moves a task.
+    throttles: VecDeque<Nanos>,
+    /// Tasks that were seen to leave like that.
+    limited: HashSet<TaskId>,
     contradiction: Option<Contradiction>,
     count: u64,
 }
@@ -62,6 +72,11 @@ impl Repair {
     /// Whether `task` is one of them, as far as the trace was read. O(1).
     pub fn is_silent(&self, task: TaskId) -> bool {
         self.silent.contains_key(&task)
+    }
+
+    /// A period of a limit begins, by the kernel's own timer: who was throttled may run from now on. To be told before the events behind it. O(1).
+    pub fn period(&mut self, at: Nanos) {
+        keep(&mut self.periods, at);
     }
 
     /// The switch that is missing before this event, if one is: from idle to who acts here, when that one was ready and the CPU idle; or
@@ -109,7 +124,10 @@ impl Repair {
         let ready = self.ready.get(&actor).copied();
         let silent = (!running.is_idle()).then_some(running);
         let (state, at) = match silent {
-            None => (TaskState::Runnable, ready?.max(since)),
+            None => (
+                TaskState::Runnable,
+                self.started(actor, (ready?, since), event.time),
+            ),
             Some(task) if self.seen_leaving.contains(&task) => return None,
             Some(task) if !self.may_be_silent(task) => return None,
             Some(_) => (TaskState::Sleeping, ready.unwrap_or(since).max(since)),
@@ -125,6 +143,28 @@ impl Repair {
         })
     }
 
+    /// When a task began to run that has been ready since then on a CPU that has been idle since then: at once, unless a limit held it. It did if the CPU
+    /// fell idle though the task was ready, or if the task is one that a limit holds at times and the throttle before has not ended yet.
+    fn started(&self, task: TaskId, (ready, idle): (Nanos, Nanos), end: Nanos) -> Nanos {
+        let since = ready.max(idle);
+        let last = |moments: &VecDeque<Nanos>| {
+            let before = moments.iter().rev().find(|moment| **moment <= since);
+            before.copied()
+        };
+        let is_held = || {
+            ready <= idle || last(&self.throttles).is_some_and(|at| Some(at) > last(&self.periods))
+        };
+        if !self.limited.contains(&task) || !is_held() {
+            return since;
+        }
+        let mut later = self.periods.iter().filter(|period| **period > since);
+        later
+            .next()
+            .copied()
+            .filter(|at| *at < end)
+            .unwrap_or(since)
+    }
+
     /// Whether there may be one more task that never leaves. A trace in which half of them seem not to is broken.
     fn may_be_silent(&self, task: TaskId) -> bool {
         self.silent.len() < SILENT_MIN + self.seen_leaving.len() / SILENT_PART
@@ -137,9 +177,14 @@ impl Repair {
                 self.running.insert(event.cpu, (next, event.time));
                 if state.is_runnable() && !prev.is_idle() {
                     self.ready.insert(prev, event.time);
+                    if next.is_idle() {
+                        self.limited.insert(prev);
+                        keep(&mut self.throttles, event.time);
+                    }
                 } else if state.is_over() {
                     self.ready.remove(&prev);
                     self.seen_leaving.remove(&prev);
+                    self.limited.remove(&prev);
                 }
             }
             Kind::Waking { task, waker, .. } => {
@@ -160,4 +205,11 @@ impl Repair {
             _ => {}
         }
     }
+}
+
+fn keep(moments: &mut VecDeque<Nanos>, at: Nanos) {
+    if moments.len() == PERIODS_KEPT {
+        moments.pop_front();
+    }
+    moments.push_back(at);
 }

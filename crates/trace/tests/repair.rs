@@ -20,6 +20,13 @@ fn trace(steps: &[(u64, &str)]) -> String {
                 number(waker),
                 number(woken)
             );
+        } else if *step == "limit" {
+            // A timer of somebody else's, and that of a limit's periods.
+            for function in ["tick_nohz_handler", "sched_cfs_period_timer"] {
+                text += &format!(
+                    " idle-0 [000] d.h1. {seconds}.{micros:06}: hrtimer_expire_entry: hrtimer=0000000008049f60 function={function} now=50488564535984\n"
+                );
+            }
         } else if let [prev, state, next] = words[..] {
             text += &format!(
                 " {prev}-{0} [000] d..2. {seconds}.{micros:06}: sched_switch: prev_comm={prev} prev_pid={0} prev_prio=120 prev_state={state} ==> next_comm={next} next_pid={1} next_prio=120\n",
@@ -125,4 +132,57 @@ fn where_nobody_is_silent_a_task_needs_a_wake_up() {
         [Rule::Woken]
     );
     assert_eq!(repair.count(), 0);
+}
+
+/// When the switches that are missing should have been, in us.
+fn filled_in(steps: &[(u64, &str)]) -> Vec<u64> {
+    let text = trace(steps);
+    let mut reader = Reader::open(text.as_bytes()).expect("a trace");
+    let mut repair = Repair::default();
+    let mut found = Vec::new();
+    while let Some(item) = reader.next_item().expect("a trace") {
+        if let Item::Event(event) = item {
+            while let Some(at) = reader.period_before() {
+                repair.period(at);
+            }
+            found.extend(
+                repair
+                    .missing(&event)
+                    .map(|missing| missing.event.time.0 / 1_000),
+            );
+        }
+    }
+    found
+}
+
+#[test]
+fn who_was_throttled_ran_from_when_the_limit_began_anew() {
+    let mut steps = vec![
+        // Throttled until 3 ms, then for 2 ms; woken at 6 ms by a timer, for 1 ms; and throttled again.
+        (1_000, "a R idle"),
+        (3_000, "limit"),
+        (5_000, "a S idle"),
+        (6_000, "idle wakes a"),
+        (7_000, "a R idle"),
+        (13_000, "limit"),
+        (15_000, "a S idle"),
+        // Another one of the group has used it up; who is woken meanwhile waits, too. But not who has no limit.
+        (16_000, "idle wakes b"),
+        (17_000, "b R idle"),
+        (18_000, "idle wakes c"),
+        (19_000, "c S idle"),
+        (20_000, "idle wakes a"),
+        (23_000, "limit"),
+        (25_000, "a S idle"),
+    ];
+    assert_eq!(
+        filled_in(&steps),
+        [3_000, 6_000, 13_000, 16_000, 18_000, 23_000]
+    );
+    // Where the trace has no such timer nobody knows.
+    steps.retain(|(_, step)| *step != "limit");
+    assert_eq!(
+        filled_in(&steps),
+        [1_000, 6_000, 7_000, 16_000, 18_000, 20_000]
+    );
 }

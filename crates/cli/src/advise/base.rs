@@ -291,7 +291,13 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     doubts::about_gaps(&whole, &mut doubts);
     doubts::about_repairs(&whole, &limited, &mut doubts);
     doubts::about_length(&limited, &arguments.period, &mut doubts);
-    let limit = limit_of(&limited, arguments.recorded_limit, &mut doubts, &mut notes);
+    let limit = limit_of(
+        &whole,
+        &limited,
+        arguments.recorded_limit,
+        &mut doubts,
+        &mut notes,
+    );
     doubts::about_limits(&limited, &mut doubts);
     doubts::about_saturation(&whole, &mut doubts);
     let beside = has_beside.then_some(beside);
@@ -316,7 +322,16 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     };
     notes.push(worded(how, given, &evidence));
     if let Some(requests) = &requests {
-        notes.push(chains_worded(requests));
+        notes.push(chains_worded(requests, how));
+    }
+    let is_seen = requests
+        .as_ref()
+        .is_some_and(|requests| requests.served_by().is_some());
+    if let Some(limit) = &limit
+        && how == How::Closed
+        && !is_seen
+    {
+        doubts::about_clients(limit, &mut doubts);
     }
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
     let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
@@ -349,22 +364,26 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     })
 }
 
-/// The limit that this was recorded under: given, or found by its shape.
+/// The limit that this was recorded under: given, noted in the trace, or found by its shape.
 fn limit_of(
+    whole: &Recording,
     limited: &Recording,
     given: Option<Given>,
     doubts: &mut Doubts,
     notes: &mut Vec<String>,
 ) -> Option<RecordedLimit> {
-    let limit = match given {
-        Some(Given::None) => None,
-        Some(Given::Limit(limit)) => Some(limited.given_limit(limit)),
-        None => limited.recognise_limit(),
-    }?;
+    let (limit, origin) = match given {
+        Some(Given::None) => return None,
+        Some(Given::Limit(limit)) => (limited.given_limit(limit), "as given"),
+        None => match limited.noted_limit_of(whole) {
+            Some(limit) => (limit, "as the trace notes"),
+            None => (limited.recognise_limit()?, "by its shape"),
+        },
+    };
     let restored = limited.restored_by(&limit);
     notes.push(format!(
         "recorded under a limit, {}: {:.1} ms in every {:.0} ms, throttled in {:.0} % of the periods; {} bursts with {:.0} % of the work seem to hold {} arrivals",
-        if limit.given { "as given" } else { "by its shape" },
+        origin,
         limit.quota_ns as f64 / 1e6,
         limit.period_ns as f64 / 1e6,
         limit.throttled_permille as f64 / 10.0,
@@ -413,7 +432,7 @@ fn requests_of(
     Ok((Some(rule), Some(requests)))
 }
 
-fn chains_worded(requests: &Requests) -> String {
+fn chains_worded(requests: &Requests, how: How) -> String {
     let begin: Vec<String> = requests
         .begin_with
         .iter()
@@ -424,8 +443,14 @@ fn chains_worded(requests: &Requests) -> String {
         0 => String::new(),
         count => format!("; {count} tasks beside take part, unlimited"),
     };
+    let played = match requests.served_by() {
+        Some((clients, threads)) if how == How::Closed => format!(
+            "; played as {clients} clients that think as long as they did, and {threads} threads that take what they ask for"
+        ),
+        _ => String::new(),
+    };
     format!(
-        "{} requests of {} bursts; they begin with {}{others}",
+        "{} requests of {} bursts; they begin with {}{others}{played}",
         requests.requests,
         requests.parts,
         begin.join(", ")

@@ -17,6 +17,9 @@ const BUSY_MAX_PERCENT: u64 = 95;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
 const LOST_MAX_PERCENT: u64 = 5;
 
+/// A closed loop that was throttled in more of the periods, in thousandths, is another one without the limit.
+const THROTTLED_MAX_PERMILLE: u64 = 100;
+
 /// One reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Doubt {
@@ -133,6 +136,20 @@ pub(super) fn about_cut(limit: &RecordedLimit, restored: &Restored, doubts: &mut
                 "when {:.0} % of the work arrived is a guess, since a limit of {:.2} CPUs held it back: intervals hold both extremes, and below that limit the middle says little",
                 restored.merged_permille as f64 / 10.0,
                 limit.permille() as f64 / 1000.0
+            ),
+        );
+    }
+}
+
+/// Clients wait for answers that a limit held back, and the trace does not show them.
+pub(super) fn about_clients(limit: &RecordedLimit, doubts: &mut Doubts) {
+    if limit.throttled_permille > THROTTLED_MAX_PERMILLE {
+        doubts.add(
+            true,
+            format!(
+                "a limit of {:.2} CPUs held this back in {:.0} % of the periods, and its clients, who ask less the longer they wait, are not in the trace: what they would ask for is not known; record without a limit, or with the clients",
+                limit.permille() as f64 / 1000.0,
+                limit.throttled_permille as f64 / 10.0
             ),
         );
     }

@@ -55,7 +55,7 @@ pub struct AdviseArguments {
     /// Of a trace: requests are what the program marked by this name (trace_marker: B|, E|, S|, F|); may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "request_from")]
     marker: Vec<String>,
-    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max in microseconds, or `none` [default: looked for]
+    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max in microseconds, or `none` [default: as the trace notes, else looked for]
     #[arg(long, value_name = "QUOTA/PERIOD", value_parser = recorded_limit)]
     recorded_limit: Option<Given>,
     /// Of a scenario: the meter by which harm is measured [default: the first one]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use quotient_trace::{Format, Gaps, Item, Progress, Reader, Repair, Sink};
+use quotient_trace::{Event, Format, Gaps, Item, Missing, Progress, Reader, Repair, Sink};
 
 use crate::failure::Failure;
 
@@ -143,12 +143,22 @@ impl Input {
         Ok(())
     }
 
+    /// The switch that is missing before the event that was read last.
+    pub fn missing(&mut self, repair: &mut Repair, event: &Event) -> Option<Missing> {
+        while let Some(at) = self.reader.period_before() {
+            repair.period(at);
+        }
+        repair.missing(event)
+    }
+
     fn feed(&mut self, repair: &mut Option<Repair>, sink: &mut impl Sink) -> Result<(), Failure> {
         while let Some(item) = self.next_item()? {
             match item {
                 Item::Definition(definition) => sink.define(&definition),
                 Item::Event(event) => {
-                    let missing = repair.as_mut().and_then(|repair| repair.missing(&event));
+                    let missing = repair
+                        .as_mut()
+                        .and_then(|repair| self.missing(repair, &event));
                     if let Some(missing) = missing {
                         sink.event(&missing.event);
                     }

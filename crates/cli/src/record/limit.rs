@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use quotient_core::Nanos;
+use quotient_trace::NotedLimit;
+
 use super::members::Hierarchy;
 
 /// A limit of a cgroup, in microseconds as the kernel says it.
@@ -15,13 +18,13 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    pub(super) fn sentence(&self) -> String {
-        let printable = |letter: char| if letter.is_control() { '?' } else { letter };
-        let cgroup: String = self.cgroup.chars().map(printable).collect();
-        format!(
-            "recorded under the limit of /{cgroup}: {} us in every {} us",
-            self.quota_us, self.period_us
-        )
+    /// As the trace notes it, for `advise`.
+    pub(super) fn noted(&self) -> NotedLimit {
+        NotedLimit {
+            quota: Nanos(self.quota_us.saturating_mul(1_000)),
+            period: Nanos(self.period_us.saturating_mul(1_000)),
+            cgroup: self.cgroup.clone(),
+        }
     }
 
     /// CPUs, in millionths.
@@ -100,8 +103,8 @@ mod tests {
         write("a/web/cpu.cfs_quota_us", "84000\n");
         let limit = hierarchy.limit_of("a/web").expect("a limit");
         assert_eq!(
-            limit.sentence(),
-            "recorded under the limit of /a/web: 84000 us in every 100000 us"
+            limit.noted().to_string(),
+            "# recorded under the limit of /a/web: 84000 us in every 100000 us"
         );
         fs::remove_dir_all(&root).unwrap();
     }

@@ -173,7 +173,7 @@ fn head(output: Output, members: Members, limit: Option<&Limit>) -> Result<Outpu
     )
     .map_err(Failure::writing(WRITING))?;
     if let Some(limit) = limit {
-        writeln!(output, "# {}", limit.sentence()).map_err(Failure::writing(WRITING))?;
+        writeln!(output, "{}", limit.noted()).map_err(Failure::writing(WRITING))?;
     }
     Ok(output)
 }
@@ -199,7 +199,8 @@ fn summary(
         );
     }
     if let Some(limit) = limit {
-        text += &format!("{}\n", limit.sentence());
+        text += limit.noted().to_string().trim_start_matches("# ");
+        text.push('\n');
     }
     // Without a trace there is nothing to ask, and of what went to standard output nobody knows where it is.
     if pumped.lines == 0 || arguments.out.as_os_str() == "-" {

@@ -32,6 +32,12 @@ const EVENTS: [&str; 6] = [
 /// Who moves to another cgroup.
 const ATTACH: &str = "cgroup/cgroup_attach_task";
 
+/// When a period of a limit begins. Some machines' kernels leave out who runs then ([`Repair`](quotient_trace::Repair)).
+const PERIODS: (&str, &str) = (
+    "timer/hrtimer_expire_entry",
+    "function.function == sched_cfs_period_timer",
+);
+
 /// What programs write to the `trace_marker` at the root of tracefs comes here, too: kernels since 6.16 can do that. On older ones a program has
 /// to write to `instances/quotient-PID/trace_marker`.
 const MARKERS: &str = "options/copy_trace_marker";
@@ -165,6 +171,12 @@ impl Instance {
             let filter = format!("dst_root == {hierarchy}");
             instance.write(&format!("events/{ATTACH}/filter"), &filter)?;
             instance.write(&format!("events/{ATTACH}/enable"), "1")?;
+        }
+        // A kernel without bandwidth limits knows no such function, one before 6.5 no such filter; all timers would be too much.
+        let (event, filter) = PERIODS;
+        let place = format!("events/{event}");
+        if instance.write(&format!("{place}/filter"), filter).is_ok() {
+            instance.write(&format!("{place}/enable"), "1")?;
         }
         Ok(instance)
     }

@@ -68,10 +68,17 @@ impl<S: Sink> Simulation<S> {
                 }
                 self.woken = others;
             }
+            Step::Ask { queue, work, reply } => {
+                self.call_now(cpu, task);
+                self.come(queue as usize, work.0, (1, reply), cpu);
+            }
             Step::Finish(meter) => {
                 let request = core::mem::replace(&mut self.tasks[task as usize].request, NONE);
-                if let Some(arrived) = self.requests.part_done(request) {
+                if let Some((arrived, reply)) = self.requests.part_done(request) {
                     self.meters[meter as usize].record(self.now - arrived, self.now);
+                    if reply != NONE {
+                        self.post(cpu, task, reply, false);
+                    }
                 }
             }
             Step::Slack { meter, period } => {
@@ -95,10 +102,8 @@ impl<S: Sink> Simulation<S> {
                 request.begun = request.begun.min(at);
             }
             Step::Close { request, meter } => {
-                let request = &mut self.spanning[request as usize];
-                request.left = request.left.saturating_sub(1);
-                if request.left == 0 && request.begun <= self.now {
-                    self.meters[meter as usize].record(self.now - request.begun, self.now);
+                if let Some(begun) = self.spanning[request as usize].part_done() {
+                    self.meters[meter as usize].record(self.now - begun, self.now);
                 }
             }
             Step::Lap(meter) => {
@@ -142,17 +147,22 @@ impl<S: Sink> Simulation<S> {
         if let Some(next) = next {
             self.timers.set(next, Timer::Arrive(index));
         }
+        self.come(queue, work, (parts, NONE), NONE);
+    }
+
+    /// A request comes to a queue, brought by somebody on a CPU, or by nobody.
+    fn come(&mut self, queue: usize, work: u64, (parts, reply): (u32, u32), by: u32) {
         if self.queues[queue].parts.len() + parts as usize > REQUESTS_MAX {
             self.mechanisms.refused += 1;
             return;
         }
-        let request = self.requests.open(self.now, work, parts);
+        let request = self.requests.open(self.now, work, parts, reply);
         for _ in 0..parts {
             match self.queues[queue].waiting.pop_front() {
                 Some(task) => {
                     debug_assert_eq!(self.tasks[task as usize].life, Life::Waiting);
                     self.tasks[task as usize].request = request;
-                    self.wake(task, NONE);
+                    self.wake(task, by);
                 }
                 None => self.queues[queue].parts.push_back(request),
             }

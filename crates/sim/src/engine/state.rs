@@ -200,6 +200,8 @@ pub(crate) struct Request {
     pub(crate) work: u64,
     /// Parts not done, or the next free place.
     pub(crate) left: u32,
+    /// The channel of who waits for it.
+    pub(crate) reply: u32,
 }
 
 /// A request of the plan's.
@@ -209,6 +211,7 @@ pub(crate) struct Spanning {
     pub(crate) begun: u64,
     /// Parts not done.
     pub(crate) left: u32,
+    parts: u32,
 }
 
 impl Spanning {
@@ -216,7 +219,19 @@ impl Spanning {
         Spanning {
             begun: NEVER,
             left: *parts,
+            parts: *parts,
         }
+    }
+
+    /// One part is done. Returns when it began if it was the last; then it may begin again, as in a loop.
+    pub(crate) fn part_done(&mut self) -> Option<u64> {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return None;
+        }
+        let begun = self.begun;
+        *self = Spanning::new(&self.parts);
+        (begun != NEVER).then_some(begun)
     }
 }
 
@@ -235,11 +250,13 @@ impl Requests {
         }
     }
 
-    pub(crate) fn open(&mut self, arrived: u64, work: u64, parts: u32) -> u32 {
+    /// `reply` is the channel of who waits for it; [`NONE`]: nobody.
+    pub(crate) fn open(&mut self, arrived: u64, work: u64, parts: u32, reply: u32) -> u32 {
         let request = Request {
             arrived,
             work,
             left: parts,
+            reply,
         };
         if self.free == NONE {
             self.list.push(request);
@@ -258,17 +275,17 @@ impl Requests {
             .map_or(0, |request| request.work)
     }
 
-    /// One part is done. Returns when the request arrived if it was the last.
-    pub(crate) fn part_done(&mut self, index: u32) -> Option<u64> {
+    /// One part is done. Returns when the request arrived and where its answer is waited for if it was the last.
+    pub(crate) fn part_done(&mut self, index: u32) -> Option<(u64, u32)> {
         let request = self.list.get_mut(index as usize)?;
         request.left -= 1;
         if request.left > 0 {
             return None;
         }
-        let arrived = request.arrived;
+        let answer = (request.arrived, request.reply);
         request.left = self.free;
         self.free = index;
-        Some(arrived)
+        Some(answer)
     }
 }
 
@@ -362,11 +379,11 @@ mod tests {
     #[test]
     fn numbers_of_requests_are_used_again() {
         let mut requests = Requests::new();
-        let (one, two) = (requests.open(5, 0, 2), requests.open(6, 9, 1));
+        let (one, two) = (requests.open(5, 0, 2, NONE), requests.open(6, 9, 1, 4));
         assert_eq!(requests.part_done(one), None);
-        assert_eq!(requests.part_done(two), Some(6));
-        assert_eq!(requests.open(7, 0, 1), two);
-        assert_eq!(requests.part_done(one), Some(5));
+        assert_eq!(requests.part_done(two), Some((6, 4)));
+        assert_eq!(requests.open(7, 0, 1, NONE), two);
+        assert_eq!(requests.part_done(one), Some((5, NONE)));
         assert_eq!(requests.part_done(99), None);
     }
 }

@@ -150,6 +150,10 @@ impl Plan {
             | Step::Wait(index) => within("channel", index, self.channels.len()),
             Step::Meet(index) => within("barrier", index, self.barriers.len()),
             Step::Take(index) => within("queue", index, self.queues as usize),
+            Step::Ask { queue, reply, .. } => {
+                within("queue", queue, self.queues as usize)?;
+                within("channel", reply, self.channels.len())
+            }
             Step::Finish(index)
             | Step::Lap(index)
             | Step::Count(index)

@@ -10,7 +10,7 @@
 //! leave them whole, which is the other extreme: the two bound what may have been, and lie as far apart as the limit cut much.
 //! Closed loops are not cut: who waits for his answer sends nothing meanwhile.
 
-use super::{Burst, Demand, OUTSIDE, Recording};
+use super::{Burst, Demand, OUTSIDE, Recording, is_within};
 use crate::random::Random;
 use core::cmp::Reverse;
 use core::ops::Range;
@@ -68,7 +68,7 @@ pub struct RecordedLimit {
     pub quota_ns: u64,
     /// ns.
     pub period_ns: u64,
-    /// Whether it was given, not found.
+    /// Whether it was given, or noted in the trace; not found.
     pub given: bool,
     /// Periods that ended with a throttle, in thousandths of all.
     pub throttled_permille: u64,
@@ -113,6 +113,17 @@ impl Recording {
             })?;
         let quota = self.quota_of(&ends, period, phase)?;
         Some(self.described(quota, period, phase, false))
+    }
+
+    /// The limit that the trace notes, if all these tasks were in the groups that it holds.
+    pub fn noted_limit_of(&self, whole: &Recording) -> Option<RecordedLimit> {
+        let noted = whole.noted_limit.as_ref()?;
+        let groups = self.groups();
+        let is_under = groups
+            .keys()
+            .all(|path| is_within(path.trim_matches('/'), &noted.cgroup));
+        let limit = || Limit::new(noted.quota, noted.period);
+        (is_under || noted.cgroup.is_empty()).then(|| self.given_limit(limit()))
     }
 
     /// The same with the limit given.
@@ -427,6 +438,33 @@ mod tests {
         let short = Limit::new(millis(10), millis(20));
         let found = recorded(Some(short)).recognise_limit().expect("a limit");
         assert_eq!(found.period_ns, 20_000_000);
+    }
+
+    #[test]
+    fn a_limit_that_the_trace_notes_is_of_the_groups_that_it_holds() {
+        let events: String = (1..40)
+            .map(|number| {
+                format!(
+                    "<idle>-0 [000] d.h3. {number}.100000: sched_waking: comm=svc pid=7 prio=120 target_cpu=000\n\
+                     <idle>-0 [000] d..2. {number}.100010: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120\n\
+                     svc-7 [000] d..2. {number}.102000: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120\n"
+                )
+            })
+            .collect();
+        let attached = "a-1 [000] ..... 0.000001: cgroup_attach_task: dst_root=2 dst_id=9 dst_level=1 dst_path=/web/api pid=7 comm=svc\n";
+        let noted = |of: &str| {
+            let remark =
+                format!("# recorded under the limit of /{of}: 60000 us in every 100000 us\n");
+            let text = format!("# tracer: nop\n{remark}{attached}{events}");
+            let whole = Recording::read(&mut text.as_bytes()).unwrap();
+            whole.noted_limit_of(&whole)
+        };
+        for of in ["web", "web/api", ""] {
+            let limit = noted(of).expect(of);
+            assert_eq!((limit.quota_ns, limit.period_ns), (60_000_000, 100_000_000));
+        }
+        assert_eq!(noted("we"), None);
+        assert_eq!(noted("batch"), None);
     }
 
     #[test]

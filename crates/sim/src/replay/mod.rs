@@ -6,7 +6,8 @@
 //!
 //! - **open loop:** bursts come when they came, whether or not the last one is done (arrivals from outside);
 //! - **closed loop:** a task sleeps as long after each burst as it did (clients that wait for answers). Then a slower
-//!   machine gets less to do.
+//!   machine gets less to do, and a faster one more: the recording begins again at its end. Where it shows who asks and who answers,
+//!   these are played as clients and a pool of threads (`served`).
 //!
 //! **Censoring.** A task that was throttled had its demand cut off in two places. Between bursts nothing is lost: what
 //! arrived meanwhile was run later and is part of a burst. But a burst that was still waiting when the recording ended
@@ -21,6 +22,7 @@ mod placement;
 mod read;
 mod requests;
 mod select;
+mod served;
 
 pub use evidence::Evidence;
 pub use limited::{RecordedLimit, Restored};
@@ -37,7 +39,7 @@ use core::ops::Range;
 use limited::LongWait;
 use marked::Marked;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{Gaps, ReadError, TaskId};
+use quotient_trace::{Gaps, NotedLimit, ReadError, TaskId};
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
@@ -137,6 +139,8 @@ pub struct Recording {
     pub placement: Placement,
     /// Pieces of work that the program itself marked.
     marked: Vec<Marked>,
+    /// The limit that the trace says it was recorded under. A part of a recording does not know.
+    pub noted_limit: Option<NotedLimit>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
@@ -209,7 +213,7 @@ impl Recording {
                     let queue = self.source(plan, core::slice::from_ref(demand));
                     serve(queue, meter)
                 }
-                Loop::Closed => closed(demand, meter),
+                Loop::Closed => closed(demand, meter, self.length.0),
             };
             let program = plan.program(program);
             let mut task = task(group, program);
@@ -271,7 +275,9 @@ fn serve(queue: u32, meter: u32) -> Program {
     Program::forever([Step::Take(queue), Step::Serve, Step::Finish(meter)])
 }
 
-fn closed(demand: &Demand, meter: u32) -> Program {
+/// Sleeps and bursts as they were, over and over: without the limit or the machine of before it may come to its end early, and nobody stops asking for
+/// that.
+fn closed(demand: &Demand, meter: u32, length: u64) -> Program {
     let mut steps = Vec::new();
     let mut last = 0;
     for burst in &demand.bursts {
@@ -283,7 +289,18 @@ fn closed(demand: &Demand, meter: u32) -> Program {
         ]);
         last = burst.end;
     }
-    Program::new(steps)
+    again(steps, length.saturating_sub(last))
+}
+
+/// Those steps, then what is left of the recording, and so on.
+fn again(mut steps: Vec<Step>, rest: u64) -> Program {
+    if steps.is_empty() {
+        return Program::default();
+    }
+    if rest > 0 {
+        steps.push(Step::Sleep(Nanos(rest).into()));
+    }
+    Program::forever(steps)
 }
 
 #[cfg(test)]

@@ -253,6 +253,9 @@ impl Recording {
                     while let Some(mark) = reader.mark_before() {
                         collector.mark(mark);
                     }
+                    while let Some(at) = reader.period_before() {
+                        repair.period(at);
+                    }
                     if let Some(missing) = repair.missing(&event).map(|missing| missing.event) {
                         watch.event(&missing);
                         replay.event(&missing, &mut collector);
@@ -276,6 +279,7 @@ impl Recording {
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
+        recording.noted_limit = reader.noted_limit().cloned();
         for demand in &mut recording.tasks {
             demand.is_silent = repair.is_silent(demand.id);
         }

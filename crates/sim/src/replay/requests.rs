@@ -10,7 +10,8 @@
 //! that wake it or are woken by it take part in that, unlimited and unmeasured. Only bursts without a waker are played as an open
 //! or as a closed loop. Of two that wake the same task, either may come first in a replay; the number is what counts.
 
-use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording, task};
+use super::served::Served;
+use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording, again, task};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::random::Random;
@@ -61,6 +62,11 @@ pub struct Requests {
     /// Parts of each.
     #[serde(skip)]
     counts: Vec<u32>,
+    /// Clients and the threads that answer them, if that is all there is.
+    #[serde(skip)]
+    served: Option<Served>,
+    #[serde(skip)]
+    length: u64,
     /// Who does not take part.
     #[serde(skip)]
     pub rest: Recording,
@@ -170,8 +176,18 @@ impl Requests {
             evidence,
             tasks,
             counts,
+            served: match rule {
+                Rule::Chains(from) if from.is_empty() => Served::of(&selected.tasks, &linked),
+                _ => None,
+            },
+            length: selected.length.0,
             rest,
         }
+    }
+
+    /// Clients, and threads that answer them, if a closed loop is played as those.
+    pub fn served_by(&self) -> Option<(usize, u32)> {
+        self.served.as_ref().map(Served::size)
     }
 
     /// Whether there are enough to judge by.
@@ -183,6 +199,10 @@ impl Requests {
     /// later by `shift`.
     pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop, shift: Nanos) {
         let meter = plan.meter(name);
+        if let (Some(served), Loop::Closed) = (&self.served, how) {
+            served.add_to(plan, (name, meter), group, (shift, self.length));
+            return;
+        }
         let channels: Vec<u32> = self.tasks.iter().map(|_| plan.channel(0)).collect();
         let first = u32::try_from(plan.requests.len()).unwrap_or(u32::MAX);
         plan.requests.extend(&self.counts);
@@ -191,6 +211,7 @@ impl Requests {
             let program = Compiler {
                 how,
                 shift: shift.0,
+                length: self.length,
                 meter,
                 first,
                 channels: &channels,
@@ -438,6 +459,8 @@ struct Compiler<'a> {
     how: Loop,
     /// How much later everything is; what is drawn follows from it.
     shift: u64,
+    /// That of the recording.
+    length: u64,
     meter: u32,
     /// The number of the first request in the plan.
     first: u32,
@@ -466,6 +489,17 @@ impl Compiler<'_> {
                 steps.push(self.close(request));
             }
             last = piece.end;
+        }
+        if self.how == Loop::Closed {
+            let begins = chained.bursts.iter().any(|piece| !piece.is_woken);
+            return again(
+                steps,
+                if begins {
+                    self.length.saturating_sub(last)
+                } else {
+                    0
+                },
+            );
         }
         Program::new(steps)
     }

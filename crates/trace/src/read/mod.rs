@@ -8,6 +8,7 @@ mod gaps;
 mod header;
 mod lines;
 mod marks;
+mod noted;
 mod reorder;
 mod text;
 
@@ -24,6 +25,7 @@ pub(crate) use error::seconds;
 pub use gaps::Gaps;
 use lines::Lines;
 pub use marks::{Mark, MarkKind};
+pub use noted::NotedLimit;
 use reorder::Reorder;
 pub(crate) use text::OWN_EVENT;
 
@@ -108,6 +110,9 @@ pub struct Reader<R> {
     definitions: VecDeque<Definition>,
     /// Marks that nobody has taken; `None` if nobody wants them.
     marks: Option<VecDeque<(u64, Mark)>>,
+    /// Begins of limits' periods that nobody has taken.
+    periods: VecDeque<Nanos>,
+    noted_limit: Option<NotedLimit>,
     names: HashMap<TaskId, KnownName>,
     state: State,
     line: u64,
@@ -154,6 +159,8 @@ impl<R: BufRead> Reader<R> {
             reorder: Reorder::new(REORDER_EVENTS),
             definitions: VecDeque::new(),
             marks: None,
+            periods: VecDeque::new(),
+            noted_limit: None,
             names: HashMap::new(),
             state: State::Reading,
             line: 0,
@@ -188,6 +195,23 @@ impl<R: BufRead> Reader<R> {
         } else {
             None
         }
+    }
+
+    /// When a period of a limit began, by the kernel's timer, from before the event that was returned last: the oldest one that was not taken yet, of the
+    /// last [`REORDER_EVENTS`]. For [`Repair::period`](crate::Repair::period).
+    pub fn period_before(&mut self) -> Option<Nanos> {
+        let time = self.progress.time;
+        let is_due = self.periods.front().is_some_and(|period| *period < time);
+        if is_due {
+            self.periods.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// The limit that the trace was recorded under, as far as it was read: `quotient record` notes it in a comment.
+    pub fn noted_limit(&self) -> Option<&NotedLimit> {
+        self.noted_limit.as_ref()
     }
 
     /// What is missing from what was read so far.
@@ -305,6 +329,15 @@ impl<R: BufRead> Reader<R> {
                 let line = text::parse(&text, self.newest).map_err(place)?;
                 if let (Some(marks), Some(mark)) = (&mut self.marks, line.mark) {
                     marks.push_back((number, mark));
+                }
+                if let Some(limit) = NotedLimit::in_remark(&text) {
+                    self.noted_limit = Some(limit);
+                }
+                if let Some(period) = line.period {
+                    if self.periods.len() == REORDER_EVENTS {
+                        self.periods.pop_front();
+                    }
+                    self.periods.push_back(period);
                 }
                 (line.event, line.definition, line.names, line.process)
             }

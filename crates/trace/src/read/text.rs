@@ -21,6 +21,9 @@ pub(crate) const OWN_EVENT: &str = "quotient";
 const NAME_MAX: usize = 15;
 const PADDED: usize = 16;
 
+/// The kernel's timer that begins a limit's periods, as an argument of `hrtimer_expire_entry`.
+const PERIOD_TIMER: &str = "function=sched_cfs_period_timer";
+
 /// A task and what a line calls it.
 pub(crate) type Name<'a> = (TaskId, &'a str);
 
@@ -36,6 +39,8 @@ pub(crate) struct Line<'a> {
     pub process: Option<TaskId>,
     /// What a program wrote into its trace.
     pub mark: Option<Mark>,
+    /// When a period of some limit began.
+    pub period: Option<Nanos>,
 }
 
 /// Reads one line; `last` is the time of the line before, for remarks without a time stamp.
@@ -79,6 +84,13 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
             let text = header.arguments.trim_start();
             let text = text.strip_prefix("tracing_mark_write: ").unwrap_or(text);
             line.mark = marks::parse(header.time, header.task, text);
+            return Ok(line);
+        }
+        "hrtimer_expire_entry" => {
+            let mut words = header.arguments.split_ascii_whitespace();
+            if words.any(|word| word == PERIOD_TIMER) {
+                line.period = Some(header.time);
+            }
             return Ok(line);
         }
         _ => return Ok(line),

@@ -99,10 +99,18 @@ fn a_request_lasts_from_its_arrival_to_the_end_of_its_last_worker() {
     for how in [Loop::Open, Loop::Closed] {
         let outcome = played(&requests, 2, how);
         let times = outcome.meter("requests").unwrap().times;
-        assert_eq!((times.count, times.p50_ns / 100_000), (200, 40), "{how:?}");
+        // Five seconds of a recording of two: who waits for answers goes on asking.
+        let counts = if how == Loop::Open {
+            200..=200
+        } else {
+            499..=501
+        };
+        assert!(counts.contains(&times.count), "{how:?} {times:?}");
+        assert_eq!(times.p50_ns / 100_000, 40, "{how:?}");
         // On one CPU, who was woken runs after or before the rest of its waker: 5 ms in all.
         let times = played(&requests, 1, how).meter("requests").unwrap().times;
-        assert_eq!((times.count, times.p99_ns / 100_000), (200, 50), "{how:?}");
+        assert!(counts.contains(&times.count), "{how:?} {times:?}");
+        assert_eq!(times.p99_ns / 100_000, 50, "{how:?}");
     }
 }
 
