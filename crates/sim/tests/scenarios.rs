@@ -182,6 +182,27 @@ fn what_happens_to_a_machine_is_checked_before_the_run() {
     }
 }
 
+/// Names reach the terminal, and what some characters do there is the terminal's to decide.
+#[test]
+fn nothing_in_a_scenario_can_steer_a_terminal() {
+    let plain =
+        "name = \"fine\"\n\n[machine]\ncpus = 1\n\n[[workload]]\nname = \"one\"\nkind = \"hog\"\n";
+    assert!(!parse(plain).is_err_and(|error| error.contains("control")));
+    for (from, to, named) in [
+        (
+            "fine",
+            "\\u001b[31m",
+            "name holds the control character U+001B",
+        ),
+        ("\"one\"", "\"\\u0007\"", "workload.name holds"),
+        ("name = \"one\"", "\"\\u001b\" = 1", "\\u{1b} holds"),
+    ] {
+        let text = plain.replacen(from, to, 1);
+        let error = parse(&text).expect_err(to);
+        assert!(error.contains(named), "{error}");
+    }
+}
+
 #[test]
 fn scenarios_that_are_based_on_themselves_are_refused() {
     let mut shelf = Shelf(vec![

@@ -291,6 +291,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     doubts::about_gaps(&whole, &mut doubts);
     doubts::about_repairs(&whole, &limited, &mut doubts);
     doubts::about_length(&limited, &arguments.period, &mut doubts);
+    doubts::about_absence(&limited, &mut doubts);
     let limit = limit_of(
         &whole,
         &limited,

@@ -20,6 +20,9 @@ const LOST_MAX_PERCENT: u64 = 5;
 /// A closed loop that was throttled in more of the periods, in thousandths, is another one without the limit.
 const THROTTLED_MAX_PERMILLE: u64 = 100;
 
+/// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.
+const ACTIVE_MIN_PERCENT: u64 = 90;
+
 /// One reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Doubt {
@@ -113,6 +116,21 @@ pub(super) fn about_length(limited: &Recording, periods: &[Nanos], doubts: &mut 
     }
 }
 
+/// Who ended early or began late did nothing for a part of the trace.
+pub(super) fn about_absence(limited: &Recording, doubts: &mut Doubts) {
+    let (active, length) = (limited.active().0, limited.length.0);
+    if u128::from(active) * 100 < u128::from(length) * u128::from(ACTIVE_MIN_PERCENT) {
+        doubts.add(
+            active * 2 < length,
+            format!(
+                "these tasks are seen for {:.1} s of {:.1} s only, and all figures are over the whole: record while they work",
+                active as f64 / 1e9,
+                length as f64 / 1e9
+            ),
+        );
+    }
+}
+
 /// Recorded under a limit.
 pub(super) fn about_limits(limited: &Recording, doubts: &mut Doubts) {
     let (restored, recorded) = (limited.restored.0, limited.recorded.0);
@@ -192,6 +210,34 @@ pub(super) fn about_loop(doubts: &mut Doubts) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_not_there_for_half_of_the_time_is_no_ground_for_advice() {
+        let line = |at: u64, what: &str| {
+            let (seconds, rest) = (at / 1_000, at % 1_000);
+            format!("x-1 [000] d..2. {seconds}.{rest:03}000: sched_switch: {what}\n")
+        };
+        let (comes, goes) = (
+            "prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120",
+            "prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120",
+        );
+        let other = goes.replace("svc", "other").replace("=7", "=8");
+        for (lives, expected) in [(95, None), (70, Some(false)), (30, Some(true))] {
+            let mut text = String::new();
+            for at in (0..lives).map(|at| 1_000 + at * 100) {
+                text += &(line(at, comes) + &line(at + 5, goes));
+            }
+            text += &line(11_000, &other);
+            let recording = Recording::read(&mut text.as_bytes()).expect("a trace");
+            let selection = quotient_sim::replay::Selection {
+                names: vec!["svc".into()],
+                ..Default::default()
+            };
+            let mut doubts = Doubts::default();
+            about_absence(&recording.split(&selection).0, &mut doubts);
+            assert_eq!(doubts.0.first().map(|doubt| doubt.decisive), expected);
+        }
+    }
 
     #[test]
     fn one_doubt_can_decide() {

@@ -84,7 +84,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         }
         To::Jsonl => {
             let mut writer = JsonLines::new(&mut output);
-            input.pump(&mut writer)?;
+            input.pump_counting(&mut writer)?;
             writer.finish().map(drop)
         }
         To::Html => {

@@ -185,6 +185,14 @@ impl Recording {
         self.tasks.iter().filter(|task| task.is_silent).count()
     }
 
+    /// From the begin of the first burst to the end of the last one. O(bursts).
+    pub fn active(&self) -> Nanos {
+        let bursts = || self.tasks.iter().flat_map(|task| &task.bursts);
+        let first = bursts().map(|burst| burst.at).min().unwrap_or(0);
+        let last = bursts().map(|burst| burst.end).max().unwrap_or(0);
+        Nanos(last.saturating_sub(first))
+    }
+
     /// Number of bursts.
     pub fn bursts(&self) -> usize {
         self.tasks.iter().map(|task| task.bursts.len()).sum()

@@ -218,6 +218,9 @@ impl Scenario {
         let table: Table = toml::from_str(text).map_err(|error| fault(parse_fault(&error)))?;
         let based = table.contains_key("base");
         let table = with_bases(table, name, files).map_err(fault)?;
+        if let Some(what) = unshowable("", &table) {
+            return Err(fault(Fault::plain(what)));
+        }
         // Without a base the text itself is read, because its values know their places.
         let document: Document = if based {
             document_of(&table).map_err(fault)?
@@ -524,4 +527,41 @@ fn step<'a>(value: &'a mut Value, segment: &str) -> Option<&'a mut Value> {
         Value::Array(list) => list.get_mut(segment.parse::<usize>().ok()?),
         _ => None,
     }
+}
+/// Names and texts go to terminals and pages: the first with a character that does something there, but for ends of lines and tabs. O(size).
+fn unshowable(path: &str, table: &Table) -> Option<String> {
+    let odd = |text: &str| {
+        let is_odd = |letter: &char| letter.is_control() && !"\n\t".contains(*letter);
+        text.chars().find(is_odd)
+    };
+    let in_value = |path: &str, value: &Value| match value {
+        Value::String(text) => odd(text).map(|letter| (path.to_owned(), letter)),
+        _ => None,
+    };
+    for (key, value) in table {
+        let path = format!("{path}{}", key.escape_debug());
+        let found = odd(key).map(|letter| (path.clone(), letter));
+        let list = value.as_array().into_iter().flatten();
+        let found = found
+            .or_else(|| in_value(&path, value))
+            .or_else(|| list.clone().find_map(|value| in_value(&path, value)));
+        if let Some((path, letter)) = found {
+            return Some(format!(
+                "{path} holds the control character U+{:04X}; only ends of lines and tabs are allowed",
+                u32::from(letter)
+            ));
+        }
+        let below = format!("{path}.");
+        let tables = value
+            .as_table()
+            .into_iter()
+            .chain(list.filter_map(Value::as_table));
+        if let Some(what) = tables
+            .into_iter()
+            .find_map(|table| unshowable(&below, table))
+        {
+            return Some(what);
+        }
+    }
+    None
 }
