@@ -2,7 +2,8 @@
 //!
 //! All decisions are the puller's, from what the CPUs publish, without taking their locks. Nearest CPU first.
 //!
-//! **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere.
+//! **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere: of the longest queue among the nearest, or, if nothing there may go to it
+//! (its limit keeps it back here, or somebody was faster), of the next, [`IDLE_LOOKS`] queues in all.
 //!
 //! **Owed.** A child group that waits and is owed something is noted with its parent (`group_time`). A CPU that runs
 //! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
@@ -72,6 +73,10 @@ const WINDOW_MIN: Nanos = Nanos::from_micros(200);
 /// How often loads are evened out where weights follow loads: 4 ms, a tick at HZ=250.
 const LOAD_INTERVAL: Nanos = Nanos::from_millis(4);
 
+/// In how many queues an idle CPU looks for a task that may move, each under that queue's lock. Default 4: one is what waits mostly in vain beside throttled
+/// groups (a task without a limit had 0.83 of the CPU that it should have had), and all would be a lock a CPU.
+pub const IDLE_LOOKS: usize = 4;
+
 /// Most tasks moved at once: bounds the time for which the victim's queue is held.
 const PULL_MAX: usize = 32;
 
@@ -110,7 +115,7 @@ pub fn plan(
 ) -> Option<Pull> {
     let mine = loads.get(me.index())?;
     match reason {
-        Reason::Idle => plan_idle(topology, me, loads),
+        Reason::Idle => plan_idle(topology, me, loads, &[]),
         Reason::Periodic => mine
             .find_on_chain(|group, running| {
                 if by_load(group) {
@@ -126,9 +131,46 @@ pub fn plan(
     }
 }
 
-fn plan_idle(topology: &Topology, me: CpuId, loads: &[Arc<CpuLoad>]) -> Option<Pull> {
+/// Plans, and lets `take` do it, which says whether anything came; an idle CPU to which nothing came looks further, in [`IDLE_LOOKS`] queues in all. Returns
+/// whether anything came. As [`plan`], for each look.
+pub fn pull(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    (reason, now): (Reason, Nanos),
+    mut take: impl FnMut(&Pull) -> bool,
+) -> bool {
+    let Some(first) = plan(topology, me, loads, reason, now) else {
+        return false;
+    };
+    if take(&first) {
+        return true;
+    }
+    if reason != Reason::Idle {
+        return false;
+    }
+    let mut tried = [first.from; IDLE_LOOKS];
+    for look in 1..IDLE_LOOKS {
+        let Some(next) = plan_idle(topology, me, loads, &tried[..look]) else {
+            return false;
+        };
+        if take(&next) {
+            return true;
+        }
+        tried[look] = next.from;
+    }
+    false
+}
+
+fn plan_idle(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    tried: &[CpuId],
+) -> Option<Pull> {
     let numbered = (0u32..).map(CpuId).zip(loads);
-    let victims = numbered.filter(|(cpu, load)| *cpu != me && load.nr_queued() > 0);
+    let victims =
+        numbered.filter(|(cpu, load)| *cpu != me && load.nr_queued() > 0 && !tried.contains(cpu));
     let nearest = victims.max_by_key(|(cpu, load)| {
         (
             Reverse(topology.distance(me, *cpu)),

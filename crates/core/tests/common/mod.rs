@@ -432,11 +432,12 @@ impl<G: Gates> Host<G> {
 
     fn pull(&mut self, cpu: usize, reason: Reason) {
         let now = Nanos(self.now);
-        let plan = balance::plan(&self.topology, CpuId(cpu as u32), &self.loads, reason, now);
-        let Some(plan) = plan else {
-            return;
-        };
-        self.take(cpu, &plan);
+        let (topology, me) = (self.topology.clone(), CpuId(cpu as u32));
+        let loads = std::mem::take(&mut self.loads);
+        balance::pull(&topology, me, &loads, (reason, now), |pull| {
+            self.take(cpu, pull)
+        });
+        self.loads = loads;
         if self.running[cpu].is_none() && self.queues[cpu].nr_running() > 0 {
             self.dispatch(cpu);
         }

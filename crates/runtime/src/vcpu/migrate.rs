@@ -24,16 +24,12 @@ impl Vcpu {
     pub(super) fn pull(&mut self, shared: &Shared, reason: Reason, now: Nanos) -> bool {
         self.relieve(shared, now);
         if self.detached.is_empty() {
-            let plan = balance::plan(
-                &shared.topology,
-                cpu_id(self.index),
-                &shared.loads,
-                reason,
-                now,
-            );
-            if let Some(request) = plan {
-                self.detach(shared, &request, now);
-            }
+            let me = cpu_id(self.index);
+            let why = (reason, now);
+            balance::pull(&shared.topology, me, &shared.loads, why, |request| {
+                self.detach(shared, request, now);
+                !self.detached.is_empty()
+            });
         }
         if self.detached.is_empty() && self.arrivals.is_empty() && reason == Reason::Idle {
             self.raid(shared);

@@ -4,6 +4,7 @@ use super::Simulation;
 use super::state::NONE;
 use quotient_core::{CpuId, Enqueue, Nanos, Pull, Reason, balance};
 use quotient_trace::Sink;
+use std::sync::Arc;
 
 impl<S: Sink> Simulation<S> {
     /// Asks the core whether to pull, and does it. Returns whether anything came.
@@ -14,9 +15,14 @@ impl<S: Sink> Simulation<S> {
         }
         let now = Nanos(self.now);
         let me = CpuId(cpu);
-        let plan = balance::plan(&self.topology, me, &self.published, reason, now);
         let leaves_hot = reason == Reason::Idle;
-        let any = plan.is_some_and(|request| self.take_cold(cpu, &request, leaves_hot));
+        // Not wanted by what takes, and lent out so that it can be.
+        let topology = Arc::clone(&self.topology);
+        let published = core::mem::take(&mut self.published);
+        let any = balance::pull(&topology, me, &published, (reason, now), |request| {
+            self.take_cold(cpu, request, leaves_hot)
+        });
+        self.published = published;
         any || reason == Reason::Idle && self.affinity.binds() && self.search(cpu)
     }
 

@@ -131,7 +131,7 @@ pub struct Simulation<S: Sink = Discard> {
     changes: Vec<Change>,
     pub(crate) cpus: Vec<Cpu>,
     published: Vec<Arc<CpuLoad>>,
-    topology: Topology,
+    topology: Arc<Topology>,
     moments: Moments,
     timers: Timers,
     listed: VecDeque<u32>,

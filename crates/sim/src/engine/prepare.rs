@@ -71,7 +71,7 @@ impl<S: Sink> Simulation<S> {
             changes: plan.changes.clone(),
             cpus: machines,
             published,
-            topology: plan.machine.topology(),
+            topology: Arc::new(plan.machine.topology()),
             moments: Moments::new(cpus),
             timers: Timers::default(),
             listed: VecDeque::with_capacity(cpus as usize),
