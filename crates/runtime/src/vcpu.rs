@@ -35,10 +35,10 @@
 //! A virtual CPU can be kept from its tasks: by a long poll, by one that blocks, or by a host that does not poll it. So it leaves
 //! word of its turns (`VcpuShared::turns`, `polling_since`, `thread`), and the watch sees to its work (`watch`).
 
+mod aside;
 mod bill;
 mod borne;
 mod dispatch;
-mod kept_back;
 mod migrate;
 mod successor;
 mod switch;
@@ -53,8 +53,9 @@ use quotient_core::balance::Reason;
 use quotient_core::{Detached, Gates, Nanos};
 use quotient_pause::Regions;
 
+use self::aside::{Aside, is_filling};
 use self::bill::{Reference, thread_mark};
-use self::switch::{Previous, yield_to_next};
+use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
@@ -366,7 +367,7 @@ impl Vcpu {
         let mut held = None;
         let crowded = shared.is_crowded();
         // Once a turn is enough: a poll that becomes long ends its turn.
-        let filling = PREEMPTS && kept_back::is_filling(shared);
+        let unusual = crowded || PREEMPTS && is_filling(shared);
         if !crowded && me.stood_back.load(Ordering::Relaxed) {
             me.stood_back.store(false, Ordering::Relaxed);
         }
@@ -412,24 +413,20 @@ impl Vcpu {
                 }
                 return self.end_turn(shared, now);
             };
-            let Some(mut task) = self.let_through(shared, &mut queue, task, filling, now) else {
+            let Some(mut task) = admit_to_poll(&mut queue, task, now) else {
                 previous = Previous::Nothing;
                 held = Some(queue);
                 continue;
             };
-            if crowded {
-                let beyond = shared.is_beyond_its_right(self.index, &mut task, now);
-                me.stood_back.store(beyond, Ordering::Relaxed);
-                if beyond {
-                    queue.put_prev_preempt(task, now);
-                    queue.publish();
-                    self.waiting = queue.nr_queued();
-                    drop(queue);
-                    previous = Previous::Nothing;
-                    if !std::mem::replace(&mut looked, true) && self.take_from_stuck(shared, now) {
+            if unusual {
+                match self.look_aside(shared, me, (queue, task), crowded, &mut looked, now) {
+                    Aside::Poll(of, kept) => (queue, task) = (of, kept),
+                    Aside::Choose(of) => {
+                        previous = Previous::Nothing;
+                        held = of;
                         continue;
                     }
-                    return self.stand_back(shared, now);
+                    Aside::Leave(leave) => return leave,
                 }
             }
             // Rule 7: an empty queue has nothing to steal.
@@ -498,19 +495,6 @@ impl Vcpu {
             self.queue_turns = QUEUE_TURNS;
         }
         self.left_at = Nanos::ZERO;
-    }
-
-    /// Rule 8: what waits here must wait.
-    #[cold]
-    fn stand_back(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
-        if self.is_stand_in() && self.index - shared.regular >= shared.stand_ins_wanted(now) {
-            return self.end_turn(shared, now);
-        }
-        if RuntimeGates::events() {
-            shared.log.leave(self.index, now);
-        }
-        self.slept_at = Some(now);
-        Leave::Sleep
     }
 
     /// Decides how to return to the host.

@@ -287,7 +287,7 @@ impl<C: Context> Task<C> {
     /// `deferred` is asked only if the poll was pending, and the task's waker was cloned on this thread during the poll; "true"
     /// keeps the token, and so does a wake-up meanwhile, whatever the answer. Clones of that waker are no-op wakers until
     /// then, see [`probe_cloned`]. A panic in `deferred` cancels the task.
-    #[inline]
+    #[inline(always)]
     pub fn poll(self, deferred: impl FnOnce(&Waker) -> bool) -> Polled<C> {
         let view = self.view();
         let start = view.state().begin();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 
 use super::bill::{absence, before_parting, own_absence};
-use super::dispatch::{Began, nothing_is_deferred, poll_in_budget};
+use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
 use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
 use super::{Here, Vcpu, lock};
 use crate::cpu_clock::OwnTime;
@@ -257,7 +257,7 @@ impl Vcpu {
         task: Task,
         began: Began,
     ) -> (Previous, Nanos) {
-        let polled = poll_in_budget(task, nothing_is_deferred);
+        let polled = poll_apart(task);
         self.after_poll(shared, me, entered, polled, None, began)
     }
 
@@ -426,7 +426,7 @@ pub(crate) fn proxy(
 
 /// A bearer's next poll of its task.
 fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
-    quotient_pause::region(|| poll_in_budget(task, nothing_is_deferred)).0
+    quotient_pause::region(|| poll_apart(task)).0
 }
 
 /// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long

@@ -89,7 +89,7 @@ impl Vcpu {
         }
         let polled = if shared.host_end.begin_poll() {
             local::hold_pass(shared);
-            let polled = poll_in_budget(task, nothing_is_deferred);
+            let polled = poll_apart(task);
             local::return_pass(shared);
             polled
         } else {
@@ -296,6 +296,13 @@ pub(super) fn poll_in_budget(
     let mut context = Context::from_waker(Waker::noop());
     let _budget = tokio::task::coop::poll_proceed(&mut context);
     task.poll(deferred)
+}
+
+/// As [`poll_in_budget`] off the host's workers, for polls that are few: the others have its code to themselves.
+#[cold]
+#[inline(never)]
+pub(super) fn poll_apart(task: Task) -> Polled<TaskContext> {
+    poll_in_budget(task, nothing_is_deferred)
 }
 
 /// Off the host's workers a yield wakes at once, and the probe would wake every task.
