@@ -95,7 +95,7 @@ pub fn measure(hogged: Hogged, round: u64, mode: Mode, seconds: f64) -> Result<R
     let (started, before, stolen_before) = (Instant::now(), hogs.used()[0], stolen());
     let done = AtomicBool::new(false);
     let (latencies, windows) = std::thread::scope(|scope| {
-        let seen = scope.spawn(|| windows(&hogs, None, || !done.load(Ordering::Relaxed)));
+        let seen = scope.spawn(|| windows(&hogs, || !done.load(Ordering::Relaxed)));
         let clients: Vec<_> = (0..CONNECTIONS)
             .map(|index| {
                 let start = started + Duration::from_millis(index);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Hogged;
 use super::echo::WARM_UP;
-use super::load::{Hogs, Window, stolen, windows};
+use super::load::{Hogs, WINDOW, Window, next_period, stolen, windows};
 use super::mode::Mode;
 use super::row::{About, Row};
 use super::sides::{Missing, Plan, Sides};
@@ -146,23 +146,23 @@ fn watch(
         }
     }
     std::thread::sleep(WARM_UP);
-    let first = sides.hog_groups().first().cloned();
-    let mark = || {
-        first
-            .as_ref()
-            .map_or(0, |group| group.stats().bandwidth.nr_periods)
-    };
-    let mark: Option<&dyn Fn() -> u64> = if periods { Some(&mark) } else { None };
-    if let Some(mark) = mark {
+    let begins = match sides.hog_groups().first() {
         // From period to period, or the mean of few of them is off by a part of one.
-        let (known, patience) = (mark(), Instant::now() + Duration::from_secs(1));
-        while mark() == known && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        Some(group) if periods => next_period(&|| group.stats().bandwidth.nr_periods),
+        _ => None,
+    };
+    if let Some(begins) = begins {
+        hogs.book_from(begins, WINDOW);
+        std::thread::sleep(begins.saturating_duration_since(Instant::now()));
     }
     let (started, before, stolen_before) = (Instant::now(), hogs.used(), stolen());
     let end = started + Duration::from_secs_f64(seconds);
-    let windows = windows(&hogs, mark, || Instant::now() < end);
+    let windows = if periods {
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        hogs.periods()
+    } else {
+        windows(&hogs, || Instant::now() < end)
+    };
     let wall = started.elapsed().as_secs_f64();
     let after = hogs.used();
     let stolen = stolen().saturating_sub(stolen_before).as_secs_f64();
