@@ -76,6 +76,10 @@ fn what_is_wrong_is_named_with_its_place() {
             "test.toml:8:11: 0 is outside 1..=1000000",
         ),
         (
+            "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = 99999999999999999999999",
+            "test.toml:8:11: the integer 99999999999999999999999 is outside -9223372036854775808..=9223372036854775807",
+        ),
+        (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = \"many\"",
             "neither a number",
         ),
@@ -201,6 +205,41 @@ fn nothing_in_a_scenario_can_steer_a_terminal() {
         let error = parse(&text).expect_err(to);
         assert!(error.contains(named), "{error}");
     }
+}
+
+/// A request is two pauses and two pieces of work, and each thread asks for its next one only when it is done: nothing else takes time on a
+/// machine that is never short, and nobody's requests overlap.
+#[test]
+fn a_wake_and_work_request_is_two_pauses_and_two_pieces_of_work() {
+    let outcome = |threads: u32, work: &str, pause: &str| {
+        let text = format!(
+            "name = \"x\"\nduration = \"1s\"\n[machine]\nshape = \"8\"\n[[workload]]\nname = \"w\"\nkind = \"wake-and-work\"\nthreads = {threads}\nwork = \"{work}\"\npause = \"{pause}\"\n"
+        );
+        let plan = parse(&text)
+            .unwrap()
+            .plan(0, None, None, &mut Shelf(Vec::new()))
+            .unwrap();
+        let mut simulation = Simulation::new(&plan, Discard).unwrap();
+        simulation.run().map(|()| simulation.outcome())
+    };
+    for (work, pause, request_ns) in [("1ms", "2ms", 6_000_000), ("3ms", "500us", 7_000_000)] {
+        for threads in [1, 3] {
+            let found = outcome(threads, work, pause).unwrap();
+            let meter = &found.meters[0];
+            let what = format!("{threads} threads, {work}, {pause}: {meter:?}");
+            let most = request_ns + request_ns / 50;
+            assert!((request_ns..most).contains(&meter.times.p50_ns), "{what}");
+            let rounds = u64::from(threads) * (1_000_000_000 / request_ns);
+            assert!(
+                (rounds - rounds / 25..=rounds).contains(&meter.done),
+                "{what}"
+            );
+            // The threads, and who wakes them.
+            assert_eq!(found.workloads[0].tasks, u64::from(threads) + 1);
+        }
+    }
+    let error = outcome(2, "0s", "0s").unwrap_err().to_string();
+    assert!(error.contains("workload w loops without"), "{error}");
 }
 
 #[test]

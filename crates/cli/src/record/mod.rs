@@ -79,6 +79,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let interrupted = interruption()?;
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
     let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
+    for stale in instance.stale() {
+        eprintln!("{stale}");
+    }
     let limit = arguments.limit(&hierarchy, &members);
     let mut output = Output::create(&arguments.out)?;
     output = head(output, members, limit.as_ref())?;

@@ -3,6 +3,7 @@
 //! An *instance* has its own buffers, events and clock, so whoever traces this machine already keeps what he set. It is
 //! named after this process; what a killed recorder left behind is removed by the next one.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -88,11 +89,12 @@ impl Tracefs {
     }
 
     /// Removes instances whose recorder is dead: of no process, or of one that had our number (in a container that is the same each time),
-    /// since this one has none yet.
-    fn clean(&self) {
+    /// since this one has none yet. Returns what was found, for its owner to be told: it may hold events that he had still wanted.
+    fn clean(&self) -> Vec<Stale> {
         let Ok(instances) = fs::read_dir(self.root.join("instances")) else {
-            return;
+            return Vec::new();
         };
+        let mut stale = Vec::new();
         let own = std::process::id().to_string();
         for entry in instances.flatten() {
             let name = entry.file_name();
@@ -102,8 +104,36 @@ impl Tracefs {
                 .is_some_and(|number| number == own || !Path::new("/proc").join(number).exists());
             if is_dead {
                 // Somebody may read from it: then it stays, and costs its buffers.
-                let _ = fs::remove_dir(entry.path());
+                let kept = fs::remove_dir(entry.path()).err();
+                stale.push(Stale {
+                    place: entry.path(),
+                    kept,
+                });
             }
+        }
+        stale
+    }
+}
+
+/// What a killed recorder left behind.
+pub(super) struct Stale {
+    place: PathBuf,
+    /// Why it is there still.
+    kept: Option<io::Error>,
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.place.display();
+        match &self.kept {
+            None => write!(
+                f,
+                "removed {place}, left behind by a recorder that was killed"
+            ),
+            Some(error) => write!(
+                f,
+                "{place}, left behind by a recorder that was killed, stays and costs its buffers: {error}"
+            ),
         }
     }
 }
@@ -127,6 +157,8 @@ fn refused(place: &Path, error: &io::Error) -> Failure {
 /// One recording's part of tracefs.
 pub(super) struct Instance {
     place: PathBuf,
+    /// What was there of dead recorders before.
+    stale: Vec<Stale>,
     /// Dropped after the instance was removed.
     _tracefs: Tracefs,
 }
@@ -142,12 +174,13 @@ impl Instance {
         hierarchy: u32,
         only: &[u32],
     ) -> Result<Instance, Failure> {
-        tracefs.clean();
+        let stale = tracefs.clean();
         let name = format!("{PREFIX}{}", std::process::id());
         let place = tracefs.root.join("instances").join(name);
         fs::create_dir(&place).map_err(|error| refused(&place, &error))?;
         let instance = Instance {
             place,
+            stale,
             _tracefs: tracefs,
         };
         instance.write("tracing_on", "0")?;
@@ -179,6 +212,11 @@ impl Instance {
             instance.write(&format!("{place}/enable"), "1")?;
         }
         Ok(instance)
+    }
+
+    /// What dead recorders had left behind.
+    pub(super) fn stale(&self) -> &[Stale] {
+        &self.stale
     }
 
     /// Starts or stops.
@@ -238,9 +276,33 @@ mod tests {
             root: root.clone(),
             is_ours,
         };
-        tracefs.clean();
+        let said: Vec<String> = tracefs.clean().iter().map(Stale::to_string).collect();
         let left = places.each_ref().map(|place| place.exists());
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(left, [false, true, true]);
+        let expected = format!("removed {}, left behind by", places[0].display());
+        assert!(
+            said.len() == 1 && said[0].starts_with(&expected),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_said() {
+        let own = std::process::id();
+        let root = std::env::temp_dir().join(format!("quotient-tracefs-kept-{own}"));
+        let place = root.join("instances").join(format!("{PREFIX}{own}"));
+        // Like somebody who still reads from it, what is in it keeps it.
+        fs::create_dir_all(place.join("held")).unwrap();
+        let tracefs = Tracefs {
+            root: root.clone(),
+            is_ours: false,
+        };
+        let said: Vec<String> = tracefs.clean().iter().map(Stale::to_string).collect();
+        fs::remove_dir_all(&root).unwrap();
+        assert!(
+            said.len() == 1 && said[0].contains("stays and costs its buffers: "),
+            "{said:?}"
+        );
     }
 }

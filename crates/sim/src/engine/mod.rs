@@ -54,7 +54,7 @@ pub enum RunError {
     Standstill {
         /// When.
         at: Nanos,
-        /// The workload of the one that did the last.
+        /// The workload of the one that did the last; up to three that it may be where nobody was on a CPU.
         workload: String,
     },
     /// An invariant of the scheduler core does not hold: a bug of Quotient.
@@ -272,10 +272,21 @@ impl<S: Sink> Simulation<S> {
     #[cold]
     fn stand_still(&self) -> RunError {
         let running = self.cpus.iter().find(|cpu| cpu.current != NONE);
-        let workload = running.map_or(String::new(), |cpu| {
-            let load = self.tasks[cpu.current as usize].workload;
-            self.loads[load as usize].name.clone()
-        });
+        // With no work and no pauses nobody may be on a CPU as it is noticed: then it is one of those that have not ended.
+        let workload = running.map_or_else(
+            || {
+                let alive = self
+                    .loads
+                    .iter()
+                    .filter(|load| load.ended < load.tasks.end - load.tasks.start);
+                let names: Vec<&str> = alive.take(3).map(|load| load.name.as_str()).collect();
+                names.join(" or ")
+            },
+            |cpu| {
+                let load = self.tasks[cpu.current as usize].workload;
+                self.loads[load as usize].name.clone()
+            },
+        );
         RunError::Standstill {
             at: Nanos(self.now),
             workload,

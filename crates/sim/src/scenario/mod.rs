@@ -336,8 +336,24 @@ impl Scenario {
 fn parse_fault(error: &toml::de::Error) -> Fault {
     Fault {
         span: error.span(),
-        what: error.message().into(),
+        what: parse_message(error),
     }
+}
+
+/// What is wrong, in TOML's words: an integer that only 128 bits hold is "as i128" to the parser, where it wanted "any valid TOML value",
+/// which names the parser's types and not what would be right.
+fn parse_message(error: &toml::de::Error) -> String {
+    let message = error.message();
+    let wide = ["i128", "u128"].iter().find_map(|wide| {
+        let rest = message.strip_prefix("invalid type: integer `")?;
+        let (digits, _) = rest.split_once(&format!("` as {wide}, expected "))?;
+        Some(format!(
+            "the integer {digits} is outside {}..={}",
+            i64::MIN,
+            i64::MAX
+        ))
+    });
+    wide.unwrap_or_else(|| message.to_owned())
 }
 
 /// Lays a table over the one that it is based on, and so on down.
@@ -388,7 +404,7 @@ fn overlay(lower: &mut Table, upper: Table) {
 /// The document of a table that was put together. Its values' places are not those of any file.
 fn document_of(table: &Table) -> Result<Document, Fault> {
     let text = toml::to_string(table).map_err(|error| Fault::plain(error.to_string()))?;
-    toml::from_str(&text).map_err(|error| Fault::plain(error.message().into()))
+    toml::from_str(&text).map_err(|error| Fault::plain(parse_message(&error)))
 }
 
 /// The runs of a document: its variants times the values of its sweeps.
