@@ -137,6 +137,46 @@ fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
     assert!(other.detach_to(CpuId(0), &request(1), Nanos(MILLI), &mut moved) > 0);
 }
 
+/// Hazard: the group that is looked into first offers a task that may not go, and nobody asks its siblings in the same parent.
+#[test]
+fn a_pull_passes_over_a_child_that_is_throttled_where_it_is_for() {
+    for limited_first in [false, true] {
+        let tree = GroupTree::new(Config::new(2));
+        let (limited, free) = (tree.group("p/a").unwrap(), tree.group("p/b").unwrap());
+        let limit = |millis| Limit::new(Nanos::from_millis(millis), Nanos::from_millis(10));
+        let set = |millis| limited.set_limit(Some(limit(millis)), Nanos(0), &mut |_| ());
+        set(1).unwrap();
+        let mut puller: RunQueue<u32> = RunQueue::new(&tree, CpuId(0));
+        puller.enqueue(&limited, TaskEntity::default(), 1, Enqueue::New, Nanos(0));
+        assert_eq!(puller.pick(Nanos(0)), Some(1));
+        puller.put_prev_yield(1, Nanos(MILLI));
+        assert_eq!(puller.pick(Nanos(MILLI)), None);
+        set(9).unwrap();
+        assert!(puller.is_throttled(&limited));
+        let mut victim: RunQueue<u32> = RunQueue::new(&tree, CpuId(1));
+        let mut wake = |group: &Arc<Group>, task| {
+            let entity = TaskEntity::default();
+            victim.enqueue(group, entity, task, Enqueue::Wake, Nanos(MILLI));
+        };
+        let groups = match limited_first {
+            true => [&limited, &free],
+            false => [&free, &limited],
+        };
+        for group in groups {
+            wake(group, if Arc::ptr_eq(group, &free) { 20 } else { 10 });
+        }
+        let request = Pull {
+            from: CpuId(1),
+            max: 8,
+            group: 0,
+        };
+        let mut moved = Vec::new();
+        let taken = victim.detach_to(CpuId(0), &request, Nanos(MILLI), &mut moved);
+        assert_eq!((taken, moved[0].handle), (1, 20));
+        victim.check().unwrap();
+    }
+}
+
 #[test]
 fn a_drain_takes_throttled_tasks_and_ends_the_wait() {
     let mut rig = throttled();

@@ -97,18 +97,22 @@ impl<T, G: Gates> RunQueue<T, G> {
         taken
     }
 
-    /// Whether no group on the task's path is throttled where it would go to: it would only wait there.
-    fn may_move(&self, index: u32, to: CpuId) -> bool {
-        let home = self.slab.get(index).timeline;
-        let mut level = self.timelines[home as usize].limited;
+    /// Whether neither the group at `level` nor one above it is throttled where its tasks would go to: they would only wait there.
+    fn is_open_on(&self, level: u32, to: CpuId) -> bool {
+        let mut level = self.timelines[level as usize].limited;
         while level != NONE {
-            let meter = self.timelines[level as usize].meter.as_deref();
-            if meter.is_some_and(|meter| meter.bandwidth.is_throttled_on(to)) {
+            if self.is_refused_by(level, to) {
                 return false;
             }
             level = self.limited_above(level);
         }
         true
+    }
+
+    /// Whether the group at `level` itself is throttled there.
+    fn is_refused_by(&self, level: u32, to: CpuId) -> bool {
+        let meter = self.timelines[level as usize].meter.as_deref();
+        meter.is_some_and(|meter| meter.bandwidth.is_throttled_on(to))
     }
 
     /// Takes out every waiting task, of all groups or of `group` and its descendants. For shutdown, freezing and
@@ -219,12 +223,14 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
     /// the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
     fn candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
+        if to.is_some_and(|to| !self.is_open_on(level, to)) {
+            return None;
+        }
         let timeline = &self.timelines[level as usize];
         let now = tick(now);
-        let (mut best, mut seen) = (None, 0);
+        let (mut best, mut seen, mut refusals) = (None, 0, CANDIDATES_MAX);
         let mut consider = |entity: u32| {
-            let may_go = |index: &u32| to.is_none_or(|to| self.may_move(*index, to));
-            if let Some(index) = self.first_below(entity).filter(may_go) {
+            if let Some(index) = self.first_below(entity, to, &mut refusals) {
                 let age = now.wrapping_sub(self.slab.get(index).migrated);
                 if best.is_none_or(|(_, oldest)| age > oldest) {
                     best = Some((index, age));
@@ -241,19 +247,37 @@ impl<T, G: Gates> RunQueue<T, G> {
         best.map(|(index, _)| index)
     }
 
-    /// The entity itself if it is a waiting task, or the first one that waits in the group that it is.
-    fn first_below(&self, entity: u32) -> Option<u32> {
+    /// The entity itself if it is a waiting task, or the first one that waits in the group that it is and is not throttled on CPU `to`.
+    /// Where that is in a child that is throttled there, its siblings are looked at as well, until `refusals` such groups were met.
+    fn first_below(&self, entity: u32, to: Option<CpuId>, refusals: &mut usize) -> Option<u32> {
         let node = self.slab.get(entity);
         if node.is_task() {
             return node.place.is_queued().then_some(entity);
         }
+        if to.is_some_and(|to| self.is_refused_by(node.owned, to)) {
+            *refusals = refusals.saturating_sub(1);
+            return None;
+        }
         let timeline = &self.timelines[node.owned as usize];
         let waiting = timeline.ready.peek().or_else(|| timeline.later.peek());
-        // What waits in a group has something to run below it, so only the current child can be a dead end. Depth is
-        // bounded by that of the tree.
+        let next = waiting.map(|(index, _)| index);
+        // What waits in a group has something to run below it, so only the current child can be a dead end, and who is refused. Depth
+        // is bounded by that of the tree.
         let current = (timeline.current != NONE).then_some(timeline.current);
-        let first = waiting.and_then(|(index, _)| self.first_below(index));
-        first.or_else(|| current.and_then(|index| self.first_below(index)))
+        let before = *refusals;
+        let mut first = next.and_then(|index| self.first_below(index, to, refusals));
+        first = first.or_else(|| current.and_then(|at| self.first_below(at, to, refusals)));
+        if first.is_none() && *refusals < before {
+            let mut other = |index: u32| {
+                if first.is_none() && *refusals > 0 && Some(index) != next {
+                    first = self.first_below(index, to, refusals);
+                }
+                first.is_none() && *refusals > 0
+            };
+            timeline.ready.visit(&self.slab.nodes, &mut other);
+            timeline.later.visit(&self.slab.nodes, &mut other);
+        }
+        first
     }
 }
 

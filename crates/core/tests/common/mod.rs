@@ -96,6 +96,8 @@ pub struct Host<G: Gates> {
     /// Whether an idle CPU that is kicked chooses before it looks what it was kicked for, as one does that was about to
     /// choose anyway.
     pub chooses_first: bool,
+    /// Whether CPUs balance every half millisecond: a host of one CPU that is idle for days need not.
+    pub balances: bool,
     topology: Topology,
     loads: Vec<Arc<CpuLoad>>,
     running: Vec<Option<(usize, u64)>>,
@@ -133,6 +135,7 @@ impl<G: Gates> Host<G> {
             channels: Channels::default(),
             wakes_here: false,
             chooses_first: false,
+            balances: true,
             topology: Topology::flat(config.cpus),
             loads,
             running: vec![None; cpus],
@@ -427,7 +430,9 @@ impl<G: Gates> Host<G> {
             }
             self.pull(cpu, reason);
         }
-        self.at(self.now + BALANCE_EVERY, Event::Balance { cpu });
+        if self.balances {
+            self.at(self.now + BALANCE_EVERY, Event::Balance { cpu });
+        }
     }
 
     fn pull(&mut self, cpu: usize, reason: Reason) {
