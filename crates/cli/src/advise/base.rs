@@ -328,10 +328,11 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     let is_seen = requests
         .as_ref()
         .is_some_and(|requests| requests.served_by().is_some());
-    if let Some(limit) = &limit
-        && how == How::Closed
-        && !is_seen
-    {
+    let may_wait = match how {
+        How::Closed => !is_seen,
+        _ => !given && !all_woken && evidence.verdict().is_none(),
+    };
+    if let Some(limit) = limit.as_ref().filter(|_| may_wait) {
         doubts::about_clients(limit, &mut doubts);
     }
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);

@@ -159,13 +159,13 @@ pub(super) fn about_cut(limit: &RecordedLimit, restored: &Restored, doubts: &mut
     }
 }
 
-/// Clients wait for answers that a limit held back, and the trace does not show them.
+/// Clients wait for answers that a limit held back, or may do so, and the trace does not show them.
 pub(super) fn about_clients(limit: &RecordedLimit, doubts: &mut Doubts) {
     if limit.throttled_permille > THROTTLED_MAX_PERMILLE {
         doubts.add(
             true,
             format!(
-                "a limit of {:.2} CPUs held this back in {:.0} % of the periods, and its clients, who ask less the longer they wait, are not in the trace: what they would ask for is not known; record without a limit, or with the clients",
+                "a limit of {:.2} CPUs held this back in {:.0} % of the periods, and whoever waits for its answers asks for less meanwhile; the trace does not show who that is: what they would ask for without it is not known; record without a limit, or with the clients (or say --loop open if nobody waits)",
                 limit.permille() as f64 / 1000.0,
                 limit.throttled_permille as f64 / 10.0
             ),
