@@ -143,6 +143,8 @@ fn a_pull_passes_over_a_child_that_is_throttled_where_it_is_for() {
     for limited_first in [false, true] {
         let tree = GroupTree::new(Config::new(2));
         let (limited, free) = (tree.group("p/a").unwrap(), tree.group("p/b").unwrap());
+        // A later deadline: the other one comes first, in whatever order they were woken.
+        free.set_weight(quotient_core::Weight::new(10).unwrap());
         let limit = |millis| Limit::new(Nanos::from_millis(millis), Nanos::from_millis(10));
         let set = |millis| limited.set_limit(Some(limit(millis)), Nanos(0), &mut |_| ());
         set(1).unwrap();
@@ -170,6 +172,7 @@ fn a_pull_passes_over_a_child_that_is_throttled_where_it_is_for() {
             max: 8,
             group: 0,
         };
+        assert_eq!(victim.nr_queued(), 2);
         let mut moved = Vec::new();
         let taken = victim.detach_to(CpuId(0), &request, Nanos(MILLI), &mut moved);
         assert_eq!((taken, moved[0].handle), (1, 20));

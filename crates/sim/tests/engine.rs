@@ -469,30 +469,3 @@ fn a_large_change_does_not_wait_for_the_turn_of_its_node() {
     assert!((0.12..0.17).contains(&steady), "{steady}");
     assert!(changing > 0.5, "{changing}");
 }
-
-#[test]
-fn who_is_woken_to_work_takes_two_pauses_and_two_stretches_of_work_a_request() {
-    let millis = Nanos::from_millis;
-    let run = |cpus: u32, workers: u32| {
-        let mut plan = Plan::new(Machine::flat(cpus));
-        plan.duration = Nanos::from_secs(2);
-        let (work, pause) = (millis(3).into(), millis(2).into());
-        synthetic::wake_and_work(&mut plan, "benchmark", None, workers, work, pause);
-        let mut simulation = Simulation::new(&plan, Discard).unwrap();
-        simulation.run().unwrap();
-        let outcome = simulation.outcome();
-        (outcome.meter("benchmark").unwrap().times, outcome.busy_ns)
-    };
-    // Three workers and their messenger have a CPU each: 10 ms a request, 6 of them work.
-    let (times, busy) = run(4, 3);
-    assert_eq!((times.p50_ns / 100_000, times.p99_ns / 100_000), (100, 100));
-    assert!((597..=600).contains(&times.count), "{times:?}");
-    assert!(busy.abs_diff(600 * 6_000_000) < 40_000_000, "{busy}");
-    // On one CPU three of them want 1.8: what they get is work of theirs, and less than one has no reason but pauses.
-    let (times, busy) = run(1, 3);
-    assert!(busy >= 1_750_000_000, "{busy}");
-    assert!(
-        busy.abs_diff(times.count * 6_000_000) < 20_000_000,
-        "{times:?}"
-    );
-}

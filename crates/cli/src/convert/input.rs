@@ -143,34 +143,6 @@ impl Input {
         Ok(())
     }
 
-    /// The same as [`pump`](Input::pump), for a format that is Quotient's own log as well: nobody fills anything in there, so who converts is told what
-    /// a kernel's text left out.
-    ///
-    /// # Errors
-    /// As [`Input::next_item`].
-    pub fn pump_counting(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
-        let mut repair = self.is_text().then(Repair::default);
-        while let Some(item) = self.next_item()? {
-            match item {
-                Item::Definition(definition) => sink.define(&definition),
-                Item::Event(event) => {
-                    if let Some(repair) = &mut repair {
-                        let _ = self.missing(repair, &event);
-                    }
-                    sink.event(&event);
-                }
-            }
-        }
-        self.clear();
-        let (left_out, name) = (repair.map_or(0, |repair| repair.count()), &self.name);
-        if left_out > 0 {
-            print(&format!(
-                "{name}: {left_out} switches are missing; advise, check and diff fill them in when they read this text, but not in what it was converted to\n"
-            ));
-        }
-        Ok(())
-    }
-
     /// The switch that is missing before the event that was read last.
     pub fn missing(&mut self, repair: &mut Repair, event: &Event) -> Option<Missing> {
         while let Some(at) = self.reader.period_before() {

@@ -1,5 +1,6 @@
 //! `quotient convert`: a trace in, the same trace in another format out, in one pass.
 
+mod filled_in;
 pub mod input;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use quotient_trace::{Ftrace, Html, JsonLines, Perfetto};
 
 use crate::failure::Failure;
 use crate::output::Output;
+use filled_in::FilledIn;
 use input::{From, Input};
 
 /// What `quotient convert` takes.
@@ -84,7 +86,14 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         }
         To::Jsonl => {
             let mut writer = JsonLines::new(&mut output);
-            input.pump_counting(&mut writer)?;
+            if arguments.input.as_os_str() == "-" {
+                input.pump(&mut writer)?;
+            } else {
+                // Nobody fills anything in there: it is Quotient's own log as well.
+                let first = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
+                let mut whole = FilledIn::of(first, &mut writer)?;
+                input.pump(&mut whole)?;
+            }
             writer.finish().map(drop)
         }
         To::Html => {

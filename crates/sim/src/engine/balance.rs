@@ -6,6 +6,16 @@ use quotient_core::{CpuId, Enqueue, Nanos, Pull, Reason, balance};
 use quotient_trace::Sink;
 use std::sync::Arc;
 
+/// What came of a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Taken {
+    /// Nobody may leave there.
+    Nothing,
+    /// Somebody was there, but is better left to his cache, or may not run here: no reason to look further.
+    GivenBack,
+    Some,
+}
+
 impl<S: Sink> Simulation<S> {
     /// Asks the core whether to pull, and does it. Returns whether anything came.
     pub(super) fn pull(&mut self, cpu: u32, reason: Reason) -> bool {
@@ -19,8 +29,11 @@ impl<S: Sink> Simulation<S> {
         // Not wanted by what takes, and lent out so that it can be.
         let topology = Arc::clone(&self.topology);
         let published = core::mem::take(&mut self.published);
-        let any = balance::pull(&topology, me, &published, (reason, now), |request| {
-            self.take_cold(cpu, request, leaves_hot)
+        let mut any = false;
+        balance::pull(&topology, me, &published, (reason, now), |request| {
+            let taken = self.take_cold(cpu, request, leaves_hot);
+            any = taken == Taken::Some;
+            taken != Taken::Nothing
         });
         self.published = published;
         any || reason == Reason::Idle && self.affinity.binds() && self.search(cpu)
@@ -76,25 +89,26 @@ impl<S: Sink> Simulation<S> {
 
     /// Moves tasks as a pull says. Returns whether there were any.
     pub(super) fn take(&mut self, cpu: u32, request: &Pull) -> bool {
-        self.take_cold(cpu, request, false)
+        self.take_cold(cpu, request, false) == Taken::Some
     }
 
     /// The same, but for tasks that are better left to their caches, if so asked.
-    fn take_cold(&mut self, cpu: u32, request: &Pull, leaves_hot: bool) -> bool {
+    fn take_cold(&mut self, cpu: u32, request: &Pull, leaves_hot: bool) -> Taken {
         let now = Nanos(self.now);
         let from = request.from.0;
         let mut moved = core::mem::take(&mut self.moved);
         self.cpus[from as usize]
             .queue
             .detach_to(CpuId(cpu), request, now, &mut moved);
-        let mut any = false;
+        let mut taken = Taken::Nothing;
         for task in moved.drain(..) {
             let stays = leaves_hot && self.is_hot(task.handle, from, cpu);
             if stays || !self.affinity.allows(task.handle, cpu) {
                 self.give_back(from, &task);
+                taken = taken.max(Taken::GivenBack);
                 continue;
             }
-            any = true;
+            taken = Taken::Some;
             let state = &mut self.cpus[cpu as usize];
             let preempts =
                 state
@@ -109,6 +123,6 @@ impl<S: Sink> Simulation<S> {
         self.moved = moved;
         self.count_waiting(from);
         self.count_waiting(cpu);
-        any
+        taken
     }
 }
