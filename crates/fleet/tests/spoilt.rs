@@ -24,43 +24,89 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-#[test]
-fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
-    let Some(server) = server::start("tampered", &[]) else {
-        return;
-    };
-    let runtime = runtime();
-    let store = store(&server.address());
-    let clock = |millis: u64| Micros::from_secs(1_700_000_000) + Micros::from_millis(millis);
-    let key = |tenant: &str, part: &str| format!("quotient:1:{{{tenant}}}:{part}");
-    let tell = |words: &[&str]| {
-        let client = redis::Client::open(server.address()).expect("an address");
+fn clock(millis: u64) -> Micros {
+    Micros::from_secs(1_700_000_000) + Micros::from_millis(millis)
+}
+
+fn key(tenant: &str, part: &str) -> String {
+    format!("quotient:1:{{{tenant}}}:{part}")
+}
+
+const LIMIT: FleetLimit = FleetLimit::new(MicroCpus::whole(2));
+
+/// A store in which somebody writes beside us. Moments are in ms since it began.
+struct Spoilt {
+    server: server::PrivateServer,
+    runtime: tokio::runtime::Runtime,
+    store: RedisStore,
+}
+
+impl Spoilt {
+    /// `None` where no server is installed.
+    fn start(name: &str) -> Option<Spoilt> {
+        let server = server::start(name, &[])?;
+        Some(Spoilt {
+            runtime: runtime(),
+            store: store(&server.address()),
+            server,
+        })
+    }
+
+    /// A command of somebody else.
+    fn tell(&self, words: &[&str]) {
+        let client = redis::Client::open(self.server.address()).expect("an address");
         let mut command = redis::cmd(words[0]);
         for word in &words[1..] {
             command.arg(*word);
         }
-        runtime.block_on(async {
-            let mut connection = client
-                .get_multiplexed_async_connection()
-                .await
-                .expect("connected");
-            let done = command.query_async::<redis::Value>(&mut connection).await;
-            done.expect("done");
-        });
-    };
-    let limit = FleetLimit::new(MicroCpus::whole(2));
-    let ask = |tenant: &str, sequence: u64, at: u64| {
+        let mut connection = client.get_connection().expect("connected");
+        command
+            .query::<redis::Value>(&mut connection)
+            .expect("done");
+    }
+
+    fn set(&self, tenant: &str, at: u64) {
+        let set = self.store.set_at(tenant, LIMIT, clock(at), 1);
+        self.runtime.block_on(set).expect("set");
+    }
+
+    fn ask(&self, tenant: &str, sequence: u64, at: u64) -> Result<Reply, StoreError> {
         let request = Request {
             sequence,
             ..request_of_nobody(1)
         };
-        runtime.block_on(store.ask_at(tenant, &request, clock(at), 1))
-    };
-    let begin = |tenant: &str| {
-        let set = store.set_at(tenant, limit, clock(0), 1);
-        runtime.block_on(set).expect("set");
-        let first = ask(tenant, 1, 1_500).expect("an answer");
-        assert!(matches!(first, Reply::Granted(_)), "{first:?}");
+        let asked = self.store.ask_at(tenant, &request, clock(at), 1);
+        self.runtime.block_on(asked)
+    }
+
+    /// A tenant with a limit, and a lease of it.
+    fn begin(&self, tenant: &str) {
+        self.set(tenant, 0);
+        assert!(self.is_granted(tenant, 1, 1_500));
+    }
+
+    fn is_granted(&self, tenant: &str, sequence: u64, at: u64) -> bool {
+        let answer = self.ask(tenant, sequence, at).expect("an answer");
+        matches!(answer, Reply::Granted(grant) if grant.amount > Micros::ZERO)
+    }
+
+    fn is_quiet(&self, tenant: &str, sequence: u64, at: u64) -> bool {
+        let answer = self.ask(tenant, sequence, at).expect("an answer");
+        matches!(answer, Reply::Quiet { .. })
+    }
+
+    /// Whether that key is named as broken. By its name, so that the same of two tenants is no fault of the store.
+    fn is_named(&self, tenant: &str, part: &str) -> bool {
+        let answer = self.ask(tenant, 2, 1_600);
+        let names = |why: &str| why.contains(&key(tenant, part)) && why.contains("FLEETBROKEN");
+        matches!(&answer, Err(StoreError::Garbage(why)) if names(why))
+    }
+}
+
+#[test]
+fn fields_that_somebody_wrote_are_named_and_mended_by_a_limit() {
+    let Some(spoilt) = Spoilt::start("fields") else {
+        return;
     };
     for (tenant, change) in [
         ("quota", &["HSET", "quota", "abc"][..]),
@@ -81,97 +127,76 @@ fn keys_that_somebody_wrote_into_or_deleted_are_noticed() {
         ("quiet", &["HSET", "quiet", "9007199254740990"]),
         ("version", &["HSET", "version", "9007199254740990"]),
     ] {
-        begin(tenant);
+        spoilt.begin(tenant);
         let key = key(tenant, "tenant");
-        tell(&[&[change[0], &key], &change[1..]].concat());
-        // By its name, so that the same of two tenants is no fault of the store.
-        let answer = ask(tenant, 2, 1_600);
-        let names = |why: &str| why.contains(&key) && why.contains("FLEETBROKEN");
-        assert!(
-            matches!(&answer, Err(StoreError::Garbage(why)) if names(why)),
-            "{tenant}: {answer:?}"
-        );
+        spoilt.tell(&[&[change[0], &key], &change[1..]].concat());
+        assert!(spoilt.is_named(tenant, "tenant"), "{tenant}");
         // As the message says. What was granted is forgotten: quiet for the longest lease.
-        let set = store.set_at(tenant, limit, clock(1_700), 1);
-        runtime.block_on(set).expect("mended");
-        let answer = ask(tenant, 3, 1_800).expect("an answer");
-        assert!(matches!(answer, Reply::Quiet { .. }), "{answer:?}");
-        let answer = ask(tenant, 4, 76_800).expect("an answer");
-        assert!(matches!(answer, Reply::Granted(_)), "{answer:?}");
+        spoilt.set(tenant, 1_700);
+        assert!(spoilt.is_quiet(tenant, 3, 1_800), "{tenant}");
+        assert!(spoilt.is_granted(tenant, 4, 76_800), "{tenant}");
     }
-    begin("type");
-    tell(&["SET", &key("type", "tenant"), "a text"]);
-    let answer = ask("type", 2, 1_600);
-    assert!(
-        matches!(&answer, Err(StoreError::Garbage(why)) if why.contains(&key("type", "tenant"))),
-        "{answer:?}"
-    );
-    let set = store.set_at("type", limit, clock(1_700), 1);
-    runtime.block_on(set).expect("mended");
+}
+
+#[test]
+fn keys_that_somebody_wrote_are_named_and_mended_by_a_limit() {
+    let Some(spoilt) = Spoilt::start("keys") else {
+        return;
+    };
+    spoilt.begin("type");
+    spoilt.tell(&["SET", &key("type", "tenant"), "a text"]);
+    assert!(spoilt.is_named("type", "tenant"));
+    spoilt.set("type", 1_700);
     // In range, and wrong: nobody holds that. Who sets the limit counts anew.
-    begin("sums");
-    tell(&["HSET", &key("sums", "tenant"), "held", "2400000000000"]);
-    let set = store.set_at("sums", limit, clock(1_700), 1);
-    runtime.block_on(set).expect("mended");
-    let answer = ask("sums", 2, 76_800).expect("an answer");
-    assert!(
-        matches!(&answer, Reply::Granted(grant) if grant.amount > Micros::ZERO),
-        "{answer:?}"
-    );
+    spoilt.begin("sums");
+    spoilt.tell(&["HSET", &key("sums", "tenant"), "held", "2400000000000"]);
+    spoilt.set("sums", 1_700);
+    assert!(spoilt.is_granted("sums", 2, 76_800));
     // A debt of months is none of a capacity of two seconds.
-    begin("months");
-    tell(&["HSET", &key("months", "tenant"), "pool", "-2400000000000"]);
-    ask("months", 2, 1_600).expect("an answer");
-    let answer = ask("months", 3, 3_700).expect("an answer");
-    assert!(
-        matches!(&answer, Reply::Granted(grant) if grant.amount > Micros::ZERO),
-        "{answer:?}"
-    );
-    begin("record");
-    let processes = key("record", "processes");
+    spoilt.begin("months");
+    spoilt.tell(&["HSET", &key("months", "tenant"), "pool", "-2400000000000"]);
+    spoilt.ask("months", 2, 1_600).expect("an answer");
+    assert!(spoilt.is_granted("months", 3, 3_700));
+    spoilt.begin("record");
     for record in ["abc", "", "\u{1}"] {
-        tell(&["HSET", &processes, "0000000000000007", record]);
-        let answer = ask("record", 2, 1_600);
-        let names = |why: &str| why.contains(&processes) && why.contains("FLEETBROKEN");
-        assert!(
-            matches!(&answer, Err(StoreError::Garbage(why)) if names(why)),
-            "{answer:?}"
-        );
+        let processes = key("record", "processes");
+        spoilt.tell(&["HSET", &processes, "0000000000000007", record]);
+        assert!(spoilt.is_named("record", "processes"), "{record:?}");
     }
-    let set = store.set_at("record", limit, clock(1_700), 1);
-    runtime.block_on(set).expect("mended");
-    let answer = ask("record", 3, 1_800).expect("an answer");
-    assert!(matches!(answer, Reply::Quiet { .. }), "{answer:?}");
-    begin("later");
-    tell(&["HSET", &key("later", "tenant"), "format", "2"]);
-    let answer = ask("later", 2, 1_600);
+    spoilt.set("record", 1_700);
+    assert!(spoilt.is_quiet("record", 3, 1_800));
+    spoilt.begin("later");
+    spoilt.tell(&["HSET", &key("later", "tenant"), "format", "2"]);
+    let answer = spoilt.ask("later", 2, 1_600);
     assert!(matches!(answer, Err(StoreError::Format(_))), "{answer:?}");
+}
+
+#[test]
+fn a_tenant_of_which_a_key_is_lost_begins_anew() {
+    let Some(spoilt) = Spoilt::start("lost") else {
+        return;
+    };
     for (tenant, part) in [("processes-text", "processes"), ("ends-text", "ends")] {
-        begin(tenant);
-        tell(&["SET", &key(tenant, part), "a text"]);
-        let answer = ask(tenant, 2, 1_600).expect("as if it was deleted");
-        assert!(matches!(answer, Reply::Quiet { .. }), "{answer:?}");
+        spoilt.begin(tenant);
+        spoilt.tell(&["SET", &key(tenant, part), "a text"]);
+        assert!(spoilt.is_quiet(tenant, 2, 1_600), "as if it was deleted");
     }
-    let long = format!("tenants/{}", "é{}% ".repeat(1_700));
-    begin(&long);
-    let names = runtime.block_on(store.list()).expect("listed");
-    assert!(names.contains(&long), "ten thousand bytes of a name");
     for lost in ["processes", "ends"] {
-        begin(lost);
-        tell(&["DEL", &key(lost, lost)]);
-        let answer = ask(lost, 2, 1_600).expect("an answer");
-        assert!(
-            matches!(answer, Reply::Quiet { .. }),
-            "what was granted is forgotten: {answer:?}"
-        );
-        let answer = ask(lost, 3, 3_700).expect("an answer");
-        assert!(matches!(answer, Reply::Granted(_)), "{answer:?}");
-        let (_, figures) = runtime
-            .block_on(store.get(lost))
-            .expect("got")
-            .expect("a tenant");
+        spoilt.begin(lost);
+        spoilt.tell(&["DEL", &key(lost, lost)]);
+        assert!(spoilt.is_quiet(lost, 2, 1_600), "what was granted is lost");
+        assert!(spoilt.is_granted(lost, 3, 3_700));
+        let got = spoilt.runtime.block_on(spoilt.store.get(lost));
+        let (_, figures) = got.expect("got").expect("a tenant");
         assert_eq!(figures.leases, 1, "{figures:?}");
     }
+    let long = format!("tenants/{}", "é{}% ".repeat(1_700));
+    spoilt.begin(&long);
+    let names = spoilt
+        .runtime
+        .block_on(spoilt.store.list())
+        .expect("listed");
+    assert!(names.contains(&long), "ten thousand bytes of a name");
 }
 
 /// An older state that comes from a replica, as after a restore: what was granted since is not granted again.

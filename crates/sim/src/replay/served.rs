@@ -111,7 +111,12 @@ impl Served {
                 let list = &answers[&burst.id];
                 for (index, answer) in list.iter().enumerate() {
                     let is_last = index + 1 == list.len();
-                    let to = if is_last { burst.work } else { answer.offset }.max(from);
+                    let to = if is_last {
+                        burst.work
+                    } else {
+                        answer.offset.min(burst.work)
+                    }
+                    .max(from);
                     let asker = &beside[answer.client].bursts[answer.place - 1];
                     let offset = if asker.id == burst.by {
                         burst.offset
