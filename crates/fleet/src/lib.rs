@@ -82,7 +82,7 @@
 //! | a process knows a limit whose version lies a day ahead of the store's clock, and the store has none | an error that says so; floors, until somebody sets it anew |
 //! | the store is too slow for all requests of a round trip | fewer in the next, by turns, until they are answered in time; leases of the others may run out meanwhile |
 //! | the store cannot write (a replica, out of memory) | an error; leases run out, then floors |
-//! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, of one capacity at most, raising gives nothing |
+//! | the limit is written again and again | T stays, only the cap moves: lowering may leave a debt, of what one lease earns at most, raising gives nothing |
 //! | a process says that it keeps what it cannot hold, or keeps something and wants nothing | counted as what it can hold; refused, with an error |
 //! | a request arrives after its process has left | refused as stale for as long as a lease lasts; after that it is a newcomer's |
 //! | a first replica comes, or the backlog for the last one is freed (an hour after it has gone: after a failover, for instance) | nothing, where somebody asks or looks every 0.9 s; otherwise another life |

@@ -87,7 +87,7 @@ pub struct Tenant {
     seen: Micros,
     /// Until when nothing is granted.
     quiet_until: Micros,
-    /// What may be granted, us; negative only after the limit was lowered, by one capacity at most.
+    /// What may be granted, us; negative only after the limit was lowered, by what one lease earns at most.
     pool: i64,
     /// Millionths of a us that were earned beyond `pool`.
     fraction: u64,
@@ -493,12 +493,14 @@ impl Tenant {
     }
 
     /// Holds pool and leases together to the capacity: burst and one lease. Of leases beyond it, of a limit that was lowered, no more is owed
-    /// than one capacity: they end, and a tenant whose limit fell from a thousand processors to one does not pay for them a quarter of an hour.
+    /// than one lease earns: they end, and a tenant whose limit fell from a thousand processors to one does not pay for them a quarter of an hour.
     fn cap(&mut self) {
-        let capacity = signed(self.limit.map_or(Micros::ZERO, |limit| limit.capacity()));
-        let room = (capacity - signed(self.held)).max(-capacity);
+        let earned = |limit: FleetLimit| limit.quota.unwrap_or_default().over(limit.lease);
+        let most_owed = -signed(self.limit.map_or(Micros::ZERO, earned));
+        let capacity = self.limit.map_or(Micros::ZERO, |limit| limit.capacity());
+        let room = (signed(capacity) - signed(self.held)).max(most_owed);
         self.lost += self.pool.saturating_sub(room).max(0).cast_unsigned();
-        self.pool = self.pool.min(room).max(-capacity);
+        self.pool = self.pool.min(room).max(most_owed);
     }
 
     fn adopt(&mut self, limit: FleetLimit, now: Micros) {

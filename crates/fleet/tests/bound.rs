@@ -553,12 +553,13 @@ fn a_repeated_request_is_answered_alike_and_counted_once() {
     assert_eq!(figures.held, grant.amount);
 }
 
-/// What is held of a limit that was a thousand times as high is owed, but no more of it than a capacity: grants go on after two leases, not after a
+/// What is held of a limit that was a thousand times as high is owed, but no more of it than a lease earns: grants go on after two leases, not after a
 /// quarter of an hour. And the process gives back what nobody may hold any more.
 #[test]
 fn a_limit_that_was_lowered_starves_nobody() {
     let high = FleetLimit::new(MicroCpus::whole(1_000));
-    let low = FleetLimit::new(MicroCpus::whole(1));
+    // A burst that takes 50 s to be earned.
+    let low = FleetLimit::new(MicroCpus::whole(1)).with_burst(Micros::from_secs(50));
     let store = MemoryStore::new();
     store.set_time(Micros::from_secs(3));
     store.set_limit(TENANT, high).expect("a valid limit");

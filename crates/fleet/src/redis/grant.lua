@@ -150,12 +150,13 @@ end
 
 local function cap(state)
   local most = capacity(state)
-  local room = max(most - state.held, -most)
+  local owed = most > 0 and floor(state.quota * state.lease / 1000000) or 0
+  local room = max(most - state.held, -owed)
   if state.pool > room then
     state.lost = state.lost + state.pool - room
     state.pool = room
   end
-  state.pool = max(state.pool, -most)
+  state.pool = max(state.pool, -owed)
 end
 
 local function refill(state, till)
