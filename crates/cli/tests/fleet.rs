@@ -108,7 +108,7 @@ fn a_broken_key_hides_no_other_tenant_from_the_list() {
         .collect();
     assert_eq!(names, ["tenants/acme", "tenants/zoo"]);
     for said in [
-        "\"tenants/alien\": a key of the tenant holds something else",
+        "the type of quotient:1:{tenants/alien}:tenant is not what was written",
         "\"tenants/middle\"",
         "\"tenants/\u{fffd}\"",
         "3 of 5 tenants",
