@@ -29,6 +29,8 @@
 //! | frames of the answer's body | the tenant's |
 //!
 //! # gRPC
+//! Where handlers take `ConnectInfo`, `tenants.serve(listener, app).with_connect_info()` stands for `into_make_service_with_connect_info`.
+//!
 //! A tonic server is an axum router: `tenants.serve(listener, routes.into_axum_router())` serves it, HTTP/2 by prior knowledge. Whoever
 //! keeps tonic's own `Server` puts [`Tenants::layer`] into it; then connections are nobody's. A client's connection runs in a group
 //! by `Endpoint::executor(GroupExecutor::new(group))`.

@@ -5,8 +5,9 @@ use std::future::{Future, IntoFuture};
 use std::io;
 use std::pin::Pin;
 
-use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::serve::Listener;
+use axum::{Extension, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -26,6 +27,7 @@ impl Tenants {
             listener,
             app: app.layer(self.layer()),
             connections: self.connections().clone(),
+            told: None,
             end: None,
         }
     }
@@ -33,14 +35,16 @@ impl Tenants {
 
 /// A server that is about to run: `.await` it.
 #[must_use = "servers do nothing unless awaited"]
-pub struct Serve<L> {
+pub struct Serve<L: Listener> {
     listener: L,
     app: Router,
     connections: Group,
+    /// Gives a connection's requests its address.
+    told: Option<fn(Router, L::Addr) -> Router>,
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl<L> fmt::Debug for Serve<L> {
+impl<L: Listener> fmt::Debug for Serve<L> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = formatter.debug_struct("Serve");
         parts
@@ -59,6 +63,15 @@ impl<L: Listener> Serve<L> {
         self
     }
 
+    /// Handlers can take [`ConnectInfo`] of the other end's address, as with axum's `into_make_service_with_connect_info`.
+    pub fn with_connect_info(mut self) -> Self
+    where
+        L::Addr: Clone + Sync + 'static,
+    {
+        self.told = Some(|app, address| app.layer(Extension(ConnectInfo(address))));
+        self
+    }
+
     async fn run(mut self) -> io::Result<()> {
         let mut end = self
             .end
@@ -67,11 +80,15 @@ impl<L: Listener> Serve<L> {
         let open = GracefulShutdown::new();
         let executor = GroupExecutor::new(self.connections.clone());
         loop {
-            let (stream, _) = tokio::select! {
+            let (stream, address) = tokio::select! {
                 accepted = self.listener.accept() => accepted,
                 () = &mut end => break,
             };
-            let service = TowerToHyperService::new(self.app.clone());
+            let mut app = self.app.clone();
+            if let Some(tell) = self.told {
+                app = tell(app, address);
+            }
+            let service = TowerToHyperService::new(app);
             let (executor, watcher) = (executor.clone(), open.watcher());
             // Dropped handles detach; errors of one connection are its client's.
             drop(self.connections.spawn(async move {

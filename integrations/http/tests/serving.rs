@@ -1,6 +1,7 @@
 //! Hazards: a request or a connection in the wrong group, time of either paid by nobody, a server that does not end or cuts answers
 //! off at its end; HTTP/1, HTTP/2 and gRPC.
 
+use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -95,6 +96,31 @@ async fn requests_and_connections_are_in_the_wrong_group() {
     assert!(polls(&acme) > 0);
     end.send(()).unwrap();
     tokio::time::timeout(HANG, server).await.unwrap().unwrap();
+    tenants.scheduler().shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_cannot_tell_who_is_connected() {
+    use axum::extract::ConnectInfo;
+    let tenants = Tenants::by_header("x-tenant").unwrap();
+    let who = |ConnectInfo(from): ConnectInfo<SocketAddr>| async move { format!("[{from}]") };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new().route("/", get(who));
+    let server = tokio::spawn(
+        tenants
+            .serve(listener, app)
+            .with_connect_info()
+            .into_future(),
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let expected = format!("[{}]", stream.local_addr().unwrap());
+    let request = b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains(&expected), "{answer}");
+    server.abort();
     tenants.scheduler().shutdown().await;
 }
 

@@ -27,6 +27,11 @@
 //! schedules the threads: the group's clock counts them, its tasks pay for them, and a task that waits for its own jobs is held
 //! back by its limit; jobs that nobody waits for are not.
 //!
+//! # What does not reach a pool
+//! Jobs are no tasks. A group that is frozen, killed or removed stops none of its pools: what runs goes on, and what is asked for is done, at
+//! the group's expense. Only `freeze_immediately` stops a thread where it stands, under preemption, until its next job. Who ends a tenant
+//! ends its pool: drop it, and let jobs look at something of yours now and then.
+//!
 //! # When the group pays
 //! With preemption by turns, within some milliseconds. Without, a thread's time is looked at when a job of [`Pool::run`] or
 //! [`Pool::install`] ends, on each thread as soon as it is free; and at its end.
