@@ -78,7 +78,8 @@ pub(crate) fn refused<T: 'static>(error: &SpawnError) -> JoinHandle<T> {
 
 /// Gives way if somebody else should run: put it into loops that compute for long.
 ///
-/// One load when nothing is due. When the task's slice is over, or the host's I/O has waited for a tick, the task yields once.
+/// One load when nothing is due. When the task's slice is over, or the host's I/O has waited for a tick, the task yields once. In a long poll that
+/// preemption has taken off its virtual CPU: every 4 ms, so that its end, or a freeze, gets to it.
 /// Outside the scheduler it is tokio's `consume_budget`.
 pub fn checkpoint() -> Checkpoint {
     Checkpoint { yielded: false }
@@ -116,15 +117,20 @@ impl Future for Checkpoint {
 /// Whether the task that is being polled here should give way; `None` outside. Who is told so once must do it: the question is taken back.
 #[inline]
 fn take_due() -> Option<bool> {
-    let due = local::with_polling(|shared, vcpu| {
+    local::with_polling(|shared, vcpu| {
+        if shared.preempt.is_some()
+            && let Some(due) = crate::preempt::borne_is_due(|| shared.now())
+        {
+            return due;
+        }
         let flag = &shared.vcpus[vcpu].resched;
-        flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
-    });
-    if due == Some(true) {
-        // The flag also says that I/O has waited: the virtual CPU goes by the driver before it picks again.
-        local::leave();
-    }
-    due
+        let due = flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed);
+        if due {
+            // The flag also says that I/O has waited: the virtual CPU goes by the driver before it picks again.
+            local::leave();
+        }
+        due
+    })
 }
 
 /// Whether the caller should give way to somebody else, for code that cannot await a [`checkpoint`] itself: callbacks of interpreters

@@ -122,7 +122,7 @@ pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
 use self::heartbeat::Heartbeat;
 pub(crate) use self::nap::Nap;
 pub(crate) use self::others::{
-    Around, begins_for_others, current, nothing_for_others, shown_for_others,
+    Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
 use self::parts::Parts;
 use self::pool::Pool;

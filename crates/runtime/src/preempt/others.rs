@@ -15,7 +15,7 @@
 //! thread ever holds it; and by who turns the virtual CPU. Each charge is taken note of under the lock, before it is made, so nothing is
 //! charged twice. An account around it is kept on the thread's stack meanwhile, and goes on from the end of the inner one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -28,11 +28,32 @@ use crate::group::GroupShared;
 thread_local! {
     /// The carrier that this thread is.
     static CURRENT: RefCell<Option<Arc<Carrier>>> = const { RefCell::new(None) };
+    /// When [`borne_is_due`] said yes last.
+    static ASKED: Cell<Nanos> = const { Cell::new(Nanos::ZERO) };
 }
 
 /// The carrier that the calling thread is, if it is one.
 pub(crate) fn current() -> Option<Arc<Carrier>> {
     CURRENT.with(|current| current.borrow().clone())
+}
+
+/// How often a poll that is borne is asked to end for a moment, if it asks. Unit: time. Default 4 ms, a request: what was asked of its task meanwhile, such
+/// as its end, gets to it between polls only.
+const BORNE_POLL_MAX: Nanos = Nanos::from_millis(4);
+
+/// Whether the calling thread's poll, if another thread has its virtual CPU by now, is to end for a moment; `None` if it still has that itself. It is no
+/// business of such a poll what is asked of the virtual CPU that it had.
+pub(crate) fn borne_is_due(now: impl FnOnce() -> Nanos) -> Option<bool> {
+    with(true, |carrier| carrier.task().is_some()).filter(|borne| *borne)?;
+    let now = now();
+    let due = |asked: &Cell<Nanos>| {
+        let is_due = now.saturating_sub(asked.get()) >= BORNE_POLL_MAX;
+        if is_due {
+            asked.set(now);
+        }
+        is_due
+    };
+    Some(ASKED.try_with(due).unwrap_or(true))
 }
 
 /// Makes the calling thread a carrier, or no longer.
