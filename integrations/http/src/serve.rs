@@ -92,7 +92,9 @@ impl<L: Listener> Serve<L> {
             let (executor, watcher) = (executor.clone(), open.watcher());
             // Dropped handles detach; errors of one connection are its client's.
             drop(self.connections.spawn(async move {
-                let builder = Builder::new(executor);
+                let mut builder = Builder::new(executor);
+                // For WebSockets over HTTP/2, as `axum::serve`.
+                builder.http2().enable_connect_protocol();
                 let stream = TokioIo::new(stream);
                 let connection = builder.serve_connection_with_upgrades(stream, service);
                 let _ = watcher.watch(connection).await;
