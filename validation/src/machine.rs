@@ -7,6 +7,7 @@ use std::time::Duration;
 pub struct Busy {
     machine: Duration,
     own: Duration,
+    children: Duration,
 }
 
 impl Busy {
@@ -16,14 +17,20 @@ impl Busy {
         Some(Self {
             machine: busy(&text)?,
             own: process_cpu(),
+            children: std::fs::read_to_string("/proc/self/stat")
+                .ok()
+                .and_then(|text| ended_children(&text))
+                .unwrap_or_default(),
         })
     }
 
-    /// CPUs that others used since `earlier`, `wall` seconds ago. Never negative: the machine counts in ticks.
+    /// CPUs that others used since `earlier`, `wall` seconds ago, the time its host took among them. What a child used that ended
+    /// meanwhile, however early it began, is our own. Never negative: the machine counts in ticks.
     pub fn others_since(self, earlier: Self, wall: f64) -> f64 {
         let machine = self.machine.saturating_sub(earlier.machine).as_secs_f64();
         let own = self.own.saturating_sub(earlier.own).as_secs_f64();
-        ((machine - own) / wall.max(1e-9)).max(0.0)
+        let children = self.children.saturating_sub(earlier.children).as_secs_f64();
+        ((machine - own - children) / wall.max(1e-9)).max(0.0)
     }
 }
 
@@ -39,6 +46,14 @@ fn busy(stat: &str) -> Option<Duration> {
         .filter_map(|field| ticks.get(*field))
         .sum::<u64>();
     Some(Duration::from_millis(sum * 10))
+}
+
+/// What children used that ended and were waited for (fields 16 and 17 of a process's `stat`, after its name in brackets).
+fn ended_children(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(13);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(Duration::from_millis((ticks()? + ticks()?) * 10))
 }
 
 #[cfg(target_os = "linux")]
@@ -71,11 +86,20 @@ mod tests {
 
     #[test]
     fn only_others_count() {
-        let at = |machine, own| Busy {
+        let at = |machine, own, children| Busy {
             machine: Duration::from_secs(machine),
             own: Duration::from_secs(own),
+            children: Duration::from_secs(children),
         };
-        assert!((at(9, 3).others_since(at(4, 1), 3.0) - 1.0).abs() < 1e-9);
-        assert!(at(1, 2).others_since(at(0, 0), 1.0).abs() < 1e-9);
+        assert!((at(9, 3, 0).others_since(at(4, 1, 0), 3.0) - 1.0).abs() < 1e-9);
+        assert!(at(9, 3, 3).others_since(at(4, 1, 0), 3.0).abs() < 1e-9);
+        assert!(at(1, 2, 0).others_since(at(0, 0, 0), 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn children_count_once_they_have_ended() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 70 30 25 15 20 0 1";
+        assert_eq!(ended_children(stat), Some(Duration::from_millis(400)));
+        assert_eq!(ended_children("7 (short) S 1"), None);
     }
 }

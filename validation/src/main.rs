@@ -10,7 +10,7 @@ use clap::{Parser, value_parser};
 use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
 use quotient_validation::real::judge::{self, Case};
-use quotient_validation::real::{self};
+use quotient_validation::real::{self, kept};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
 use quotient_validation::{Interrupt, Problem, advice, kernel, programs, simulator};
@@ -272,6 +272,12 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
             judge::P99_CASES_PERCENT,
             summary.refused,
             if summary.pass { "pass" } else { "FAIL" }
+        );
+        println!(
+            "{} runs do not count, since others used more than {} CPUs beside them; they did so beside {} recordings",
+            summary.disturbed,
+            kept::OTHERS_MAX,
+            summary.disturbed_recordings
         );
     }
     if summary.pass {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::kept::OTHERS_MAX;
+
 /// How far a throttled ratio may be off. Unit: points.
 const RATIO_MAX_POINTS: f64 = 3.0;
 /// How far a 99th percentile may be off. Unit: per cent of what was measured.
@@ -86,8 +88,12 @@ pub struct Case {
     pub predicted_p99: Spread,
     /// The same, measured.
     pub p99: Spread,
-    /// Runs of the kernel.
+    /// Runs of the kernel that count.
     pub runs: usize,
+    /// Runs that do not, since others computed beside them.
+    pub disturbed: usize,
+    /// CPUs that others used as the recording was made; none where the machine does not say.
+    pub others_recording: Option<f64>,
     /// The prediction says that the limit is saturated: its percentile grows with time, so it is no figure.
     pub is_saturated: bool,
 }
@@ -144,6 +150,10 @@ pub struct Summary {
     pub p99_percent: f64,
     /// Cases without a percentile.
     pub refused: usize,
+    /// Runs of all cases that do not count, since others computed beside them.
+    pub disturbed: usize,
+    /// Recordings beside which others computed all the same.
+    pub disturbed_recordings: usize,
     /// Whether both bars are met.
     pub pass: bool,
 }
@@ -164,10 +174,29 @@ pub fn summary(cases: &[Case]) -> Summary {
         ratio_percent,
         p99_percent,
         refused: verdicts.len() - percentiles.len(),
+        // Both recordings of a load are judged by the same runs.
+        disturbed: cases
+            .iter()
+            .filter(|case| case.recorded_under.is_none())
+            .map(|case| case.disturbed)
+            .sum(),
+        disturbed_recordings: beside_others(cases),
         pass: !cases.is_empty()
             && ratio_percent >= RATIO_CASES_PERCENT
             && p99_percent >= P99_CASES_PERCENT,
     }
+}
+
+/// Recordings beside which others computed.
+fn beside_others(cases: &[Case]) -> usize {
+    let mut recordings: Vec<(&str, bool)> = cases
+        .iter()
+        .filter(|case| case.others_recording.is_some_and(|cpus| cpus > OTHERS_MAX))
+        .map(|case| (case.load, case.recorded_under.is_some()))
+        .collect();
+    recordings.sort_unstable();
+    recordings.dedup();
+    recordings.len()
 }
 
 #[cfg(test)]
@@ -189,6 +218,8 @@ mod tests {
             predicted_p99: exactly(100.0),
             p99: exactly(p99),
             runs: 1,
+            disturbed: 0,
+            others_recording: None,
             is_saturated: false,
         }
     }
@@ -255,5 +286,17 @@ mod tests {
         let summary = summary(&cases);
         assert!(!summary.pass && summary.p99_percent > 99.0, "{summary:?}");
         assert!(!super::summary(&[]).pass);
+    }
+
+    #[test]
+    fn what_others_disturbed_is_counted_once() {
+        let disturbed = |under| Case {
+            recorded_under: under,
+            disturbed: 2,
+            others_recording: Some(OTHERS_MAX * 2.0),
+            ..case(0.0, 0.0)
+        };
+        let found = summary(&[disturbed(None), disturbed(None), disturbed(Some(1.0))]);
+        assert_eq!((found.disturbed, found.disturbed_recordings), (4, 2));
     }
 }

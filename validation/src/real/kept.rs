@@ -21,13 +21,25 @@ pub struct Truth {
     pub run: usize,
     /// How long it was measured, ms.
     pub length_ms: u64,
+    /// CPUs that others used meanwhile; none where the machine does not say.
+    #[serde(default)]
+    pub others: Option<f64>,
     /// Per cent of the periods.
     pub throttled: f64,
     /// How long each request took, ms, in order of length.
     pub times: Vec<f64>,
 }
 
+/// CPUs that others may use beside a run that counts. Default: 0.1 of a CPU, some ten times what a machine without programs uses
+/// here. It was chosen before the first verdict that it decided about.
+pub const OTHERS_MAX: f64 = 0.1;
+
 impl Truth {
+    /// Whether others computed beside it: then it says something of them, too.
+    pub fn is_disturbed(&self) -> bool {
+        self.others.is_some_and(|cpus| cpus > OTHERS_MAX)
+    }
+
     /// The value at `part` of all requests; not a number without any.
     pub fn at(&self, part: f64) -> f64 {
         let index = (self.times.len() as f64 * part).ceil().max(1.0) as usize - 1;
@@ -83,6 +95,21 @@ impl Kept {
         let used = find()?;
         fs::write(&path, format!("{used}\n")).map_err(self.broken("cannot write to"))?;
         Ok(used)
+    }
+
+    /// Notes how many CPUs others used as that recording was made.
+    ///
+    /// # Errors
+    /// [`Problem::Broken`] if it cannot be written.
+    pub fn note_others(&self, kind: Kind, is_limited: bool, cpus: f64) -> Result<(), Problem> {
+        let path = self.trace(kind, is_limited).with_extension("others");
+        fs::write(path, format!("{cpus:.3}\n")).map_err(self.broken("cannot write to"))
+    }
+
+    /// What was noted beside that recording.
+    pub fn others(&self, kind: Kind, is_limited: bool) -> Option<f64> {
+        let path = self.trace(kind, is_limited).with_extension("others");
+        fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
     fn runs_of(&self, kind: Kind) -> PathBuf {
@@ -166,6 +193,15 @@ mod tests {
         assert!(folder.is_dir());
         drop(kept);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_run_beside_others_is_known() {
+        let beside = |others| Truth { others, ..truth(0) }.is_disturbed();
+        assert_eq!(
+            [None, Some(0.05), Some(0.5)].map(beside),
+            [false, false, true]
+        );
     }
 
     #[test]
