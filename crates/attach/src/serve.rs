@@ -174,12 +174,22 @@ fn accept(listener: &UnixListener, common: &Arc<Common>) {
             return;
         }
         // A stranger takes no seat, and nobody's away.
-        let place = may_come(&stream).then(|| Place::take(common, &stream));
-        let Some(place) = place.flatten() else {
-            // A stranger and one too many learn the same, and nothing more.
-            let refusal = Answer::Error("the connection is refused".to_owned());
-            send(&stream, common, &refusal).ok();
-            continue;
+        let place = if may_come(&stream) {
+            Place::take(common, &stream).ok_or_else(|| {
+                let kept = common.seat_kept.as_secs();
+                format!(
+                    "all {CONNECTIONS_MAX} connections are taken, by clients of this user that were heard of in the last {kept} s: end one, or wait"
+                )
+            })
+        } else {
+            Err("the connection is refused".to_owned())
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(refusal) => {
+                send(&stream, common, &Answer::Error(refusal)).ok();
+                continue;
+            }
         };
         let thread = std::thread::Builder::new().name("quotient-attach".into());
         // Without a thread the connection is closed, which says it.
@@ -473,7 +483,10 @@ mod tests {
         let held: Vec<_> = (0..CONNECTIONS_MAX)
             .map(|_| client().expect("a seat"))
             .collect();
-        assert!(client().is_err(), "all were heard of lately");
+        let Err(refused) = client() else {
+            panic!("all were heard of lately");
+        };
+        assert!(refused.to_string().contains("are taken"), "{refused}");
         drop((held, patient));
 
         attach.seat_kept = Duration::ZERO;
