@@ -103,12 +103,15 @@ mod nap;
 mod others;
 mod parts;
 mod pool;
+mod seat;
 mod settings;
 mod turns;
 mod uninterrupted;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(feature = "tracing")]
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient_core::{Enqueue, Nanos};
@@ -120,19 +123,20 @@ pub(crate) use self::courtesy::Brought;
 use self::courtesy::Courtesy;
 pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
 use self::heartbeat::Heartbeat;
-pub(crate) use self::nap::Nap;
+use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
 use self::parts::Parts;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
+use self::seat::NOWHERE;
+pub(crate) use self::seat::Seat;
 pub use self::settings::{Preempt, PreemptStats};
 pub use self::uninterrupted::{Uninterrupted, uninterrupted};
 use self::watch::WatchState;
 pub(crate) use self::watch::start as start_watch;
 use crate::clock::Clock;
-use crate::cpu_clock::OwnTime;
 use crate::event_log::PauseLog;
 use crate::group::GroupShared;
 use crate::shared::Shared;
@@ -159,99 +163,6 @@ pub(crate) struct Counters {
     pub(crate) guest_waits: AtomicU64,
     pub(crate) insisted: AtomicU64,
     pub(crate) kept_back: AtomicU64,
-}
-
-/// What one virtual CPU has of this.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    /// Who turns it.
-    pub(crate) carrier: Mutex<Option<Arc<Carrier>>>,
-    /// Whose proxy was picked last, and in which group it is.
-    pub(crate) chosen: Mutex<Option<(Arc<Carrier>, Arc<GroupShared>)>>,
-    /// Whether there is one: saves the lock after each pick.
-    pub(crate) has_chosen: AtomicBool,
-    /// Where the last one that was chosen here ran, until the next is or the carrier sleeps; [`NOWHERE`] otherwise.
-    freed: AtomicU32,
-    /// Where the chosen one was let go on; [`NOWHERE`] if that was the kernel's choice.
-    placed: AtomicU32,
-    /// The watch has found that the chosen one sleeps in the kernel (`lookout`).
-    blocked: AtomicBool,
-    /// The carrier's reference (`vcpu::bill`), for the thread that takes over from it. Written between polls only. Unit: nanoseconds.
-    reference_wall: AtomicU64,
-    reference_cpu: AtomicU64,
-    /// Who pays for the poll that is under way here, if that is the one of a dead task in another group's place. Written between polls only.
-    payer: Mutex<Option<Arc<GroupShared>>>,
-    /// Tasks that the guest has handed in for it; wraps. And whether it is at work (`courtesy`).
-    brought: AtomicU32,
-    at_work: AtomicBool,
-    pub(crate) nap: Nap,
-}
-
-/// No processor.
-const NOWHERE: u32 = u32::MAX;
-
-impl Default for Seat {
-    fn default() -> Self {
-        Self {
-            carrier: Mutex::default(),
-            chosen: Mutex::default(),
-            has_chosen: AtomicBool::new(false),
-            freed: AtomicU32::new(NOWHERE),
-            placed: AtomicU32::new(NOWHERE),
-            blocked: AtomicBool::new(false),
-            reference_wall: AtomicU64::new(0),
-            reference_cpu: AtomicU64::new(0),
-            payer: Mutex::default(),
-            brought: AtomicU32::new(0),
-            at_work: AtomicBool::new(false),
-            nap: Nap::default(),
-        }
-    }
-}
-
-impl Seat {
-    /// Whether the watch has said so of the one whose turn it is, since it was asked last.
-    pub(crate) fn take_blocked(&self) -> bool {
-        self.blocked.load(Ordering::Relaxed) && self.blocked.swap(false, Ordering::Relaxed)
-    }
-
-    /// A poll that begins from now on is measured from `reference`.
-    pub(crate) fn refer_to(&self, reference: OwnTime) {
-        let OwnTime { wall, cpu } = reference;
-        self.reference_wall.store(wall.0, Ordering::Relaxed);
-        self.reference_cpu.store(cpu.0, Ordering::Relaxed);
-    }
-
-    /// What the last poll that began here is measured from. For who has the right to turn the virtual CPU.
-    pub(crate) fn reference(&self) -> OwnTime {
-        OwnTime {
-            wall: Nanos(self.reference_wall.load(Ordering::Relaxed)),
-            cpu: Nanos(self.reference_cpu.load(Ordering::Relaxed)),
-        }
-    }
-
-    /// `payer` pays for the poll that begins now.
-    #[cold]
-    pub(crate) fn is_paid_by(&self, payer: &Arc<GroupShared>) {
-        *lock(&self.payer) = Some(payer.clone());
-    }
-
-    /// The poll is over here, by its end or since its thread was left with it. For who has the right to turn the virtual CPU.
-    #[cold]
-    pub(crate) fn take_payer(&self) -> Option<Arc<GroupShared>> {
-        lock(&self.payer).take()
-    }
-
-    /// The bearer that was chosen here is not any more: its processor is free.
-    fn freed_by(&self, bearer: &Carrier) {
-        let number = bearer.processor().map_or(NOWHERE, Processor::number);
-        self.freed.store(number, Ordering::Relaxed);
-    }
-
-    fn take_freed(&self) -> Option<Processor> {
-        let number = self.freed.swap(NOWHERE, Ordering::Relaxed);
-        (number != NOWHERE).then(|| Processor::new(number))
-    }
 }
 
 /// All of a preempting scheduler beside what every scheduler has.
