@@ -122,6 +122,7 @@ mod error;
 mod guest;
 mod handle;
 mod pauser;
+mod prompt;
 mod signal;
 mod slot;
 mod sync;
@@ -137,6 +138,7 @@ pub use handle::{
     Detaching, Handle, Pause, PauseState, Processor, is_thread_asleep, thread_cpu_time, waits,
 };
 pub use pauser::{Pauser, Settings};
+pub use prompt::promptly;
 pub use signal::Signal;
 pub use thread::{
     End, Open, Region, Regions, Thread, Undisturbed, Uninterrupted, region, undisturbed,

@@ -333,6 +333,22 @@ struct SchedAttr {
 const SCHED_ATTR_SIZE: u32 = 48;
 
 pub(crate) fn attributes(thread: i32) -> Result<Attributes, i32> {
+    let raw = raw_attributes(thread)?;
+    Ok(Attributes {
+        policy: raw.policy,
+        nice: raw.nice,
+        // Kernels with custom slices report the one in effect; 0 is asked for again by those without.
+        slice: 0,
+    })
+}
+
+/// The slice in effect; 0 where there are no custom ones. Unit: nanoseconds.
+#[cfg(test)]
+pub(crate) fn slice(thread: i32) -> Result<u64, i32> {
+    raw_attributes(thread).map(|raw| raw.runtime)
+}
+
+fn raw_attributes(thread: i32) -> Result<SchedAttr, i32> {
     let mut raw = SchedAttr::default();
     // SAFETY: the kernel writes at most as many bytes as it is told, into a local of that size.
     checked(unsafe {
@@ -344,12 +360,7 @@ pub(crate) fn attributes(thread: i32) -> Result<Attributes, i32> {
             0_u32,
         )
     })?;
-    Ok(Attributes {
-        policy: raw.policy,
-        nice: raw.nice,
-        // Kernels with custom slices report the one in effect; 0 is asked for again by those without.
-        slice: 0,
-    })
+    Ok(raw)
 }
 
 pub(crate) fn set_attributes(thread: i32, attributes: Attributes) -> Result<(), i32> {
