@@ -49,6 +49,9 @@ pub struct Config {
     pub last_buddy: bool,
     /// Whether the current entity keeps the CPU until its deadline or the shortest waiting slice. Default true.
     pub run_to_parity: bool,
+    /// EEVDF only: whether an entity that had its timeline alone is protected so from when another one comes; if not, from when it was chosen,
+    /// as the kernel has it. Default true: who computes alone is interrupted by a first arrival after a slice at the earliest.
+    pub parity_from_arrival: bool,
     /// Number of CPUs, each with one [`crate::RunQueue`]. Default 1.
     pub cpus: u32,
     /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250).
@@ -95,6 +98,7 @@ impl Config {
             next_buddy: true,
             last_buddy: true,
             run_to_parity: true,
+            parity_from_arrival: true,
             cpus,
             lag_limit: Nanos::from_millis(4),
             debt_limit: Nanos::from_millis(100 * u64::from(cpus.div_ceil(32).clamp(1, 100))),

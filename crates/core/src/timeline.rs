@@ -20,6 +20,7 @@ pub(crate) struct Rules {
     /// log2 of the key quantum in virtual units; 0 is exact.
     pub(crate) shift: u8,
     pub(crate) run_to_parity: bool,
+    pub(crate) parity_from_arrival: bool,
     pub(crate) debts_fade: bool,
     pub(crate) next_buddy: bool,
     pub(crate) last_buddy: bool,

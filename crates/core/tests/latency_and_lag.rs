@@ -3,7 +3,9 @@
 mod common;
 
 use common::{MILLI, Machine, SECOND, Work, usage};
-use quotient_core::{Config, Nanos, Policy, Slice, TaskEntity, Weight};
+use quotient_core::{
+    Config, CpuId, Enqueue, GroupTree, Nanos, Policy, RunQueue, Slice, TaskEntity, Weight,
+};
 
 const CHUNK: u64 = 100_000;
 
@@ -187,6 +189,38 @@ fn a_running_task_keeps_its_turn_until_its_deadline() {
         "{kept} turns, {slices} slices"
     );
     assert!(turns(false) >= kept);
+}
+
+/// Two ways to count for how long a group that computed alone is protected from a first arrival: from then, or, as in the kernel, from its
+/// choice.
+#[test]
+fn who_was_alone_for_a_slice_is_protected_from_the_arrival_or_not_at_all() {
+    let preempts = |parity_from_arrival, alone_for: u64| {
+        let tree = GroupTree::new(Config {
+            parity_from_arrival,
+            ..config(Policy::Eevdf)
+        });
+        let root = tree.root();
+        let group = tree.group("g").unwrap();
+        let mut queue = RunQueue::<u32>::new(&tree, CpuId(0));
+        let after = |micros| Nanos::from_micros(micros);
+        queue.enqueue(&group, TaskEntity::default(), 1, Enqueue::New, after(0));
+        assert_eq!(queue.pick(after(0)), Some(1));
+        queue.charge(after(500));
+        queue.enqueue(&root, TaskEntity::default(), 2, Enqueue::Wake, after(500));
+        queue.put_prev_preempt(1, after(1_500));
+        // It has waited, so it sleeps with something to its credit.
+        assert_eq!(queue.pick(after(1_500)), Some(2));
+        let sleeper = queue.put_prev_sleep(after(1_510)).expect("it ran");
+        assert_eq!(queue.pick(after(1_510)), Some(1));
+        let woken_at = after(1_510 + alone_for);
+        queue.charge(woken_at);
+        queue.enqueue(&root, sleeper, 2, Enqueue::Wake, woken_at)
+    };
+    // A slice is 0.7 ms.
+    assert!(!preempts(true, 5_000), "protected from the arrival on");
+    assert!(preempts(false, 5_000), "its protection is long over");
+    assert!(!preempts(false, 1), "it was chosen just now");
 }
 
 #[test]

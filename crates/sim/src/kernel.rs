@@ -117,6 +117,7 @@ impl Kernel {
         config.quantum = Nanos::ZERO;
         (config.next_buddy, config.last_buddy) = (false, false);
         config.run_to_parity = true;
+        config.parity_from_arrival = false;
         config.debts_fade = self != Kernel::Linux6_6;
         config.lag_limit = Nanos(clamp - slice);
         config.debt_limit = Nanos(clamp);

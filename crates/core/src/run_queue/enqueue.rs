@@ -336,7 +336,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return self.current == NONE;
         };
         let current = self.timelines[level as usize].current;
-        if self.timelines[level as usize].nr == 2 {
+        if self.timelines[level as usize].nr == 2 && self.rules.parity_from_arrival {
             // No longer alone: from now on there is someone to protect against.
             let timeline = &mut self.timelines[level as usize];
             timeline.protect(self.slab.get(current), &self.rules);

@@ -277,6 +277,7 @@ fn rules_of(config: &Config) -> Rules {
         policy: config.policy,
         shift,
         run_to_parity: config.run_to_parity,
+        parity_from_arrival: config.parity_from_arrival || config.policy == Policy::Cfs,
         debts_fade: config.debts_fade && config.policy == Policy::Eevdf,
         next_buddy: config.next_buddy,
         last_buddy: config.last_buddy,
