@@ -103,21 +103,27 @@ impl Default for Settings {
     }
 }
 
-/// How often a kernel notices that a CPU idles, of a thousand times; drawn by dice where it is fewer. Real ones overlook idle CPUs: on
+/// How often a kernel notices that a CPU idles, of a thousand times; drawn by dice where it is not always. Real ones overlook idle CPUs: on
 /// virtual machines a halted one looks like one that its host took away, and searches that found little are made seldom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Wake-ups whose own CPU is busy that look for an idle one.
+    /// Wake-ups whose own CPU is busy, and nobody waits there, that look for an idle one.
     pub woken_permille: u16,
+    /// The same where somebody waits there already.
+    pub crowded_permille: u16,
     /// CPUs that fall idle that look for what waits elsewhere. What is left is offered at ticks.
     pub fell_idle_permille: u16,
+    /// Wake-ups by a task on another CPU while their own idles that go to the waker's all the same.
+    pub drawn_permille: u16,
 }
 
 impl Notice {
     /// As the rules say: nothing is overlooked.
     pub const EVERYTHING: Notice = Notice {
         woken_permille: 1_000,
+        crowded_permille: 1_000,
         fell_idle_permille: 1_000,
+        drawn_permille: 0,
     };
 }
 

@@ -9,7 +9,7 @@ use quotient_core::{Nanos, Weight};
 pub type GroupIndex = Option<u32>;
 
 /// Tasks that share a program.
-fn tasks(group: GroupIndex, program: u32, count: u32) -> Vec<TaskPlan> {
+pub(crate) fn tasks(group: GroupIndex, program: u32, count: u32) -> Vec<TaskPlan> {
     let task = TaskPlan {
         group,
         program,
@@ -22,7 +22,7 @@ fn tasks(group: GroupIndex, program: u32, count: u32) -> Vec<TaskPlan> {
     vec![task; count as usize]
 }
 
-fn add(plan: &mut Plan, name: &str, tasks: Vec<TaskPlan>) {
+pub(crate) fn add(plan: &mut Plan, name: &str, tasks: Vec<TaskPlan>) {
     plan.workloads.push(WorkloadPlan {
         name: name.into(),
         tasks,

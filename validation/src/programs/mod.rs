@@ -232,7 +232,9 @@ mod tests {
     fn what_the_kernel_overlooks_is_played() {
         let notice = Notice {
             woken_permille: 100,
+            crowded_permille: 800,
             fell_idle_permille: 200,
+            drawn_permille: 300,
         };
         let plan = plan_for(None, Duration::from_secs(1), 1, notice);
         assert_eq!(plan.settings.notice, notice);

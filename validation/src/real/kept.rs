@@ -159,6 +159,7 @@ mod tests {
             seed: 1,
             run,
             length_ms: 1_000,
+            others: None,
             throttled: 12.5,
             times: (1..=200).map(f64::from).collect(),
         }

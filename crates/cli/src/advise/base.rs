@@ -225,15 +225,26 @@ impl Base {
         };
         let notice = placement.notice();
         self.plan.settings.notice = notice;
-        let (woken, fell) = (placement.woken, placement.fell_idle);
+        let Placement {
+            woken,
+            crowded,
+            fell_idle: fell,
+            drawn,
+        } = placement;
         self.notes.push(format!(
-            "of {} wake-ups whose CPU was busy while another one idled {} went there, and of {} CPUs that fell idle while somebody waited {} took him: played as {:.0} and {:.0} %",
+            "of {} wake-ups whose CPU was busy while another one idled {} went there, and {} of {} where somebody waited already; of {} CPUs that fell idle while somebody waited {} took him; of {} wake-ups from another CPU while their own idled {} went to the waker's: played as {:.0}, {:.0}, {:.0} and {:.0} %",
             woken.of,
             woken.did,
+            crowded.did,
+            crowded.of,
             fell.of,
             fell.did,
+            drawn.of,
+            drawn.did,
             f64::from(notice.woken_permille) / 10.0,
-            f64::from(notice.fell_idle_permille) / 10.0
+            f64::from(notice.crowded_permille) / 10.0,
+            f64::from(notice.fell_idle_permille) / 10.0,
+            f64::from(notice.drawn_permille) / 10.0
         ));
     }
 }

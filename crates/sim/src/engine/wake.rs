@@ -19,8 +19,12 @@ impl<S: Sink> Simulation<S> {
         let target = if self.affinity.is_bound(task) {
             self.choose_allowed(task, last, by)
         } else {
-            let sees_idle = self.happens(self.settings.notice.woken_permille);
-            self.choose(last, by, sees_idle)
+            let sees_idle = self.sees_idle(last);
+            if self.is_drawn(last, by) {
+                by
+            } else {
+                self.choose(last, by, sees_idle)
+            }
         };
         let target = self.present(task, target);
         let kind = if by == target {
@@ -172,6 +176,32 @@ impl<S: Sink> Simulation<S> {
         (1..nodes)
             .find_map(|step| self.idle_in_node((node + step) % nodes))
             .unwrap_or(last)
+    }
+
+    /// Whether a wake-up that finds its CPU busy looks for an idle one.
+    #[inline]
+    fn sees_idle(&mut self, last: u32) -> bool {
+        let notice = self.settings.notice;
+        let is_crowded = || last != NONE && self.cpus[last as usize].queue.nr_running() > 1;
+        let permille = if notice.woken_permille == notice.crowded_permille || !is_crowded() {
+            notice.woken_permille
+        } else {
+            notice.crowded_permille
+        };
+        self.happens(permille)
+    }
+
+    /// Whether a task that CPU `by` wakes goes there although its last one idles: a kernel that does not see that takes the waker's for the
+    /// better choice.
+    #[inline]
+    fn is_drawn(&mut self, last: u32, by: u32) -> bool {
+        let permille = self.settings.notice.drawn_permille;
+        permille > 0
+            && by != NONE
+            && by != last
+            && last != NONE
+            && self.idle.contains(last)
+            && self.happens(permille)
     }
 
     /// Whether something happens that does so many times of a thousand. Nothing is drawn for what always happens.

@@ -1,8 +1,9 @@
 //! How well the recorded kernel saw idle CPUs, counted from what it did.
 //!
-//! Two moments show it: a wake-up whose own CPU is busy while another one idles, and a CPU that falls idle while a task waits on
-//! another. By the rules of the kernel both end on the idle CPU. On a virtual machine most do not: a kernel that takes a halted virtual
-//! CPU for one that its host has preempted looks past it, and one whose searches found nothing before hardly searches at all. Who waits
+//! Three moments show it: a wake-up whose own CPU is busy while another one idles, a CPU that falls idle while a task waits on
+//! another, and a wake-up by a task elsewhere whose own CPU idles. By the rules of the kernel all end on the idle CPU. On a virtual machine
+//! most do not: a kernel that takes a halted virtual CPU for one that its host has preempted looks past it, and one whose searches found
+//! nothing before hardly searches at all; a task goes to its waker's CPU then, even if its own is free. Who waits
 //! behind whom then follows from the machine, not from the release, so it is taken from the recording.
 //!
 //! Only what is certain counts. A CPU is busy when a switch to its task was seen and none since. Some kernels leave switches from idle
@@ -41,15 +42,25 @@ impl Part {
         let part = (self.did + BY_RULE) * 1_000 / (self.of + BY_RULE);
         u16::try_from(part).unwrap_or(1_000)
     }
+
+    /// The same of what no rule has: none where nothing was seen.
+    fn permille_against_rule(self) -> u16 {
+        let part = self.did * 1_000 / (self.of + BY_RULE);
+        u16::try_from(part).unwrap_or(1_000)
+    }
 }
 
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Placement {
-    /// Wake-ups that found their CPU busy and another one idle: those that went there.
+    /// Wake-ups that found their CPU busy, nobody waiting there, and another one idle: those that went there.
     pub woken: Part,
+    /// The same where somebody waited there already.
+    pub crowded: Part,
     /// CPUs that fell idle while a task waited elsewhere: those that took it.
     pub fell_idle: Part,
+    /// Wake-ups by a task on another CPU while their own idled: those that went to the waker's.
+    pub drawn: Part,
 }
 
 impl Placement {
@@ -57,7 +68,9 @@ impl Placement {
     pub fn notice(&self) -> Notice {
         Notice {
             woken_permille: self.woken.permille(),
+            crowded_permille: self.crowded.permille(),
             fell_idle_permille: self.fell_idle.permille(),
+            drawn_permille: self.drawn.permille_against_rule(),
         }
     }
 }
@@ -69,15 +82,28 @@ enum Runs {
     Task(TaskId),
 }
 
-/// A wake-up to a busy CPU beside idle ones, until it is known whether these were.
+/// A wake-up beside idle CPUs, until it is known whether these were.
 #[derive(Debug)]
 struct Pending {
     task: TaskId,
     at: u64,
+    /// The one that is to be looked at: another one where its own is busy, else its own.
     idle: CpuId,
+    asks: Asks,
     moved: bool,
     /// Other events since: a migration of the choice follows at once.
     age: u32,
+}
+
+/// What a wake-up tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    /// Its own CPU is busy: whether it goes to the idle one.
+    Alone,
+    /// The same, and somebody waits there already.
+    Crowded,
+    /// Its own CPU idles: whether it goes to this one, its waker's.
+    Drawn(CpuId),
 }
 
 /// A task that waits on a CPU that is surely busy.
@@ -124,14 +150,25 @@ impl Watch {
         if let Kind::Waking { waker, .. } | Kind::Wakeup { waker, .. } = kind {
             self.acts(cpu, waker.is_idle(), time.0);
         }
+        let waker = |task: TaskId| (!task.is_idle()).then_some(cpu);
         match kind {
-            Kind::Waking { task, target, .. } => {
+            Kind::Waking {
+                task,
+                target,
+                waker: by,
+                ..
+            } => {
                 self.is_kernels = true;
-                self.waking(task, target, time);
+                self.waking(task, target, waker(by), time);
             }
             // The kernel's comes after the other one and says nothing new; Quotient's own traces have this one only.
-            Kind::Wakeup { task, target, .. } if !self.is_kernels => {
-                self.woken(task, target, time);
+            Kind::Wakeup {
+                task,
+                target,
+                waker: by,
+                ..
+            } if !self.is_kernels => {
+                self.woken(task, target, waker(by), time);
             }
             Kind::Migrate { task, to, .. } => self.migrates(task, to, time.0),
             Kind::Switch { prev, state, next } => {
@@ -152,12 +189,24 @@ impl Watch {
         }
     }
 
-    fn waking(&mut self, task: TaskId, target: CpuId, time: Nanos) {
+    fn waking(&mut self, task: TaskId, target: CpuId, waker: Option<CpuId>, time: Nanos) {
         let is_busy = matches!(self.cpus.get(&target), Some(Runs::Task(who)) if *who != task);
         self.waiting.remove(&task);
         if !is_busy {
+            let idles = matches!(self.cpus.get(&target), Some(Runs::Idle { .. }));
+            if idles && let Some(waker) = waker.filter(|waker| *waker != target) {
+                self.pending.push(Pending {
+                    task,
+                    at: time.0,
+                    idle: target,
+                    asks: Asks::Drawn(waker),
+                    moved: false,
+                    age: 0,
+                });
+            }
             return;
         }
+        let is_crowded = self.waiting.values().any(|waits| waits.on == target);
         self.waiting.insert(
             task,
             Waits {
@@ -176,6 +225,11 @@ impl Watch {
                 task,
                 at: time.0,
                 idle,
+                asks: if is_crowded {
+                    Asks::Crowded
+                } else {
+                    Asks::Alone
+                },
                 moved: false,
                 age: 0,
             });
@@ -183,11 +237,11 @@ impl Watch {
     }
 
     /// The choice is made, from where the task ran last.
-    fn woken(&mut self, task: TaskId, target: CpuId, time: Nanos) {
+    fn woken(&mut self, task: TaskId, target: CpuId, waker: Option<CpuId>, time: Nanos) {
         let Some(&home) = self.ran_on.get(&task) else {
             return;
         };
-        self.waking(task, home, time);
+        self.waking(task, home, waker, time);
         if home != target {
             self.migrates(task, target, time.0);
         }
@@ -196,6 +250,7 @@ impl Watch {
     fn migrates(&mut self, task: TaskId, to: CpuId, at: u64) {
         if let Some(pending) = self.pending.iter_mut().find(|one| one.task == task)
             && pending.age <= 1
+            && !matches!(pending.asks, Asks::Drawn(waker) if waker != to)
         {
             pending.moved = true;
         }
@@ -216,7 +271,12 @@ impl Watch {
             }
             // A switch that was filled in has the time at which it must have been.
             if from_idle && now >= pending.at {
-                found.woken.note(pending.moved);
+                let part = match pending.asks {
+                    Asks::Alone => &mut found.woken,
+                    Asks::Crowded => &mut found.crowded,
+                    Asks::Drawn(_) => &mut found.drawn,
+                };
+                part.note(pending.moved);
             }
             false
         });
@@ -265,21 +325,17 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::{Program, Step};
     use crate::{Kernel, Machine, Plan, Simulation, Span, synthetic};
     use quotient_trace::{Item, Reader};
 
-    /// Four clients on two CPUs whose scheduler sees idle ones now and then.
-    fn recorded(notice: Notice) -> Placement {
+    /// What is counted of a load on two CPUs whose scheduler sees idle ones now and then.
+    fn recorded(notice: Notice, add: impl FnOnce(&mut Plan)) -> Placement {
         let mut plan = Plan::new(Machine::flat(2));
         plan.duration = Nanos::from_secs(20);
         Kernel::Linux6_18.apply(&mut plan);
         plan.settings.notice = notice;
-        let (low, high) = (Nanos::from_millis(1), Nanos::from_millis(9));
-        let work = Span::Uniform {
-            low,
-            high: Nanos::from_millis(4),
-        };
-        synthetic::closed_loop(&mut plan, "app", None, 4, work, Span::Uniform { low, high });
+        add(&mut plan);
         let sink = quotient_trace::Ftrace::new(Vec::new());
         let mut simulation = Simulation::new(&plan, sink).unwrap();
         simulation.run().unwrap();
@@ -295,21 +351,76 @@ mod tests {
         watch.found
     }
 
+    const fn uniform(low: u64, high: u64) -> Span {
+        Span::Uniform {
+            low: Nanos::from_millis(low),
+            high: Nanos::from_millis(high),
+        }
+    }
+
+    fn four_clients(plan: &mut Plan) {
+        synthetic::closed_loop(plan, "app", None, 4, uniform(1, 4), uniform(1, 9));
+    }
+
+    /// A client that thinks, asks and goes on for a moment, and a server that answers it.
+    fn client_and_server(plan: &mut Plan) {
+        let (asks, answers) = (plan.channel(0), plan.channel(0));
+        let client = plan.program(Program::forever([
+            Step::Sleep(uniform(1, 3)),
+            Step::Post(asks),
+            Step::Run(uniform(1, 1)),
+            Step::Wait(answers),
+        ]));
+        let server = plan.program(Program::forever([
+            Step::Wait(asks),
+            Step::Run(uniform(1, 2)),
+            Step::Post(answers),
+        ]));
+        let mut both = synthetic::tasks(None, client, 1);
+        both.extend(synthetic::tasks(None, server, 1));
+        synthetic::add(plan, "pair", both);
+    }
+
     #[test]
     fn what_was_played_is_counted() {
-        for (woken_permille, fell_idle_permille) in [(1_000, 1_000), (300, 500), (0, 0)] {
+        for (woken_permille, crowded_permille, fell_idle_permille) in
+            [(1_000, 1_000, 1_000), (300, 800, 500), (0, 400, 0)]
+        {
             let notice = Notice {
                 woken_permille,
+                crowded_permille,
                 fell_idle_permille,
+                drawn_permille: 0,
             };
-            let found = recorded(notice);
+            let found = recorded(notice, four_clients);
             let near = |part: u16, wanted: u16| part.abs_diff(wanted) <= 80;
             assert!(
                 near(found.notice().woken_permille, woken_permille)
+                    && near(found.notice().crowded_permille, notice.crowded_permille)
                     && near(found.notice().fell_idle_permille, fell_idle_permille),
                 "{notice:?}: {found:?}"
             );
-            assert!(found.woken.of >= 100, "{notice:?}: {found:?}");
+            assert!(
+                found.woken.of >= 100 && (found.crowded.of >= 30 || woken_permille == 1_000),
+                "{notice:?}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_was_drawn_to_its_waker_is_counted() {
+        for drawn_permille in [0, 300, 900] {
+            let notice = Notice {
+                drawn_permille,
+                ..Notice::EVERYTHING
+            };
+            let found = recorded(notice, client_and_server);
+            let part = found.notice().drawn_permille;
+            assert!(
+                part.abs_diff(drawn_permille) <= 80,
+                "{drawn_permille}: {found:?}"
+            );
+            assert!(found.drawn.of >= 100, "{drawn_permille}: {found:?}");
         }
     }
 
@@ -318,5 +429,7 @@ mod tests {
         let permille = |did, of| Part { did, of }.permille();
         assert_eq!((permille(0, 0), permille(0, 2)), (1_000, 500));
         assert_eq!((permille(0, 98), permille(98, 98)), (20, 1_000));
+        let drawn = |did, of| Part { did, of }.permille_against_rule();
+        assert_eq!((drawn(0, 0), drawn(2, 2), drawn(98, 98)), (0, 500, 980));
     }
 }
