@@ -1,6 +1,6 @@
 //! Limits under virtual time.
 
-use quotient_core::{BandwidthRules, Limit, Nanos};
+use quotient_core::{BandwidthRules, Limit, Nanos, Weight};
 use quotient_sim::synthetic::{self, OpenLoop};
 use quotient_sim::{Action, Change, Machine, Outcome, Plan, Simulation, Span, Throttling};
 use quotient_trace::{Discard, Event, Kind, Statistics};
@@ -50,6 +50,68 @@ fn a_limit_holds_in_every_mode() {
             );
             assert!(used.nr_periods >= 49 && used.nr_throttled >= 48, "{used:?}");
         }
+    }
+}
+
+/// Hazard: who runs alone on his CPU does not tick, so that nothing tells his queue of a limit that his group gets.
+#[test]
+fn a_limit_holds_for_tasks_that_had_none_and_run_alone() {
+    for (shape, threads) in [("1", 1), ("4", 1), ("4", 4), ("4", 8)] {
+        let mut plan = plan(shape, 10);
+        let group = plan.group("box");
+        synthetic::spinners(&mut plan, "box", group, threads);
+        let limit = Limit::new(Nanos::from_millis(10), Nanos::from_millis(100));
+        plan.changes.push(Change {
+            at: Nanos::from_secs(1),
+            group: group.expect("just made"),
+            action: Action::Limit(Some(limit)),
+        });
+        let used = run(&plan).group("box").unwrap().usage_ns;
+        let cpus = u64::from(threads.min(shape.parse().unwrap()));
+        // A second without, 90 periods, and a tick on each CPU before it stops.
+        let due = cpus * 1_000 + 900;
+        assert!(
+            used.abs_diff(due * MILLI) <= (cpus * 8 + 30) * MILLI,
+            "{threads} on {shape}: {used}, due {due} ms"
+        );
+    }
+}
+
+/// Hazard: a weight that is set again and again, as controllers do: a group that was weighed anew went on by a protection that began anew,
+/// and its sibling had nothing for as long as that went on.
+#[test]
+fn a_weight_that_is_set_at_each_tick_starves_nobody() {
+    for (shape, every) in [
+        ("1", 1_000),
+        ("2", 1_000),
+        ("2", 900),
+        ("4", 1_000),
+        ("16", 1_000),
+    ] {
+        let mut plan = plan(shape, 2);
+        let mut machine = plan.machine.clone();
+        machine.hz = 1_000;
+        plan.set_machine(machine);
+        let cpus = plan.machine.cpus();
+        let groups = ["h", "g"].map(|path| plan.group(path));
+        for (name, group) in ["h", "g"].into_iter().zip(groups) {
+            synthetic::spinners(&mut plan, name, group, 2 * cpus);
+        }
+        for number in 1..2_000_000 / every {
+            let weight = if number % 2 == 0 { 110 } else { 90 };
+            plan.changes.push(Change {
+                at: Nanos::from_micros(number * every),
+                group: groups[1].expect("just made"),
+                action: Action::Weight(Weight::new(weight).unwrap()),
+            });
+        }
+        let outcome = run(&plan);
+        let used = ["h", "g"].map(|path| outcome.group(path).unwrap().usage_ns / MILLI);
+        let due = u64::from(cpus) * 1_000;
+        assert!(
+            used.iter().all(|used| used.abs_diff(due) <= due / 10),
+            "{shape} CPUs, every {every} us: {used:?} ms"
+        );
     }
 }
 

@@ -85,6 +85,10 @@ impl<T, G: Gates> RunQueue<T, G> {
                 parent.group_load -= u64::from(old);
                 parent.protect(node, &self.rules);
                 self.set_limit();
+                if self.service_clock.is_whole() {
+                    // As in `reweigh`. Split weights change with what is runnable, at each choice.
+                    self.repick = true;
+                }
             }
             _ => {
                 let parent = &mut self.timelines[parent];

@@ -326,6 +326,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         } else {
             above.protect(&nodes[index as usize], &self.rules);
             self.set_limit();
+            // What it was chosen by is another weight now. Going on by a protection that begins anew, a group whose weight is set at each
+            // tick would keep the CPU for good.
+            self.repick = true;
         }
         self.publish_entities(parent);
     }

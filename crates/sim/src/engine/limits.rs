@@ -49,9 +49,11 @@ impl<S: Sink> Simulation<S> {
             },
         );
         self.tell(&mut kicked);
-        // Whoever runs alone may have to be watched from now on.
+        // Whoever runs alone may have to be watched from now on, which its queue has to know first: without a tick nothing else tells it.
+        let now = Nanos(self.now);
         for cpu in 0..self.cpus.len() as u32 {
             if self.cpus[cpu as usize].current != NONE {
+                self.cpus[cpu as usize].queue.charge(now);
                 self.rearm(cpu);
             }
         }
