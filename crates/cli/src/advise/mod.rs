@@ -216,6 +216,9 @@ fn period(text: &str) -> Result<Nanos, String> {
     }
 }
 
+/// How often a recording is played under its own limit, each time with another seed and phase. Default 5.
+const PLAYED_SEEDS_MAX: u32 = 5;
+
 #[derive(Serialize)]
 struct Report<'a> {
     input: String,
@@ -264,6 +267,16 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         free_run(&subject, &sweep(arguments, 1).threads, control)
     })?;
     let sweep = sweep(arguments, free.0);
+    let played = match base.recorded_limit() {
+        Some(limit) => {
+            let seeds = sweep.seeds.min(PLAYED_SEEDS_MAX);
+            let permille = watched(seeds as usize, |control, threads| {
+                played_as_recorded(&subject, &limit, seeds, threads, control)
+            })?;
+            Some((limit, permille))
+        }
+        None => None,
+    };
     let tenth = Nanos((free.1 / 10).max(1_000_000));
     let target = Target {
         throttled_permille: arguments.throttled * 10,
@@ -275,6 +288,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let mut advice = watched(runs, |control, threads| {
         advise(&subject, &sweep, target, threads, control)
     })?;
+    if let Some((limit, permille)) = played {
+        doubts::about_playing(&limit, permille, &mut base.doubts);
+    }
     if base.doubts.is_decisive() {
         advice.recommended = None;
     }
@@ -328,6 +344,36 @@ fn free_run(
     };
     let advice = advise(subject, &wide, target, 1, control)?;
     Ok((advice.free_usage_permille, advice.free_p99_ns))
+}
+
+/// The part of the periods that are throttled under the limit that this was recorded under, in thousandths: what is played has to do as what
+/// was recorded did.
+fn played_as_recorded(
+    subject: &Subject<'_>,
+    limit: &RecordedLimit,
+    seeds: u32,
+    threads: usize,
+    control: &Control,
+) -> Result<u64, BatchError> {
+    let same = Sweep {
+        cpus_permille: vec![limit.permille()],
+        periods: vec![Nanos(limit.period_ns)],
+        bursts_percent: vec![0],
+        threads: vec![0],
+        seeds,
+        refine: false,
+    };
+    let target = Target {
+        throttled_permille: 0,
+        added_p99: Nanos::ZERO,
+        done_permille: 0,
+    };
+    let advice = advise(subject, &same, target, threads, control)?;
+    let ratio = advice
+        .predictions
+        .first()
+        .map_or(0.0, |row| row.throttled_ratio.mid);
+    Ok((ratio * 1000.0).round() as u64)
 }
 
 fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
