@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::kept::OTHERS_MAX;
+use super::kept::is_disturbed;
 
 /// How far a throttled ratio may be off. Unit: points.
 const RATIO_MAX_POINTS: f64 = 3.0;
@@ -191,7 +191,7 @@ pub fn summary(cases: &[Case]) -> Summary {
 fn beside_others(cases: &[Case]) -> usize {
     let mut recordings: Vec<(&str, bool)> = cases
         .iter()
-        .filter(|case| case.others_recording.is_some_and(|cpus| cpus > OTHERS_MAX))
+        .filter(|case| is_disturbed(case.others_recording))
         .map(|case| (case.load, case.recorded_under.is_some()))
         .collect();
     recordings.sort_unstable();
@@ -293,7 +293,7 @@ mod tests {
         let disturbed = |under| Case {
             recorded_under: under,
             disturbed: 2,
-            others_recording: Some(OTHERS_MAX * 2.0),
+            others_recording: Some(crate::real::kept::OTHERS_MAX * 2.0),
             ..case(0.0, 0.0)
         };
         let found = summary(&[disturbed(None), disturbed(None), disturbed(Some(1.0))]);

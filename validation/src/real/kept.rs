@@ -34,10 +34,15 @@ pub struct Truth {
 /// here. It was chosen before the first verdict that it decided about.
 pub const OTHERS_MAX: f64 = 0.1;
 
+/// Whether others computed beside a run or a recording: then it says something of them, too.
+pub fn is_disturbed(others: Option<f64>) -> bool {
+    others.is_some_and(|cpus| cpus > OTHERS_MAX)
+}
+
 impl Truth {
-    /// Whether others computed beside it: then it says something of them, too.
+    /// Whether others computed beside it.
     pub fn is_disturbed(&self) -> bool {
-        self.others.is_some_and(|cpus| cpus > OTHERS_MAX)
+        is_disturbed(self.others)
     }
 
     /// The value at `part` of all requests; not a number without any.

@@ -21,7 +21,7 @@ use crate::machine::Busy;
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
 use judge::{Case, Spread};
-use kept::{Kept, OTHERS_MAX, Truth};
+use kept::{Kept, Truth, is_disturbed};
 use loads::Kind;
 
 /// Before anything is measured: threads start, the first limit takes hold.
@@ -32,7 +32,7 @@ pub const SHARES_PERCENT: [u64; 4] = [110, 150, 200, 300];
 const RECORDED_PERCENT: u64 = 150;
 /// The seed of the arrivals that are recorded.
 const RECORDED_SEED: u64 = 1;
-/// How often a recording, or a run on average, is made before one counts beside which others computed. Default: 4.
+/// How often a recording or a run is made while others compute beside it. Default: 4.
 const ATTEMPTS_MAX: usize = 4;
 /// The longest nap while waiting, so that Ctrl-C is noticed.
 const NAP: Duration = Duration::from_millis(50);
@@ -160,11 +160,11 @@ fn measured(
     // Run by run over all limits: a slow change of the machine's mood hits all of them.
     for run in 0..settings.runs {
         for &share in &planned.shares {
-            let is_there = wanted(settings, &there, share).any(|truth| truth.run == run);
+            if wanted(settings, &there, share).any(|truth| truth.run == run) {
+                continue;
+            }
             let made = asked(settings, &there, share).filter(|truth| truth.run == run);
-            let mut left = ATTEMPTS_MAX.saturating_sub(made.count());
-            while !is_there && left > 0 {
-                left -= 1;
+            for _ in made.count()..ATTEMPTS_MAX {
                 let truth = tried(settings, kind, &cgroup()?, share, run, interrupt)?;
                 kept.add(kind, &truth)?;
                 if !truth.is_disturbed() {
@@ -363,7 +363,7 @@ fn recorded(
             }
             least = others;
         }
-        if least.is_none_or(|least| least <= OTHERS_MAX) {
+        if !is_disturbed(least) {
             break;
         }
     }

@@ -21,7 +21,7 @@ const LOST_MAX_PERCENT: u64 = 5;
 const THROTTLED_MAX_PERMILLE: u64 = 100;
 
 /// Played under the limit that it was recorded under, a load may be throttled in so many periods more or less, in thousandths. Default 50:
-/// what is played was off by 1 to 4 points where its figures held, and by 10 to 61 where a wrong limit was recommended.
+/// what is played was off by 0 to 4 points where its figures held, and by 10 to 61 where a wrong limit was recommended.
 const PLAYED_MAX_PERMILLE: u64 = 50;
 
 /// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.

@@ -328,13 +328,27 @@ fn free_run(
     threads: &[u32],
     control: &Control,
 ) -> Result<(u64, u64), BatchError> {
-    // One setting that never binds gives the free run beside it.
-    let wide = Sweep {
-        cpus_permille: vec![4_096_000],
-        periods: vec![Nanos::from_millis(100)],
+    // One that never binds gives the free run beside it.
+    let wide = (4_096_000, Nanos::from_millis(100));
+    let advice = under(subject, wide, threads[0], (1, 1), control)?;
+    Ok((advice.free_usage_permille, advice.free_p99_ns))
+}
+
+/// One limit, a share in thousandths of a CPU and a period, with so many threads of the load: what comes of it in so many seeds, on so many
+/// threads of ours.
+fn under(
+    subject: &Subject<'_>,
+    (permille, period): (u64, Nanos),
+    load_threads: u32,
+    (seeds, threads): (u32, usize),
+    control: &Control,
+) -> Result<Advice, BatchError> {
+    let sweep = Sweep {
+        cpus_permille: vec![permille],
+        periods: vec![period],
         bursts_percent: vec![0],
-        threads: threads[..1].to_vec(),
-        seeds: 1,
+        threads: vec![load_threads],
+        seeds,
         refine: false,
     };
     let target = Target {
@@ -342,8 +356,7 @@ fn free_run(
         added_p99: Nanos::ZERO,
         done_permille: 0,
     };
-    let advice = advise(subject, &wide, target, 1, control)?;
-    Ok((advice.free_usage_permille, advice.free_p99_ns))
+    advise(subject, &sweep, target, threads, control)
 }
 
 /// The part of the periods that are throttled under the limit that this was recorded under, in thousandths: what is played has to do as what
@@ -355,20 +368,8 @@ fn played_as_recorded(
     threads: usize,
     control: &Control,
 ) -> Result<u64, BatchError> {
-    let same = Sweep {
-        cpus_permille: vec![limit.permille()],
-        periods: vec![Nanos(limit.period_ns)],
-        bursts_percent: vec![0],
-        threads: vec![0],
-        seeds,
-        refine: false,
-    };
-    let target = Target {
-        throttled_permille: 0,
-        added_p99: Nanos::ZERO,
-        done_permille: 0,
-    };
-    let advice = advise(subject, &same, target, threads, control)?;
+    let same = (limit.permille(), Nanos(limit.period_ns));
+    let advice = under(subject, same, 0, (seeds, threads), control)?;
     let ratio = advice
         .predictions
         .first()

@@ -11,7 +11,7 @@ use super::bill::{absence, before_parting, own_absence};
 use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
 use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
 use super::{Here, Vcpu, lock};
-use crate::cpu_clock::{OwnTime, duration};
+use crate::cpu_clock::OwnTime;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
@@ -324,8 +324,7 @@ impl Vcpu {
         preempting.choose(self.index, bearer, &owned.group);
         let limited = owned.group.is_limited();
         self.short_tasks = self.short_tasks.min(self.waiting);
-        let is_shared = self.short_tasks > 0;
-        let turn = if is_shared {
+        let turn = if self.short_tasks > 0 {
             SHARED_TURN
         } else if limited {
             LIMITED_TURN
@@ -363,7 +362,7 @@ impl Vcpu {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
         }
-        let slept = is_shared || duration(wall) >= turn.min(LIMITED_TURN);
+        let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
         let idle = charge.sum().as_nanos() < wall.as_nanos() / BLOCKED_PART;
         if (slept && idle || said) && bearer.handle.is_asleep() == Some(true) {
             preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);

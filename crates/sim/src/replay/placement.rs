@@ -147,28 +147,20 @@ impl Watch {
     /// An event, also one that was filled in.
     pub(super) fn event(&mut self, event: &Event) {
         let Event { time, cpu, kind } = *event;
+        // Where a task, and not a timer, wakes another one.
+        let mut by = None;
         if let Kind::Waking { waker, .. } | Kind::Wakeup { waker, .. } = kind {
             self.acts(cpu, waker.is_idle(), time.0);
+            by = (!waker.is_idle()).then_some(cpu);
         }
-        let waker = |task: TaskId| (!task.is_idle()).then_some(cpu);
         match kind {
-            Kind::Waking {
-                task,
-                target,
-                waker: by,
-                ..
-            } => {
+            Kind::Waking { task, target, .. } => {
                 self.is_kernels = true;
-                self.waking(task, target, waker(by), time);
+                self.waking(task, target, by, time);
             }
             // The kernel's comes after the other one and says nothing new; Quotient's own traces have this one only.
-            Kind::Wakeup {
-                task,
-                target,
-                waker: by,
-                ..
-            } if !self.is_kernels => {
-                self.woken(task, target, waker(by), time);
+            Kind::Wakeup { task, target, .. } if !self.is_kernels => {
+                self.woken(task, target, by, time);
             }
             Kind::Migrate { task, to, .. } => self.migrates(task, to, time.0),
             Kind::Switch { prev, state, next } => {
@@ -190,22 +182,29 @@ impl Watch {
     }
 
     fn waking(&mut self, task: TaskId, target: CpuId, waker: Option<CpuId>, time: Nanos) {
-        let is_busy = matches!(self.cpus.get(&target), Some(Runs::Task(who)) if *who != task);
         self.waiting.remove(&task);
-        if !is_busy {
-            let idles = matches!(self.cpus.get(&target), Some(Runs::Idle { .. }));
-            if idles && let Some(waker) = waker.filter(|waker| *waker != target) {
-                self.pending.push(Pending {
-                    task,
-                    at: time.0,
-                    idle: target,
-                    asks: Asks::Drawn(waker),
-                    moved: false,
-                    age: 0,
-                });
+        let asked = match self.cpus.get(&target) {
+            Some(Runs::Task(who)) if *who != task => self.waits(task, target, time),
+            Some(Runs::Idle { .. }) => {
+                let waker = waker.filter(|waker| *waker != target);
+                waker.map(|waker| (target, Asks::Drawn(waker)))
             }
-            return;
+            _ => None,
+        };
+        if let Some((idle, asks)) = asked {
+            self.pending.push(Pending {
+                task,
+                at: time.0,
+                idle,
+                asks,
+                moved: false,
+                age: 0,
+            });
         }
+    }
+
+    /// The task waits behind another one. Where an idle CPU is beside that, and what a wake-up tells of it.
+    fn waits(&mut self, task: TaskId, target: CpuId, time: Nanos) -> Option<(CpuId, Asks)> {
         let is_crowded = self.waiting.values().any(|waits| waits.on == target);
         self.waiting.insert(
             task,
@@ -220,20 +219,12 @@ impl Watch {
             Runs::Idle { since } => Some((*since, *cpu)),
             Runs::Task(_) => None,
         });
-        if let Some((_, idle)) = idle.min() {
-            self.pending.push(Pending {
-                task,
-                at: time.0,
-                idle,
-                asks: if is_crowded {
-                    Asks::Crowded
-                } else {
-                    Asks::Alone
-                },
-                moved: false,
-                age: 0,
-            });
-        }
+        let asks = if is_crowded {
+            Asks::Crowded
+        } else {
+            Asks::Alone
+        };
+        idle.min().map(|(_, idle)| (idle, asks))
     }
 
     /// The choice is made, from where the task ran last.
