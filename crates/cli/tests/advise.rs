@@ -346,7 +346,7 @@ fn a_page_shows_the_bar_the_recommendation_and_what_grows_without_end() {
         "advise",
         &trace,
         "--cpus",
-        "0.2,0.45,2",
+        "0.2,0.45,1.9",
         "--period",
         "100ms",
         "--burst",

@@ -60,6 +60,8 @@ impl Default for Weight {
 
 /// A nice value, -20 (heaviest) to 19 (lightest), default 0. One step is a factor of 1.25 in CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "i32", into = "i32"))]
 pub struct Nice(i8);
 
 /// Nice 0, the default.
@@ -95,6 +97,25 @@ impl Nice {
         };
         ((numerator + denominator / 2) / denominator) as u32
     }
+
+    /// The weight that gives as much beside others of the same group: the nearest to `100 * 1.25^-nice`, 8,674 at -20, 100 at 0, 1 at 19.
+    pub const fn weight(self) -> Weight {
+        Weight(((self.shares() * 100 + 512) / 1024) as u16)
+    }
+}
+
+impl TryFrom<i32> for Nice {
+    type Error = NiceError;
+
+    fn try_from(nice: i32) -> Result<Nice, NiceError> {
+        Nice::new(nice)
+    }
+}
+
+impl From<Nice> for i32 {
+    fn from(nice: Nice) -> i32 {
+        nice.get()
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +141,11 @@ mod tests {
         assert_eq!(
             [shares(-20), shares(0), shares(1), shares(19)],
             [88_818, 1024, 819, 15]
+        );
+        let weight = |nice: i32| Nice::new(nice).unwrap().weight().get();
+        assert_eq!(
+            [weight(-20), weight(0), weight(1), weight(19)],
+            [8_674, 100, 80, 1]
         );
     }
 }

@@ -89,6 +89,8 @@ pub struct Prediction {
     pub threads: u32,
     /// Part of the periods in which the group is throttled.
     pub throttled_ratio: Interval,
+    /// The median under the limit, ns.
+    pub p50_ns: Interval,
     /// The 99th percentile under the limit, ns.
     pub p99_ns: Interval,
     /// What the limit adds to the median, ns.
@@ -161,6 +163,8 @@ const FINE_PERCENT: u64 = 104;
 const SAME_SHARE: u128 = 50_000;
 /// Less done than this, and work may be piling up.
 const DONE_IN_TIME: f64 = 0.98;
+/// If at least this part of the limit is wanted in the long run.
+const LOADED: f64 = 0.97;
 
 #[derive(Clone, Copy)]
 struct Setting {
@@ -234,7 +238,10 @@ pub fn advise(
         }
         advice.predictions.extend(predictions);
     }
-    advice.recommended = recommend(&advice.predictions);
+    let cpus = (subject.plan)(sweep.threads.first().copied().unwrap_or(0), 1)
+        .machine
+        .cpus();
+    advice.recommended = recommend(&advice.predictions, cpus);
     Ok(advice)
 }
 
@@ -342,13 +349,23 @@ fn compare(
         };
         done(tried) as f64 / done(free).max(1) as f64
     });
+    let p50_ns = over(&|_, tried| meter(tried).p50_ns as f64);
     let p99_ns = over(&|_, tried| meter(tried).p99_ns as f64);
     // What is not done waits at the end: a percentile of that size is a matter of how long was looked.
     let elapsed = free
         .first()
         .map_or(0.0, |outcome| outcome.elapsed_ns as f64);
-    let is_saturated =
-        done_ratio.mid < DONE_IN_TIME && p99_ns.mid > (1.0 - done_ratio.mid) * elapsed / 2.0;
+    let wanted: u64 = free
+        .iter()
+        .map(|free| free.groups[subject.group + 1].usage_ns)
+        .sum();
+    let passed: u64 = free.iter().map(|free| free.elapsed_ns).sum();
+    // Less is wanted than the limit gives: what waits at the end is the last burst of arrivals, and would be done.
+    let is_too_much =
+        wanted as f64 * limit.period.0 as f64 > LOADED * passed as f64 * limit.quota.0 as f64;
+    let is_saturated = is_too_much
+        && done_ratio.mid < DONE_IN_TIME
+        && p99_ns.mid > (1.0 - done_ratio.mid) * elapsed / 2.0;
     let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
         && added_p99_ns.high <= target.added_p99.0 as f64
         && done_ratio.low * 1000.0 >= target.done_permille as f64;
@@ -358,6 +375,7 @@ fn compare(
         burst_ns: limit.burst.0,
         threads,
         throttled_ratio,
+        p50_ns,
         p99_ns,
         added_p50_ns,
         added_p99_ns,
@@ -367,14 +385,17 @@ fn compare(
     }
 }
 
-fn recommend(predictions: &[Prediction]) -> Option<usize> {
+/// More than the machine has is no limit, and nothing to recommend.
+fn recommend(predictions: &[Prediction], cpus: u32) -> Option<usize> {
+    let is_below =
+        |row: &Prediction| u128::from(row.quota_ns) < u128::from(row.period_ns) * u128::from(cpus);
     let share = |prediction: &Prediction| {
         u128::from(prediction.quota_ns) * 1_000_000 / u128::from(prediction.period_ns.max(1))
     };
     let harmless = predictions
         .iter()
         .enumerate()
-        .filter(|(_, prediction)| prediction.is_harmless);
+        .filter(|(_, prediction)| prediction.is_harmless && is_below(prediction));
     let least = harmless.clone().map(|(_, row)| share(row)).min()?;
     let near = |row: &Prediction| share(row) * 1_000_000 <= least * (1_000_000 + SAME_SHARE);
     let combination = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);

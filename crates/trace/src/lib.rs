@@ -24,7 +24,8 @@ mod write;
 pub use diff::{Comparison, Metric, compare};
 pub use html::Html;
 pub use read::{
-    Format, Gaps, Item, Mark, MarkKind, NotedLimit, Progress, REORDER_EVENTS, ReadError, Reader,
+    Format, Gaps, Item, Mark, MarkKind, NotedLimit, NotedThrottles, Progress, REORDER_EVENTS,
+    ReadError, Reader,
 };
 pub use repair::{Contradiction, Missing, Repair};
 pub use replay::{Fault, Imbalance, Observer, Replay, Run, Stand, Wait};

@@ -8,7 +8,7 @@
 //! ```
 
 use quotient_core::event::{Definition, Event, GroupId, GroupInfo, Kind, NameId, TaskId, TaskInfo};
-use quotient_core::{CpuId, Nanos};
+use quotient_core::{CpuId, Nanos, Nice};
 use serde::{Deserialize, Serialize};
 
 /// Of the native log. Grows when a reader of the old one would misunderstand the new one.
@@ -56,6 +56,10 @@ pub(crate) struct TaskRecord {
     pub group: Option<GroupId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<TaskId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<TaskId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice: Option<Nice>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -104,6 +108,8 @@ impl Record {
                     name: info.name,
                     group: info.group,
                     process: info.process,
+                    parent: info.parent,
+                    nice: info.nice,
                 });
             }
             Definition::Group { id, info } => {
@@ -150,6 +156,8 @@ impl Record {
                         name,
                         group,
                         process,
+                        parent,
+                        nice,
                     }),
                 group: None,
                 name: None,
@@ -159,6 +167,8 @@ impl Record {
                     name,
                     group,
                     process,
+                    parent,
+                    nice,
                 },
             }),
             Record {

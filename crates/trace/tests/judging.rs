@@ -65,7 +65,7 @@ fn definitions() -> Vec<Definition> {
         info: TaskInfo {
             name: "worker".to_owned(),
             group: Some(GROUP),
-            process: None,
+            ..TaskInfo::default()
         },
     };
     let info = GroupInfo {

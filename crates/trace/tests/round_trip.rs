@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use quotient_core::{CpuId, Nanos};
+use quotient_core::{CpuId, Nanos, Nice};
 use quotient_trace::{
     Amount, Counter, Definition, Event, Ftrace, GroupId, GroupInfo, InterruptKind, Item, JsonLines,
     Kind, NameId, Reader, RescueReason, ResumeReason, Sink, TaskId, TaskInfo, TaskState,
@@ -173,6 +173,8 @@ fn trace() -> impl Strategy<Value = Vec<Item>> {
                 name: text.clone(),
                 group: Some(GroupId(id)),
                 process: Some(TaskId(id / 2)),
+                parent: (id > 2).then_some(TaskId(id / 3)),
+                nice: Nice::new(id as i32 - 3).ok(),
             };
             all.extend([
                 Item::Definition(Definition::Group {

@@ -14,6 +14,7 @@ use quotient_sim::{Kernel, Machine, Plan};
 use serde::Serialize;
 
 use super::doubts::{self, Doubts};
+use super::fidelity;
 use super::{AdviseArguments, Given, How, Unit};
 use crate::failure::Failure;
 use crate::sim::unusable;
@@ -85,10 +86,7 @@ impl Recorded {
         let variant = self.variant(seed);
         let limited = variant.map_or(&self.limited, |variant| &variant.limited);
         let requests = variant.map_or(self.requests.as_ref(), |variant| variant.requests.as_ref());
-        let how = match self.how {
-            How::Closed => Loop::Closed,
-            _ => Loop::Open,
-        };
+        let how = self.how.as_loop();
         let mut beside = self.beside.as_ref();
         match (threads, self.how, requests) {
             (0, How::Open | How::Closed, Some(requests)) => {
@@ -146,6 +144,27 @@ impl Base {
     /// The limit that a trace was recorded under.
     pub(super) fn recorded_limit(&self) -> Option<RecordedLimit> {
         self.recording.as_ref()?.limit
+    }
+
+    /// What the trace itself says, if what is played can come to the same: its own threads beside its own company.
+    pub(super) fn recorded(&self, arguments: &AdviseArguments) -> Option<fidelity::Recorded> {
+        let recorded = self.recording.as_ref()?;
+        let is_as_it_was = recorded.how != How::Pooled
+            && arguments.threads.is_empty()
+            && arguments.machine.is_none()
+            && !arguments.alone;
+        let how = recorded.how.as_loop();
+        let times = match &recorded.requests {
+            Some(requests) => requests.recorded_in(how),
+            None => recorded.limited.recorded_times(),
+        };
+        let usage = u128::from(recorded.limited.recorded.0) * 1_000;
+        let length = u128::from(recorded.limited.length.0.max(1));
+        is_as_it_was.then(|| fidelity::Recorded {
+            usage_permille: u64::try_from(usage / length).unwrap_or(u64::MAX),
+            times,
+            limit: recorded.limit,
+        })
     }
 
     /// What latencies are those of.
@@ -287,6 +306,12 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         whole.cpus,
         described(&limited)
     )];
+    let children = limited.children_of(&arguments.pid);
+    if children > 0 {
+        notes.push(format!(
+            "{children} of these were forked by --pid or by what that forked: a limit on a service holds for them too"
+        ));
+    }
     let has_beside = beside.tasks() > 0 && !arguments.alone;
     if beside.tasks() > 0 {
         let how = if has_beside {

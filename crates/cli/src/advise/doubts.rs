@@ -20,10 +20,6 @@ const LOST_MAX_PERCENT: u64 = 5;
 /// A closed loop that was throttled in more of the periods, in thousandths, is another one without the limit.
 const THROTTLED_MAX_PERMILLE: u64 = 100;
 
-/// Played under the limit that it was recorded under, a load may be throttled in so many periods more or less, in thousandths. Default 50:
-/// what is played was off by 0 to 4 points where its figures held, and by 10 to 61 where a wrong limit was recommended.
-const PLAYED_MAX_PERMILLE: u64 = 50;
-
 /// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.
 const ACTIVE_MIN_PERCENT: u64 = 90;
 
@@ -47,7 +43,7 @@ impl Doubts {
         self.0.iter().any(|doubt| doubt.decisive)
     }
 
-    fn add(&mut self, decisive: bool, reason: String) {
+    pub(super) fn add(&mut self, decisive: bool, reason: String) {
         self.0.push(Doubt { reason, decisive });
     }
 }
@@ -177,21 +173,6 @@ pub(super) fn about_clients(limit: &RecordedLimit, doubts: &mut Doubts) {
     }
 }
 
-/// Played under the limit that it was recorded under, in thousandths of the periods, it does as it did or not.
-pub(super) fn about_playing(limit: &RecordedLimit, played_permille: u64, doubts: &mut Doubts) {
-    if played_permille.abs_diff(limit.throttled_permille) > PLAYED_MAX_PERMILLE {
-        doubts.add(
-            true,
-            format!(
-                "played under the limit of {:.2} CPUs that it was recorded under, it is throttled in {:.0} % of the periods, and was in {:.0} %: what is played is not what was recorded; record without a limit",
-                limit.permille() as f64 / 1000.0,
-                played_permille as f64 / 10.0,
-                limit.throttled_permille as f64 / 10.0
-            ),
-        );
-    }
-}
-
 /// The machine was full without any limit.
 pub(super) fn about_saturation(whole: &Recording, doubts: &mut Doubts) {
     let room = u128::from(whole.length.0) * u128::from(whole.cpus);
@@ -255,21 +236,6 @@ mod tests {
             let mut doubts = Doubts::default();
             about_absence(&recording.split(&selection).0, &mut doubts);
             assert_eq!(doubts.0.first().map(|doubt| doubt.decisive), expected);
-        }
-    }
-
-    #[test]
-    fn what_is_played_has_to_do_as_what_was_recorded() {
-        let limit = RecordedLimit {
-            quota_ns: 60_000_000,
-            period_ns: 100_000_000,
-            given: true,
-            throttled_permille: 910,
-        };
-        for (played, decides) in [(870, false), (950, false), (300, true), (1_000, true)] {
-            let mut doubts = Doubts::default();
-            about_playing(&limit, played, &mut doubts);
-            assert_eq!(doubts.is_decisive(), decides, "{played}");
         }
     }
 

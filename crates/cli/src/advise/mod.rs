@@ -2,6 +2,7 @@
 
 mod base;
 mod doubts;
+mod fidelity;
 mod show;
 
 use std::io::Write;
@@ -12,7 +13,7 @@ use quotient_core::{BandwidthRules, Limit, Nanos};
 use quotient_sim::Machine;
 use quotient_sim::advise::{Advice, Subject, Sweep, Target, advise};
 use quotient_sim::batch::{BatchError, Control};
-use quotient_sim::replay::{Placement, RecordedLimit, Requests};
+use quotient_sim::replay::{Loop, Placement, RecordedLimit, Requests};
 use quotient_sim::scenario::time;
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ use crate::sim::progress::watched;
 use crate::sim::set_kernel;
 use base::{Base, Played};
 use doubts::Doubts;
+use fidelity::Recorded;
 use quotient_sim::Kernel;
 
 /// What `quotient advise` takes.
@@ -178,6 +180,13 @@ enum How {
 }
 
 impl How {
+    fn as_loop(self) -> Loop {
+        match self {
+            How::Closed => Loop::Closed,
+            How::Open | How::Pooled => Loop::Open,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             How::Open => "open",
@@ -216,9 +225,6 @@ fn period(text: &str) -> Result<Nanos, String> {
     }
 }
 
-/// How often a recording is played under its own limit, each time with another seed and phase. Default 5.
-const PLAYED_SEEDS_MAX: u32 = 5;
-
 #[derive(Serialize)]
 struct Report<'a> {
     input: String,
@@ -238,6 +244,12 @@ struct Report<'a> {
     /// The limit that the trace was recorded under.
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded_limit: Option<RecordedLimit>,
+    /// What the trace itself says of usage and times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded: Option<Recorded>,
+    /// The same, played as it was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    played_as_recorded: Option<fidelity::Played>,
     #[serde(flatten)]
     advice: &'a Advice,
 }
@@ -267,13 +279,13 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         free_run(&subject, &sweep(arguments, 1).threads, control)
     })?;
     let sweep = sweep(arguments, free.0);
-    let played = match base.recorded_limit() {
-        Some(limit) => {
-            let seeds = sweep.seeds.min(PLAYED_SEEDS_MAX);
-            let permille = watched(seeds as usize, |control, threads| {
-                played_as_recorded(&subject, &limit, seeds, threads, control)
-            })?;
-            Some((limit, permille))
+    let recorded = base.recorded(arguments);
+    let again = match &recorded {
+        Some(recorded) => {
+            let seeds = sweep.seeds.min(fidelity::SEEDS_MAX);
+            watched(2 * seeds as usize, |control, threads| {
+                recorded.play(&subject, (seeds, threads), control)
+            })?
         }
         None => None,
     };
@@ -288,8 +300,8 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let mut advice = watched(runs, |control, threads| {
         advise(&subject, &sweep, target, threads, control)
     })?;
-    if let Some((limit, permille)) = played {
-        doubts::about_playing(&limit, permille, &mut base.doubts);
+    if let (Some(recorded), Some(again)) = (&recorded, &again) {
+        recorded.judge(again, &mut base.notes, &mut base.doubts);
     }
     if base.doubts.is_decisive() {
         advice.recommended = None;
@@ -303,6 +315,8 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         latency_of: base.latency_of(&sweep.threads),
         requests: base.requests(),
         recorded_limit: base.recorded_limit(),
+        recorded,
+        played_as_recorded: again,
         advice: &advice,
     };
     if arguments.json {
@@ -357,24 +371,6 @@ fn under(
         done_permille: 0,
     };
     advise(subject, &sweep, target, threads, control)
-}
-
-/// The part of the periods that are throttled under the limit that this was recorded under, in thousandths: what is played has to do as what
-/// was recorded did.
-fn played_as_recorded(
-    subject: &Subject<'_>,
-    limit: &RecordedLimit,
-    seeds: u32,
-    threads: usize,
-    control: &Control,
-) -> Result<u64, BatchError> {
-    let same = (limit.permille(), Nanos(limit.period_ns));
-    let advice = under(subject, same, 0, (seeds, threads), control)?;
-    let ratio = advice
-        .predictions
-        .first()
-        .map_or(0.0, |row| row.throttled_ratio.mid);
-    Ok((ratio * 1000.0).round() as u64)
 }
 
 fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {

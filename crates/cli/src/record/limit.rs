@@ -1,10 +1,10 @@
 //! The CPU limit that a recording is made under: `advise` has to know, for what a limit cut off is not in the trace.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quotient_core::Nanos;
-use quotient_trace::NotedLimit;
+use quotient_trace::{NotedLimit, NotedThrottles};
 
 use super::members::Hierarchy;
 
@@ -25,6 +25,13 @@ impl Limit {
             period: Nanos(self.period_us.saturating_mul(1_000)),
             cgroup: self.cgroup.clone(),
         }
+    }
+
+    /// Counts its periods from now on; `None` if the kernel does not say.
+    pub(super) fn count(&self, hierarchy: &Hierarchy) -> Option<Count> {
+        let file = hierarchy.folder(&self.cgroup)?.join("cpu.stat");
+        let before = counted(&fs::read_to_string(&file).ok()?)?;
+        Some(Count { file, before })
     }
 
     /// CPUs, in millionths.
@@ -49,6 +56,37 @@ impl Limit {
             cgroup: cgroup.to_owned(),
         })
     }
+}
+
+/// The kernel's count of a limit's periods, from a moment on.
+#[derive(Clone, Debug)]
+pub(super) struct Count {
+    file: PathBuf,
+    before: NotedThrottles,
+}
+
+impl Count {
+    /// What was counted until now; `None` if the cgroup is gone, or was made anew.
+    pub(super) fn so_far(&self) -> Option<NotedThrottles> {
+        let now = counted(&fs::read_to_string(&self.file).ok()?)?;
+        let periods = now.periods.checked_sub(self.before.periods)?;
+        let throttled = now.throttled.checked_sub(self.before.throttled)?;
+        // The two are not read at one moment of the limit's timer.
+        let throttled = throttled.min(periods);
+        Some(NotedThrottles { throttled, periods })
+    }
+}
+
+/// What a `cpu.stat` of either version says.
+fn counted(text: &str) -> Option<NotedThrottles> {
+    let figure = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some(NotedThrottles {
+        throttled: figure("nr_throttled ")?,
+        periods: figure("nr_periods ")?,
+    })
 }
 
 impl Hierarchy {
@@ -106,6 +144,22 @@ mod tests {
             limit.noted().to_string(),
             "# recorded under the limit of /a/web: 84000 us in every 100000 us"
         );
+        assert!(limit.count(&hierarchy).is_none());
+        let stat = |periods: u64, throttled: u64| {
+            let text =
+                format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_time 9\n");
+            write("a/web/cpu.stat", &text);
+        };
+        stat(100, 40);
+        let count = limit.count(&hierarchy).expect("a count");
+        stat(160, 47);
+        let counted = NotedThrottles {
+            throttled: 7,
+            periods: 60,
+        };
+        assert_eq!(count.so_far(), Some(counted));
+        stat(10, 0);
+        assert_eq!(count.so_far(), None);
         fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -5,11 +5,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use quotient_sim::replay::is_within;
+use quotient_sim::replay::{Family, is_within};
 use quotient_trace::{Definition, GroupId, GroupInfo, TaskId, TaskInfo};
 
 /// Numbers for cgroups whose folder cannot be seen: above those of the kernel, which counts from 1.
 const UNSEEN: u32 = 1 << 31;
+
+/// The first process, to which those go whose maker has ended, and the maker of the kernel's threads: nobody is theirs because of that.
+const ADOPTS_MAX: u32 = 2;
 
 /// The cgroup hierarchy whose limits count: the one with the controller `cpu`, or the only one (version 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,18 +101,29 @@ impl Members {
     pub(super) fn now(hierarchy: &Hierarchy) -> Members {
         let mut members = Members::default();
         for (process, folder) in numbered(Path::new("/proc")) {
+            let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+            let parent = parent_in(&status);
             for (thread, folder) in numbered(&folder.join("task")) {
                 let text = |file| fs::read_to_string(folder.join(file)).ok();
                 if let (Some(name), Some(cgroups)) = (text("comm"), text("cgroup")) {
                     let path = hierarchy.path(&cgroups).unwrap_or("");
-                    members.add(hierarchy, thread, process, name.trim_end(), path);
+                    let of = (process, parent);
+                    members.add(hierarchy, thread, of, name.trim_end(), path);
                 }
             }
         }
         members
     }
 
-    fn add(&mut self, hierarchy: &Hierarchy, thread: u32, process: u32, name: &str, path: &str) {
+    /// With its process and who made that.
+    fn add(
+        &mut self,
+        hierarchy: &Hierarchy,
+        thread: u32,
+        (process, parent): (u32, Option<TaskId>),
+        name: &str,
+        path: &str,
+    ) {
         let group = if path.is_empty() {
             GroupId::ROOT
         } else if let Some(group) = self.groups.get(path) {
@@ -127,11 +141,13 @@ impl Members {
             name: name.to_owned(),
             group: Some(group),
             process: Some(TaskId(process)),
+            parent,
+            nice: None,
         };
         self.tasks.insert(TaskId(thread), info);
     }
 
-    /// Threads of the processes `pids`, or of these numbers themselves, and those in the cgroup `path` or below it.
+    /// Threads of the processes `pids` and of those that these have made, or of these numbers themselves, and those in the cgroup `path` or below it.
     pub(super) fn subjects(&self, pids: &[u32], path: Option<&str>) -> Vec<u32> {
         let is_asked = |known: &str| path.is_some_and(|path| is_within(known, path));
         let groups: BTreeSet<GroupId> = self
@@ -140,12 +156,15 @@ impl Members {
             .filter(|(known, _)| is_asked(known))
             .map(|(_, id)| *id)
             .collect();
+        let mut family = Family::default();
+        for (id, info) in &self.tasks {
+            family.note(*id, info.process, info.parent);
+        }
         self.tasks
             .iter()
             .filter(|(id, info)| {
-                let process = info.process.map_or(id.0, |process| process.0);
-                pids.contains(&id.0)
-                    || pids.contains(&process)
+                family.is_one(**id, pids)
+                    || family.descends(**id, pids)
                     || groups.contains(&info.group.unwrap_or_default())
             })
             .map(|(id, _)| id.0)
@@ -171,6 +190,13 @@ impl Members {
         let tasks = self.tasks.into_iter();
         groups.chain(tasks.map(|(id, info)| Definition::Task { id, info }))
     }
+}
+
+/// Who made a process, by the text of its `status` file; `None` for the kernel's own, and for those whose maker is gone.
+fn parent_in(status: &str) -> Option<TaskId> {
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    let parent = parent.trim().parse().ok()?;
+    (parent > ADOPTS_MAX).then_some(TaskId(parent))
 }
 
 /// The entries of a folder of `/proc` whose name is a number.
@@ -216,13 +242,27 @@ mod tests {
         let mut members = Members::default();
         for (thread, process, path) in [(5, 5, "web"), (6, 5, "web/a"), (7, 7, "webs"), (8, 8, "")]
         {
-            members.add(&hierarchy, thread, process, "x", path);
+            let parent = (thread == 7).then_some(TaskId(6));
+            members.add(&hierarchy, thread, (process, parent), "x", path);
         }
-        assert_eq!(members.subjects(&[5], None), [5, 6]);
-        assert_eq!(members.subjects(&[6, 8], None), [6, 8]);
+        // What a thread of 5 has made is its as well.
+        assert_eq!(members.subjects(&[5], None), [5, 6, 7]);
+        assert_eq!(members.subjects(&[7, 8], None), [7, 8]);
         assert_eq!(members.subjects(&[], Some("/web")), [5, 6]);
         assert_eq!(members.subjects(&[], Some("we")), [0; 0]);
         assert_eq!(members.definitions().count(), 3 + 4);
+    }
+
+    #[test]
+    fn who_was_adopted_is_nobodys_child() {
+        for (text, expected) in [
+            ("Name:\tx\nPPid:\t77\n", Some(TaskId(77))),
+            ("PPid:\t1\n", None),
+            ("PPid:\t0\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parent_in(text), expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -87,9 +87,16 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     output = head(output, members, limit.as_ref())?;
     let begin = Instant::now();
     let mut pipe = instance.pipe()?;
+    let count = limit.as_ref().and_then(|limit| limit.count(&hierarchy));
     instance.run(true)?;
     let is_over = || interrupted.load(Relaxed) || begin.elapsed() >= arguments.duration;
-    let pumped = match pump(&mut pipe, &mut output, is_over, || instance.run(false)) {
+    let mut counted = None;
+    let stop = || {
+        instance.run(false)?;
+        counted = count.and_then(|count| count.so_far());
+        Ok(())
+    };
+    let pumped = match pump(&mut pipe, &mut output, is_over, stop) {
         Ok(pumped) => pumped,
         Err(error) => {
             // What was read until then is a trace, too, if it could be written.
@@ -101,6 +108,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     };
     let length = begin.elapsed();
     drop((pipe, instance));
+    if let Some(counted) = counted {
+        writeln!(output, "{counted}").map_err(Failure::writing(WRITING))?;
+    }
     output.keep()?;
     let summary = summary(arguments, &hierarchy, pumped, length, limit.as_ref());
     eprint!("{summary}");

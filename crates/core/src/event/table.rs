@@ -1,5 +1,6 @@
 //! Numbers and their names: tasks, groups, remarks.
 
+use crate::Nice;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -63,6 +64,12 @@ pub struct TaskInfo {
     /// The process that it is a thread of, where a trace says so. `None`: as it was.
     #[cfg_attr(feature = "serde", serde(default))]
     pub process: Option<TaskId>,
+    /// Who made it, where a trace says so. `None`: as it was.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub parent: Option<TaskId>,
+    /// How nice it is, where a trace says so. `None`: as it was.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub nice: Option<Nice>,
 }
 
 /// What a group is called, and whose child it is.
@@ -125,6 +132,8 @@ impl Table {
                 known.name.clone_from(&info.name);
                 known.group = info.group.or(known.group);
                 known.process = info.process.or(known.process);
+                known.parent = info.parent.or(known.parent);
+                known.nice = info.nice.or(known.nice);
             }
             Definition::Group { id, info } => {
                 self.groups.insert(*id, info.clone());
@@ -145,6 +154,7 @@ impl Table {
         let group = self.tasks.get(&parent).and_then(|info| info.group);
         let known = self.tasks.entry(task).or_default();
         known.group = known.group.or(group);
+        known.parent = (!parent.is_idle()).then_some(parent);
     }
 
     /// Notes that a task is over: its number may come back as somebody else, its name is still asked for.
@@ -152,6 +162,8 @@ impl Table {
         if let Some(info) = self.tasks.get_mut(&task) {
             info.group = None;
             info.process = None;
+            info.parent = None;
+            info.nice = None;
         }
     }
 

@@ -455,7 +455,7 @@ impl Recording {
                 let info = TaskInfo {
                     name,
                     group: Some(group),
-                    process: None,
+                    ..TaskInfo::default()
                 };
                 sink.define(&Definition::Task { id, info });
             }

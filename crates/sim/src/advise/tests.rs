@@ -182,6 +182,67 @@ fn what_piles_up_is_called_so() {
 }
 
 #[test]
+fn what_comes_at_the_end_does_not_pile_up() {
+    // A second of 105 requests of 8 ms behind two of 20 such: 0.25 CPUs are wanted and 0.4 given, but a little is left over.
+    let plan = |_: u32, seed: u64| {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.seed = seed;
+        plan.duration = Nanos::from_secs(4);
+        plan.settings.config.bandwidth = BandwidthRules::KERNEL;
+        let group = plan.group("app");
+        let shape = OpenLoop {
+            threads: 2,
+            work: Span::Fixed(Nanos::from_millis(8)),
+            gap: Span::Fixed(Nanos::from_millis(10)),
+            parts: 1,
+            begin: Nanos::ZERO,
+        };
+        synthetic::open_loop(&mut plan, "app", group, shape);
+        let early = (0..20).map(|number| Nanos::from_millis(100 * number));
+        let late = (0..105).map(|number| Nanos::from_millis(2_000 + 10 * number));
+        plan.sources[0].times = early.chain(late).collect();
+        plan
+    };
+    let subject = Subject {
+        plan: &plan,
+        ..subject(Work::Time)
+    };
+    let sweep = Sweep {
+        cpus_permille: vec![200, 400],
+        periods: vec![Nanos::from_millis(100)],
+        bursts_percent: vec![0],
+        seeds: 2,
+        refine: false,
+        ..Sweep::around(250)
+    };
+    let target = target(50, Nanos::from_millis(5));
+    let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+    let rows = &advice.predictions;
+    assert!(rows[1].done_ratio.mid < 0.98, "{rows:?}");
+    let saturated: Vec<bool> = rows.iter().map(|row| row.is_saturated).collect();
+    assert_eq!(saturated, [true, false], "{rows:?}");
+}
+
+#[test]
+fn more_than_the_machine_is_not_recommended() {
+    let subject = subject(Work::Laps);
+    let recommended = |permille: u64| {
+        let sweep = Sweep {
+            cpus_permille: vec![permille],
+            seeds: 1,
+            refine: false,
+            ..Sweep::around(250)
+        };
+        let target = target(1000, Nanos::from_secs(100));
+        advise(&subject, &sweep, target, 2, &Control::default())
+            .unwrap()
+            .recommended
+    };
+    assert!(recommended(1_900).is_some());
+    assert_eq!(recommended(2_000), None);
+}
+
+#[test]
 fn a_batch_can_be_stopped() {
     let control = Control::default();
     control

@@ -140,7 +140,7 @@ impl<S: Sink> Simulation<S> {
                 info: TaskInfo {
                     name: name.clone(),
                     group: None,
-                    process: None,
+                    ..TaskInfo::default()
                 },
             });
         }
@@ -156,7 +156,7 @@ impl<S: Sink> Simulation<S> {
                 info: TaskInfo {
                     name,
                     group: Some(GroupId(self.groups[task.group as usize].id())),
-                    process: None,
+                    ..TaskInfo::default()
                 },
             });
         }

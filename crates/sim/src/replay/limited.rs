@@ -15,6 +15,7 @@ use crate::random::Random;
 use core::cmp::Reverse;
 use core::ops::Range;
 use quotient_core::Limit;
+use quotient_trace::NotedThrottles;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 
@@ -70,7 +71,8 @@ pub struct RecordedLimit {
     pub period_ns: u64,
     /// Whether it was given, or noted in the trace; not found.
     pub given: bool,
-    /// Periods that ended with a throttle, in thousandths of all.
+    /// Periods that ended with a throttle, in thousandths of those in which there was something to do: as the kernel counted them, where the
+    /// trace notes it, else by what they left.
     pub throttled_permille: u64,
 }
 
@@ -91,6 +93,12 @@ pub struct Restored {
     pub merged_permille: u64,
     /// Pieces that they are cut into.
     pub pieces: u64,
+}
+
+/// So many of so many, at most all.
+fn permille((part, all): (u64, u64)) -> u64 {
+    let part = u128::from(part) * 1_000 / u128::from(all.max(1));
+    u64::try_from(part.min(1_000)).unwrap_or(1_000)
 }
 
 impl Recording {
@@ -122,8 +130,14 @@ impl Recording {
         let is_under = groups
             .keys()
             .all(|path| is_within(path.trim_matches('/'), &noted.cgroup));
-        let limit = || Limit::new(noted.quota, noted.period);
-        (is_under || noted.cgroup.is_empty()).then(|| self.given_limit(limit()))
+        if !is_under && !noted.cgroup.is_empty() {
+            return None;
+        }
+        let mut limit = self.given_limit(Limit::new(noted.quota, noted.period));
+        if let Some(NotedThrottles { throttled, periods }) = whole.noted_throttles {
+            limit.throttled_permille = permille((throttled, periods));
+        }
+        Some(limit)
     }
 
     /// The same with the limit given.
@@ -140,13 +154,26 @@ impl Recording {
         let numbers: HashSet<u64> = at_ends
             .map(|wait| (wait.to + period / 2 + period - phase) / period)
             .collect();
-        let periods = (self.length.0 / period).max(1);
+        let throttled = (numbers.len() as u64, self.active_periods(period, phase));
         RecordedLimit {
             quota_ns: quota,
             period_ns: period,
             given,
-            throttled_permille: (numbers.len() as u64 * 1000 / periods).min(1000),
+            throttled_permille: permille(throttled),
         }
+    }
+
+    /// Periods that a kernel counts: in which there was something to do, and one behind, since its timer finds out at the end of that one.
+    fn active_periods(&self, period: u64, phase: u64) -> u64 {
+        let mut used = BTreeMap::new();
+        for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
+            add_by_period(&mut used, run.clone(), period, phase);
+        }
+        let behind = used
+            .keys()
+            .filter(|number| !used.contains_key(&(*number + 1)));
+        let behind = behind.count();
+        (used.len() + behind) as u64
     }
 
     fn long_waits(&self) -> impl Iterator<Item = &LongWait> {

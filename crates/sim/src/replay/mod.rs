@@ -16,6 +16,7 @@
 
 mod causes;
 mod evidence;
+mod family;
 mod limited;
 mod marked;
 mod placement;
@@ -25,11 +26,13 @@ mod select;
 mod served;
 
 pub use evidence::Evidence;
+pub use family::Family;
 pub use limited::{RecordedLimit, Restored};
 pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
 pub use select::{Selection, is_within};
 
+use crate::meters::Percentiles;
 use crate::plan::{Plan, Source, TaskPlan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::random::Span;
@@ -39,7 +42,7 @@ use core::ops::Range;
 use limited::LongWait;
 use marked::Marked;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{Gaps, NotedLimit, ReadError, TaskId};
+use quotient_trace::{Gaps, NotedLimit, NotedThrottles, ReadError, TaskId};
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
@@ -105,8 +108,6 @@ const OUTSIDE: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 struct Demand {
     id: TaskId,
-    /// The process that it is a thread of, where the trace says so.
-    process: Option<TaskId>,
     name: String,
     bursts: Vec<Burst>,
     /// What was added to the last burst, which a limit cut off.
@@ -117,6 +118,8 @@ struct Demand {
     runs: Vec<Range<u64>>,
     /// Whether the trace never shows it leaving a CPU: for how long it ran is not known.
     is_silent: bool,
+    /// By how nice it was last.
+    weight: Weight,
 }
 
 /// What the tasks of a recorded trace wanted.
@@ -135,12 +138,16 @@ pub struct Recording {
     pub restored: Nanos,
     /// Switches that the trace does not show, filled in.
     pub repaired: u64,
+    /// Who made whom.
+    pub(crate) family: Family,
     /// How well the recorded kernel saw idle CPUs. A part of a recording does not know.
     pub placement: Placement,
     /// Pieces of work that the program itself marked.
     marked: Vec<Marked>,
     /// The limit that the trace says it was recorded under. A part of a recording does not know.
     pub noted_limit: Option<NotedLimit>,
+    /// How often that limit was reached meanwhile, by the kernel's own count.
+    pub noted_throttles: Option<NotedThrottles>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
@@ -193,6 +200,13 @@ impl Recording {
         Nanos(last.saturating_sub(first))
     }
 
+    /// How long bursts took while they were recorded, from their wake-up to their end. O(bursts).
+    pub fn recorded_times(&self) -> Option<Percentiles> {
+        let bursts = self.tasks.iter().flat_map(|task| &task.bursts);
+        let spans: Vec<Range<u64>> = bursts.map(|burst| burst.at..burst.end).collect();
+        requests::recorded(&spans)
+    }
+
     /// Number of bursts.
     pub fn bursts(&self) -> usize {
         self.tasks.iter().map(|task| task.bursts.len()).sum()
@@ -224,7 +238,7 @@ impl Recording {
                 Loop::Closed => closed(demand, meter, self.length.0),
             };
             let program = plan.program(program);
-            let mut task = task(group, program);
+            let mut task = task(group, program, demand.weight);
             if how == Loop::Closed {
                 task.begin = shift;
             }
@@ -243,8 +257,15 @@ impl Recording {
         let program = plan.program(serve(queue, meter));
         plan.workloads.push(WorkloadPlan {
             name: name.into(),
-            tasks: vec![task(group, program); threads as usize],
+            tasks: vec![task(group, program, self.common_weight()); threads as usize],
         });
+    }
+
+    /// The weight of the task that wanted most: a pool is of one kind.
+    fn common_weight(&self) -> Weight {
+        let work = |demand: &&Demand| demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
+        let most = self.tasks.iter().max_by_key(work);
+        most.map_or(Weight::DEFAULT, |demand| demand.weight)
     }
 
     fn source(&self, plan: &mut Plan, demands: &[Demand]) -> u32 {
@@ -267,11 +288,11 @@ impl Recording {
     }
 }
 
-fn task(group: GroupIndex, program: u32) -> TaskPlan {
+fn task(group: GroupIndex, program: u32, weight: Weight) -> TaskPlan {
     TaskPlan {
         group,
         program,
-        weight: Weight::DEFAULT,
+        weight,
         slice: None,
         begin: Nanos::ZERO,
         cpu: None,
@@ -425,6 +446,57 @@ mod tests {
         assert_eq!(recording.repaired, 1);
         let svc = recording.names()["svc"];
         assert_eq!(svc, Nanos::from_millis(80 + 50));
+    }
+
+    /// A process 7 whose thread 8 forks 20; 21 is somebody else's. Each computes 5 ms, as nice as given.
+    fn family(nice: [i32; 4]) -> Recording {
+        let mut text = String::new();
+        let comes = |from: &str, from_nice: i32, to: &str, to_nice: i32, at: u32, state: &str| {
+            let (from_comm, from_pid) = from.split_once('-').unwrap();
+            let (to_comm, to_pid) = to.split_once('-').unwrap();
+            let (from_prio, to_prio) = (120 + from_nice, 120 + to_nice);
+            format!(
+                "{from} (      7) [000] d..2. 1.{at:06}: sched_switch: prev_comm={from_comm} prev_pid={from_pid} prev_prio={from_prio} prev_state={state} ==> next_comm={to_comm} next_pid={to_pid} next_prio={to_prio}\n"
+            )
+        };
+        text +=
+            &comes("swapper/0-0", 0, "svc-8", nice[0], 0, "R").replace("(      7)", "(-------)");
+        text += "svc-8 (      7) [000] d..2. 1.001000: sched_wakeup_new: comm=svc pid=20 prio=120 target_cpu=000\n";
+        text += &comes("svc-8", nice[0], "job-20", nice[1], 5_000, "S");
+        text += &comes("job-20", nice[1], "other-21", nice[2], 10_000, "S")
+            .replace("(      7)", "(     20)");
+        text += &comes("other-21", nice[2], "rt-22", nice[3], 15_000, "S")
+            .replace("(      7)", "(     21)");
+        text += &comes("rt-22", nice[3], "swapper/0-0", 0, 20_000, "S")
+            .replace("(      7)", "(     22)");
+        Recording::read(&mut text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_a_process_forks_belongs_to_it() {
+        let recording = family([0; 4]);
+        let selection = Selection {
+            ids: vec![7],
+            ..Selection::default()
+        };
+        let (chosen, rest) = recording.split(&selection);
+        let names: Vec<&str> = chosen.names().into_keys().collect();
+        assert_eq!(names, ["job", "svc"]);
+        assert_eq!((chosen.children_of(&[7]), rest.tasks()), (1, 2));
+    }
+
+    #[test]
+    fn tasks_weigh_what_their_priorities_say() {
+        // Nice 0, 19, -5, and a real-time task of priority 50.
+        let recording = family([0, 19, -5, -70]);
+        let mut plan = Plan::new(Machine::flat(1));
+        recording.add_to(&mut plan, "again", None, Loop::Open);
+        let weights: Vec<u32> = plan.workloads[0]
+            .tasks
+            .iter()
+            .map(|task| task.weight.get())
+            .collect();
+        assert_eq!(weights, [100, 1, 305, 8_674]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::causes::{Cause, Causes};
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
 use super::placement::Watch;
-use super::{BURSTS_MAX, Burst, Demand, Recording, RecordingError};
-use quotient_core::{CpuId, Nanos};
+use super::{BURSTS_MAX, Burst, Demand, Family, Recording, RecordingError};
+use quotient_core::{CpuId, Nanos, Nice};
 use quotient_trace::{
     Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Repair, Replay, Run, TaskId,
     Wait,
@@ -35,6 +35,7 @@ struct Collector {
     marked: Vec<Marked>,
     /// The last idle stretch of any CPU.
     idle: (u64, u64),
+    family: Family,
 }
 
 impl Collector {
@@ -50,8 +51,11 @@ impl Collector {
             },
             ..Open::default()
         });
-        let known = replay.table().task(task).and_then(|info| info.process);
-        open.demand.process = open.demand.process.or(known);
+        if let Some(info) = replay.table().task(task) {
+            // One of our own traces says nothing of it.
+            let nice = info.nice.map(Nice::weight);
+            open.demand.weight = nice.unwrap_or(open.demand.weight);
+        }
         (open, index)
     }
 
@@ -71,6 +75,11 @@ impl Collector {
             let place = self.place(waker, event.time);
             let cause = place.map(|Place { burst, offset }| Cause { by: burst, offset });
             self.causes.note(task, cause);
+        }
+        if let Kind::Spawn { task, parent, .. } = event.kind
+            && !parent.is_idle()
+        {
+            self.family.note(task, None, Some(parent));
         }
     }
 
@@ -110,8 +119,11 @@ impl Collector {
         }
     }
 
-    /// A name may come after the first event of its task.
-    fn rename(&mut self, definition: &Definition) {
+    /// A name may come after the first event of its task, and where it comes from before.
+    fn define(&mut self, definition: &Definition) {
+        if let Definition::Task { id, info } = definition {
+            self.family.note(*id, info.process, info.parent);
+        }
         if let Definition::Task { id, info } = definition
             && let Some(open) = self.tasks.get_mut(id)
             && open.demand.name.is_empty()
@@ -267,7 +279,7 @@ impl Recording {
                     collector.after(&replay, &event);
                 }
                 Item::Definition(definition) => {
-                    collector.rename(&definition);
+                    collector.define(&definition);
                     replay.define(&definition);
                 }
             }
@@ -280,6 +292,7 @@ impl Recording {
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
         recording.noted_limit = reader.noted_limit().cloned();
+        recording.noted_throttles = reader.noted_throttles();
         for demand in &mut recording.tasks {
             demand.is_silent = repair.is_silent(demand.id);
         }
@@ -304,6 +317,7 @@ impl Recording {
             length: Nanos(end.0 - begin.0),
             cpus: u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX).max(1),
             marked: collector.marked,
+            family: collector.family,
             ..Recording::default()
         }
         .with(tasks);

@@ -12,11 +12,13 @@
 
 use super::served::Served;
 use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording, again, task};
+use crate::meters::{Percentiles, Times};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::random::Random;
 use crate::synthetic::GroupIndex;
-use quotient_core::Nanos;
+use core::ops::Range;
+use quotient_core::{Nanos, Weight};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -54,6 +56,8 @@ pub struct Requests {
     pub others: usize,
     /// Bursts without a waker behind one with a waker: their task may have slept since it got an answer, or until something was due.
     pub answered: usize,
+    /// How long they took while they were recorded, as the meter of the replay would have it; `None` of marked ones, whose begin is drawn.
+    pub recorded: Option<Percentiles>,
     /// What the bursts without a waker show of their loop.
     #[serde(skip)]
     pub evidence: Evidence,
@@ -76,6 +80,7 @@ pub struct Requests {
 #[derive(Clone, Debug)]
 struct Chained {
     is_selected: bool,
+    weight: Weight,
     bursts: Vec<Piece>,
 }
 
@@ -137,6 +142,7 @@ impl Requests {
             begins: BTreeMap::new(),
             of: HashMap::new(),
             roots: Vec::new(),
+            spans: Vec::new(),
         };
         match rule {
             Rule::Chains(from) => builder.chain(&order, from),
@@ -158,6 +164,7 @@ impl Requests {
             mut tasks,
             counts,
             begins,
+            spans,
             ..
         } = builder;
         for piece in tasks.iter_mut().flat_map(|task| &mut task.bursts) {
@@ -166,6 +173,10 @@ impl Requests {
         let pieces = || tasks.iter().flat_map(|task| &task.bursts);
         let mut begin_with: Vec<(String, usize)> = begins.into_iter().collect();
         begin_with.sort_by_key(|(_, count)| core::cmp::Reverse(*count));
+        let served = match rule {
+            Rule::Chains(from) if from.is_empty() => Served::of(&selected.tasks, &linked),
+            _ => None,
+        };
         Requests {
             requests: counts.len(),
             parts: counts.iter().map(|count| *count as usize).sum(),
@@ -173,13 +184,11 @@ impl Requests {
             begin_with,
             others: linked.len(),
             answered,
+            recorded: recorded(&spans),
             evidence,
             tasks,
             counts,
-            served: match rule {
-                Rule::Chains(from) if from.is_empty() => Served::of(&selected.tasks, &linked),
-                _ => None,
-            },
+            served,
             length: selected.length.0,
             rest,
         }
@@ -188,6 +197,14 @@ impl Requests {
     /// Clients, and threads that answer them, if a closed loop is played as those.
     pub fn served_by(&self) -> Option<(usize, u32)> {
         self.served.as_ref().map(Served::size)
+    }
+
+    /// How long they took while they were recorded, as they are played in that loop.
+    pub fn recorded_in(&self, how: Loop) -> Option<Percentiles> {
+        match (&self.served, how) {
+            (Some(served), Loop::Closed) => served.recorded(),
+            _ => self.recorded,
+        }
     }
 
     /// Whether there are enough to judge by.
@@ -219,7 +236,7 @@ impl Requests {
             .program(chained, channels[index]);
             let program = plan.program(program);
             let group = if chained.is_selected { group } else { None };
-            let mut task = task(group, program);
+            let mut task = task(group, program, chained.weight);
             task.begin = shift;
             loads[usize::from(!chained.is_selected)].push(task);
         }
@@ -290,6 +307,15 @@ fn linked(selected: &Recording, beside: Option<&Recording>) -> (Vec<Demand>, Rec
     (linked, frame.with(rest))
 }
 
+/// How long those took.
+pub(super) fn recorded(spans: &[Range<u64>]) -> Option<Percentiles> {
+    let mut times = Times::new();
+    for span in spans {
+        times.record(span.end.saturating_sub(span.start));
+    }
+    (!spans.is_empty()).then(|| Percentiles::of(&times))
+}
+
 fn chained(demand: &Demand, is_selected: bool, places: &Places) -> Chained {
     let bursts = demand.bursts.iter().map(|burst| Piece {
         at: burst.at,
@@ -302,6 +328,7 @@ fn chained(demand: &Demand, is_selected: bool, places: &Places) -> Chained {
     });
     Chained {
         is_selected,
+        weight: demand.weight,
         bursts: bursts.collect(),
     }
 }
@@ -318,6 +345,8 @@ struct Builder<'a> {
     of: HashMap<u32, u32>,
     /// The task with which each request began.
     roots: Vec<usize>,
+    /// From the wake-up with which each began to the end of its last part.
+    spans: Vec<Range<u64>>,
 }
 
 impl Builder<'_> {
@@ -364,6 +393,8 @@ impl Builder<'_> {
                 (false, None) => continue,
             };
             self.counts[request as usize] += 1;
+            let span = &mut self.spans[request as usize];
+            span.end = span.end.max(burst.end);
             self.of.insert(*id, request);
             self.tasks[task].bursts[place].closes = Some(request);
         }
@@ -374,6 +405,7 @@ impl Builder<'_> {
         let request = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
         self.counts.push(0);
         self.roots.push(task);
+        self.spans.push(burst.at..burst.end);
         match self.places.get(&burst.by) {
             Some((waker, at)) => {
                 let acts = &mut self.tasks[*waker].bursts[*at].acts;

@@ -1,9 +1,8 @@
 //! Which part of a recording is meant: a trace of a whole machine shows everybody.
 
 use super::limited::LongWait;
-use super::{Burst, Demand, Recording};
+use super::{Burst, Demand, Family, Recording};
 use quotient_core::Nanos;
-use quotient_trace::TaskId;
 
 /// Names a part of a recording. A burst is selected when every list that is not empty has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +12,8 @@ pub struct Selection {
     pub groups: Vec<String>,
     /// Names of tasks: a kernel's `comm`.
     pub names: Vec<String>,
-    /// Numbers of tasks as the trace has them: a kernel's thread numbers, and of processes where the trace has those.
+    /// Numbers of tasks as the trace has them: a kernel's thread numbers, and of processes where the trace has those. With a process come
+    /// its threads, and what it and its children fork.
     pub ids: Vec<u32>,
 }
 
@@ -23,14 +23,13 @@ impl Selection {
         *self == Selection::default()
     }
 
-    fn has_task(&self, demand: &Demand) -> bool {
+    fn has_task(&self, demand: &Demand, family: &Family) -> bool {
         (self.names.is_empty() || self.names.contains(&demand.name))
-            && (self.ids.is_empty() || self.has_number(demand))
+            && (self.ids.is_empty() || self.has_number(demand, family))
     }
 
-    fn has_number(&self, demand: &Demand) -> bool {
-        let is_meant = |task: TaskId| self.ids.contains(&task.0);
-        is_meant(demand.id) || demand.process.is_some_and(is_meant)
+    fn has_number(&self, demand: &Demand, family: &Family) -> bool {
+        family.is_one(demand.id, &self.ids) || family.descends(demand.id, &self.ids)
     }
 
     fn has_group(&self, path: &str) -> bool {
@@ -54,7 +53,7 @@ impl Recording {
             .map(|path| selection.has_group(path.trim_matches('/')))
             .collect();
         for demand in &self.tasks {
-            let has_task = selection.has_task(demand);
+            let has_task = selection.has_task(demand, &self.family);
             let (inside, outside) = demand
                 .bursts
                 .iter()
@@ -79,7 +78,7 @@ impl Recording {
                         restored,
                         id: demand.id,
                         is_silent: demand.is_silent,
-                        process: demand.process,
+                        weight: demand.weight,
                         name: demand.name.clone(),
                     });
                 }
@@ -90,12 +89,21 @@ impl Recording {
                 groups: self.groups.clone(),
                 length: self.length,
                 cpus: self.cpus,
+                family: self.family.clone(),
                 marked: self.marked.clone(),
                 ..Recording::default()
             }
             .with(tasks)
         };
         (of(chosen), of(rest))
+    }
+
+    /// Tasks of whom these numbers say nothing but that who has them, or one of theirs, made them: children of a process. O(tasks).
+    pub fn children_of(&self, ids: &[u32]) -> usize {
+        let is_child = |demand: &&Demand| {
+            !self.family.is_one(demand.id, ids) && self.family.descends(demand.id, ids)
+        };
+        self.tasks.iter().filter(is_child).count()
     }
 
     /// The same frame with other tasks in it.

@@ -12,16 +12,21 @@
 //! What else these threads did is played beside it, as it was.
 
 use super::{Burst, Demand, again, serve, task};
+use crate::meters::Percentiles;
 use crate::plan::{Plan, WorkloadPlan};
 use crate::program::{Program, Step};
 use crate::synthetic::GroupIndex;
-use quotient_core::Nanos;
+use core::ops::Range;
+use quotient_core::{Nanos, Weight};
 use std::collections::{BTreeMap, HashMap};
 
 /// Fewer answers have no 99th percentile. Origin: as requests.
 const ANSWERS_MIN: usize = 100;
 /// Bursts that answer somebody have to hold this part of the work, per cent, or there is more to it than clients and a pool.
 const ANSWERING_PERCENT: u64 = 95;
+
+/// In a burst of a client that is longer, ns, when it asked is not known, unless it woke somebody then. Default 1 ms.
+const ASKING_MAX: u64 = 1_000_000;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +49,18 @@ struct Turn {
 /// Clients and pools.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
-    /// Threads of each pool.
-    pools: Vec<u32>,
+    /// Threads of each pool, by their weights.
+    pools: Vec<Vec<Weight>>,
     clients: Vec<Client>,
-    /// Bursts of the threads that answer nobody, by thread.
-    others: Vec<Vec<Burst>>,
+    /// Bursts of the threads that answer nobody, by thread, with its weight.
+    others: Vec<(Vec<Burst>, Weight)>,
+    /// From each ask whose time is known to its answer, as recorded.
+    spans: Vec<Range<u64>>,
 }
 
 #[derive(Clone, Debug)]
 struct Client {
+    weight: Weight,
     turns: Vec<Turn>,
     /// The end of its last burst.
     end: u64,
@@ -78,7 +86,7 @@ impl Served {
         let mut pools = Vec::new();
         let mut asks: HashMap<(usize, usize), Ask> = HashMap::new();
         let (mut answering, mut all) = (0_u64, 0_u64);
-        let mut others = Vec::new();
+        let (mut others, mut spans) = (Vec::new(), Vec::new());
         for demand in own {
             let (mine, rest): (Vec<&Burst>, Vec<&Burst>) = demand
                 .bursts
@@ -93,7 +101,7 @@ impl Served {
                 .filter(|burst| Some(*burst) != last)
                 .copied()
                 .collect();
-            others.push(rest);
+            others.push((rest, demand.weight));
             all -= last.map_or(0, |burst| burst.work);
             if mine.is_empty() {
                 continue;
@@ -101,10 +109,10 @@ impl Served {
             let pool = *names
                 .entry(without_number(&demand.name))
                 .or_insert_with(|| {
-                    pools.push(0);
+                    pools.push(Vec::new());
                     pools.len() - 1
                 });
-            pools[pool] += 1;
+            pools[pool].push(demand.weight);
             for burst in mine {
                 answering += if Some(burst) == last { 0 } else { burst.work };
                 let mut from = 0;
@@ -124,6 +132,16 @@ impl Served {
                         asker.work
                     };
                     let work = to - from;
+                    // Who wakes the thread asks then. Who finds it at work asks some time in its burst, which is a long one if it was preempted.
+                    let is_certain = asker.id == burst.by || asker.end - asker.at <= ASKING_MAX;
+                    if is_certain {
+                        let asked = if asker.id == burst.by {
+                            burst.at
+                        } else {
+                            asker.end
+                        };
+                        spans.push(asked..beside[answer.client].bursts[answer.place].at);
+                    }
                     asks.insert(
                         (answer.client, answer.place - 1),
                         Ask { offset, pool, work },
@@ -141,7 +159,14 @@ impl Served {
             pools,
             clients: clients.collect(),
             others,
+            spans,
         })
+    }
+
+    /// How long answers took while they were recorded; `None` if that is known of too few.
+    pub(super) fn recorded(&self) -> Option<Percentiles> {
+        let is_enough = self.spans.len() >= ANSWERS_MIN;
+        super::requests::recorded(&self.spans).filter(|_| is_enough)
     }
 
     /// Clients that ask, and threads.
@@ -149,7 +174,7 @@ impl Served {
         let asks = |client: &&Client| client.turns.iter().any(|turn| turn.asks.is_some());
         (
             self.clients.iter().filter(asks).count(),
-            self.pools.iter().sum(),
+            self.pools.iter().map(Vec::len).sum::<usize>() as u32,
         )
     }
 
@@ -165,11 +190,12 @@ impl Served {
         let mut own = Vec::new();
         for (threads, queue) in self.pools.iter().zip(&queues) {
             let program = plan.program(serve(*queue, meter));
-            own.extend((0..*threads).map(|_| task(group, program)));
+            own.extend(threads.iter().map(|weight| task(group, program, *weight)));
         }
-        for bursts in self.others.iter().filter(|bursts| !bursts.is_empty()) {
+        let others = self.others.iter();
+        for (bursts, weight) in others.filter(|(bursts, _)| !bursts.is_empty()) {
             let program = plan.program(as_it_was(bursts, length));
-            let mut task = task(group, program);
+            let mut task = task(group, program, *weight);
             task.begin = shift;
             own.push(task);
         }
@@ -177,7 +203,7 @@ impl Served {
         for client in &self.clients {
             let channel = plan.channel(0);
             let program = plan.program(client.program(&queues, channel, length));
-            let mut task = task(None, program);
+            let mut task = task(None, program, client.weight);
             task.begin = shift;
             others.push(task);
         }
@@ -266,7 +292,11 @@ fn client(demand: &Demand, index: usize, asks: &HashMap<(usize, usize), Ask>) ->
         });
         last = burst.end;
     }
-    Client { turns, end: last }
+    Client {
+        weight: demand.weight,
+        turns,
+        end: last,
+    }
 }
 
 fn as_it_was(bursts: &[Burst], length: u64) -> Program {
@@ -309,7 +339,7 @@ mod tests {
         let program = plan.program(serve(queue, meter));
         plan.workloads.push(WorkloadPlan {
             name: "svc".into(),
-            tasks: vec![task(Some(0), program); 2],
+            tasks: vec![task(Some(0), program, Weight::DEFAULT); 2],
         });
         for _ in 0..4 {
             let reply = plan.channel(0);
@@ -330,7 +360,7 @@ mod tests {
             ]));
             plan.workloads.push(WorkloadPlan {
                 name: "client".into(),
-                tasks: vec![task(None, program)],
+                tasks: vec![task(None, program, Weight::DEFAULT)],
             });
         }
         plan
@@ -371,6 +401,14 @@ mod tests {
         for recorded_under in [None, Some(tight)] {
             let requests = recorded(recorded_under);
             assert_eq!(requests.served_by(), Some((4, 2)));
+            let (_, [_, median, worst]) = outcome(&service(recorded_under));
+            let found = requests.recorded_in(Loop::Closed).unwrap();
+            let ratios = [(found.p50_ns, median), (found.p99_ns, worst)]
+                .map(|(found, real)| found * 100 / real);
+            assert!(
+                ratios.iter().all(|ratio| (95..=105).contains(ratio)),
+                "{recorded_under:?} {ratios:?}"
+            );
             for limit in [None, Some(wide), Some(tight)] {
                 let (cpu, [count, median, worst]) = outcome(&service(limit));
                 let mut again = plan(limit);

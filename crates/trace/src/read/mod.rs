@@ -16,8 +16,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
 use std::ops::ControlFlow;
 
-use quotient_core::Nanos;
 use quotient_core::event::{Definition, Event, Kind, Sink, TaskId, TaskInfo};
+use quotient_core::{Nanos, Nice};
 
 use error::Fault;
 pub use error::ReadError;
@@ -25,7 +25,7 @@ pub(crate) use error::seconds;
 pub use gaps::Gaps;
 use lines::Lines;
 pub use marks::{Mark, MarkKind};
-pub use noted::NotedLimit;
+pub use noted::{NotedLimit, NotedThrottles};
 use reorder::Reorder;
 pub(crate) use text::OWN_EVENT;
 
@@ -113,6 +113,7 @@ pub struct Reader<R> {
     /// Begins of limits' periods that nobody has taken.
     periods: VecDeque<Nanos>,
     noted_limit: Option<NotedLimit>,
+    noted_throttles: Option<NotedThrottles>,
     names: HashMap<TaskId, KnownName>,
     state: State,
     line: u64,
@@ -136,6 +137,7 @@ struct KnownName {
     /// What lines call it.
     shown: String,
     process: Option<TaskId>,
+    nice: Option<Nice>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -161,6 +163,7 @@ impl<R: BufRead> Reader<R> {
             marks: None,
             periods: VecDeque::new(),
             noted_limit: None,
+            noted_throttles: None,
             names: HashMap::new(),
             state: State::Reading,
             line: 0,
@@ -212,6 +215,11 @@ impl<R: BufRead> Reader<R> {
     /// The limit that the trace was recorded under, as far as it was read: `quotient record` notes it in a comment.
     pub fn noted_limit(&self) -> Option<&NotedLimit> {
         self.noted_limit.as_ref()
+    }
+
+    /// How often that limit was reached, as far as it was read: noted behind the last event.
+    pub fn noted_throttles(&self) -> Option<NotedThrottles> {
+        self.noted_throttles
     }
 
     /// What is missing from what was read so far.
@@ -333,6 +341,8 @@ impl<R: BufRead> Reader<R> {
                 if let Some(limit) = NotedLimit::in_remark(&text) {
                     self.noted_limit = Some(limit);
                 }
+                let throttles = NotedThrottles::in_remark(&text);
+                self.noted_throttles = throttles.or(self.noted_throttles);
                 if let Some(period) = line.period {
                     if self.periods.len() == REORDER_EVENTS {
                         self.periods.pop_front();
@@ -351,8 +361,8 @@ impl<R: BufRead> Reader<R> {
         }
         for (index, name) in names.into_iter().enumerate() {
             let process = process.filter(|_| index == 0);
-            if let Some((task, name)) = name {
-                name_in_passing(&mut self.names, &mut self.definitions, task, name, process);
+            if let Some(name) = name {
+                name_in_passing(&mut self.names, &mut self.definitions, name, process);
             }
         }
         if let Some(definition) = definition {
@@ -361,6 +371,7 @@ impl<R: BufRead> Reader<R> {
                     text: info.name.clone(),
                     shown: in_a_line(&info.name),
                     process: info.process,
+                    nice: info.nice,
                 };
                 self.names.insert(*id, known);
             }
@@ -409,29 +420,32 @@ impl<R: BufRead> Reader<R> {
 fn name_in_passing(
     names: &mut HashMap<TaskId, KnownName>,
     definitions: &mut VecDeque<Definition>,
-    task: TaskId,
-    name: &str,
+    name: text::Name<'_>,
     process: Option<TaskId>,
 ) {
-    if task.is_idle() || name.is_empty() || name == "<...>" {
+    let text::Name { task, comm, nice } = name;
+    if task.is_idle() || comm.is_empty() || comm == "<...>" {
         return;
     }
     let known = names.get(&task);
     let process = process.or(known.and_then(|known| known.process));
+    let nice = nice.or(known.and_then(|known| known.nice));
     // Whoever writes a line may pad the name.
-    let known = known.filter(|known| known.shown.trim() == name.trim());
-    if known.is_some_and(|known| known.process == process) {
+    let known = known.filter(|known| known.shown.trim() == comm.trim());
+    if known.is_some_and(|known| (known.process, known.nice) == (process, nice)) {
         return;
     }
     let known = KnownName {
-        text: known.map_or(name, |known| &known.text).to_owned(),
-        shown: name.to_owned(),
+        text: known.map_or(comm, |known| &known.text).to_owned(),
+        shown: comm.to_owned(),
         process,
+        nice,
     };
     let info = TaskInfo {
         name: known.text.clone(),
-        group: None,
         process,
+        nice,
+        ..TaskInfo::default()
     };
     names.insert(task, known);
     definitions.push_back(Definition::Task { id: task, info });

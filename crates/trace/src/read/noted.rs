@@ -46,9 +46,56 @@ impl fmt::Display for NotedLimit {
     }
 }
 
+/// Begins the comment behind the last event.
+const THROTTLES: &str = "# meanwhile throttled in ";
+
+/// How often the noted limit was reached while the trace was recorded, by the kernel's own count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotedThrottles {
+    /// Periods in which the cgroup was throttled, at most all of them.
+    pub throttled: u64,
+    /// Periods in which it had something to do.
+    pub periods: u64,
+}
+
+impl NotedThrottles {
+    /// Reads the comment; `None` if it is another one, or says nothing that can be.
+    pub(super) fn in_remark(text: &str) -> Option<NotedThrottles> {
+        let (throttled, periods) = text.strip_prefix(THROTTLES)?.split_once(" of ")?;
+        let throttled = throttled.parse().ok()?;
+        let periods = periods.trim_end().strip_suffix(" periods")?.parse().ok()?;
+        (throttled <= periods).then_some(NotedThrottles { throttled, periods })
+    }
+}
+
+/// The comment, without an end of its line.
+impl fmt::Display for NotedThrottles {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotedThrottles { throttled, periods } = self;
+        write!(formatter, "{THROTTLES}{throttled} of {periods} periods")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_counted_is_read() {
+        let counted = NotedThrottles {
+            throttled: 7,
+            periods: 60,
+        };
+        let text = counted.to_string();
+        assert_eq!(NotedThrottles::in_remark(&text), Some(counted));
+        for text in [
+            "# meanwhile throttled in 7 of 6 periods",
+            "# meanwhile throttled in 7 of x periods",
+            "# meanwhile throttled in 7",
+        ] {
+            assert_eq!(NotedThrottles::in_remark(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn what_is_noted_is_read() {

@@ -6,7 +6,7 @@
 use quotient_core::event::{
     Amount, Definition, Event, GroupId, GroupInfo, InterruptKind, Kind, TaskId, TaskState,
 };
-use quotient_core::{CpuId, Nanos};
+use quotient_core::{CpuId, Nanos, Nice};
 
 use super::error::Fault;
 use super::header::{self, Header, number, offset};
@@ -24,8 +24,31 @@ const PADDED: usize = 16;
 /// The kernel's timer that begins a limit's periods, as an argument of `hrtimer_expire_entry`.
 const PERIOD_TIMER: &str = "function=sched_cfs_period_timer";
 
-/// A task and what a line calls it.
-pub(crate) type Name<'a> = (TaskId, &'a str);
+/// Priorities of the kernel: below the first one they are those of real-time tasks, then come those of nice -20 to 19.
+const NICE_FIRST: u32 = 100;
+/// That of nice 0.
+const NICE_0: i32 = 120;
+
+/// What a line says in passing of a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name<'a> {
+    pub task: TaskId,
+    /// What it calls it.
+    pub comm: &'a str,
+    /// Real-time tasks count as the least nice.
+    pub nice: Option<Nice>,
+}
+
+impl<'a> Name<'a> {
+    /// `priority` as the kernel prints it; one that it cannot print says nothing.
+    fn new(task: TaskId, comm: &'a str, priority: Option<u32>) -> Name<'a> {
+        let nice = priority.and_then(|priority| {
+            let nice = i32::try_from(priority.max(NICE_FIRST)).ok()? - NICE_0;
+            Nice::new(nice).ok()
+        });
+        Name { task, comm, nice }
+    }
+}
 
 /// What a line says.
 #[derive(Debug, Default)]
@@ -96,7 +119,7 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
         _ => return Ok(line),
     };
     if header.event != OWN_EVENT && !header.comm.starts_with('<') {
-        line.names[0] = Some((header.task, header.comm));
+        line.names[0] = Some(Name::new(header.task, header.comm, None));
         line.process = header.process;
     }
     line.event = kind.map(|kind| Event::new(header.time, header.cpu, kind));
@@ -111,7 +134,7 @@ pub(crate) fn is_one_line(text: &str) -> bool {
     // What a line begins with is padded, all of it, so a joint in there that is not the name's is too far to the left.
     let ends = offset(text, header.comm) + header.comm.len();
     let is_padded = !header.comm.contains(JOINT) || text[..ends].chars().count() <= PADDED;
-    let names = line.names.iter().flatten().map(|(_, name)| *name);
+    let names = line.names.iter().flatten().map(|name| name.comm);
     let mut joints = 0;
     for name in names
         .chain([header.comm])
@@ -178,6 +201,13 @@ fn is_stack(text: &str) -> bool {
     text.starts_with([' ', '\t']) && !text.contains(']') && (is_address || first == "=>")
 }
 
+/// The number right behind `key` at the beginning of `rest`, if there is one. That there is none is no fault: not all tools print it.
+fn priority(rest: &str, key: &str) -> Option<u32> {
+    let rest = rest.strip_prefix(key)?;
+    let length = rest.bytes().take_while(u8::is_ascii_digit).count();
+    rest[..length].parse().ok()
+}
+
 /// The arguments of one event, within their line.
 struct Body<'a> {
     text: &'a str,
@@ -237,7 +267,7 @@ impl<'a> Body<'a> {
         let after = self.strip(self.arguments, name_key)?;
         let (comm, after) = self.split_last(after, number_key)?;
         let (task, rest) = self.leading(after, "the number of a task")?;
-        *name = Some((TaskId(task), comm));
+        *name = Some(Name::new(TaskId(task), comm, priority(rest, " prio=")));
         Ok((TaskId(task), rest))
     }
 
@@ -250,7 +280,7 @@ impl<'a> Body<'a> {
         let (before, rest) = self.split_last(part, " [")?;
         let (comm, digits) = self.split_last(before, ":")?;
         let task = TaskId(number(self.text, digits, "the number of a task")?);
-        *name = Some((task, comm));
+        *name = Some(Name::new(task, comm, priority(rest, "")));
         match rest.split_once(']') {
             Some((_, rest)) => Ok((task, rest)),
             None => self.fault(rest, "a closing bracket"),
@@ -268,9 +298,11 @@ impl<'a> Body<'a> {
         let (prev, rest) = self.leading(after, "the number of a task")?;
         let (_, state) = self.split_last(rest, " prev_state=")?;
         let (next_comm, after) = self.split_last(right, " next_pid=")?;
-        let (next, _) = self.leading(after, "the number of a task")?;
-        line.names[1] = Some((TaskId(prev), prev_comm));
-        line.names[2] = Some((TaskId(next), next_comm));
+        let (next, last) = self.leading(after, "the number of a task")?;
+        let prev_priority = priority(rest, " prev_prio=");
+        line.names[1] = Some(Name::new(TaskId(prev), prev_comm, prev_priority));
+        let next_priority = priority(last, " next_prio=");
+        line.names[2] = Some(Name::new(TaskId(next), next_comm, next_priority));
         Ok(Kind::Switch {
             prev: TaskId(prev),
             state: self.state(state)?,
@@ -339,7 +371,7 @@ impl<'a> Body<'a> {
         let (before, child) = self.split_last(self.arguments, " child_pid=")?;
         let (_, comm) = self.split_last(before, " child_comm=")?;
         let (child, _) = self.leading(child, "the number of a task")?;
-        line.names[1] = Some((TaskId(child), comm));
+        line.names[1] = Some(Name::new(TaskId(child), comm, None));
         Ok(())
     }
 

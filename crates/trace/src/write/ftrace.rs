@@ -15,8 +15,8 @@ use crate::record::{Record, in_a_line};
 
 const HEADING: &str = "# tracer: nop\n#\n#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n#              | |         |   |||||     |         |\n";
 
-/// What the kernel prints for the priority of a task with nice 0; we know no other.
-const PRIORITY: u32 = 120;
+/// What the kernel prints for the priority of a task with nice 0, which everybody has of whom nothing else is known.
+const PRIORITY: i32 = 120;
 
 /// Writes ftrace text.
 pub struct Ftrace<W> {
@@ -101,17 +101,29 @@ impl<W: Write> Sink for Ftrace<W> {
         let &Event { time, cpu, kind } = event;
         self.write_definitions(time);
         let running = self.running.get(&cpu).copied().unwrap_or(TaskId::IDLE);
-        let task_fields =
-            |task: TaskId| format!("comm={} pid={} prio={PRIORITY}", self.comm(task), task.0);
+        let priority = |task: TaskId| {
+            let nice = self.table.task(task).and_then(|info| info.nice);
+            PRIORITY + nice.unwrap_or_default().get()
+        };
+        let task_fields = |task: TaskId| {
+            format!(
+                "comm={} pid={} prio={}",
+                self.comm(task),
+                task.0,
+                priority(task)
+            )
+        };
         let (task, name, arguments) = match kind {
             Kind::Switch { prev, state, next } => {
                 let text = format!(
-                    "prev_comm={} prev_pid={} prev_prio={PRIORITY} prev_state={} ==> next_comm={} next_pid={} next_prio={PRIORITY}",
+                    "prev_comm={} prev_pid={} prev_prio={} prev_state={} ==> next_comm={} next_pid={} next_prio={}",
                     self.comm(prev),
                     prev.0,
+                    priority(prev),
                     state.letters(),
                     self.comm(next),
-                    next.0
+                    next.0,
+                    priority(next)
                 );
                 self.running.insert(cpu, next);
                 (prev, "sched_switch", text)

@@ -96,6 +96,9 @@ fn a_request_lasts_from_its_arrival_to_the_end_of_its_last_worker() {
     let requests = Requests::of(&recording, None, &Rule::Chains(Vec::new()));
     assert_eq!((requests.requests, requests.parts), (200, 400));
     assert_eq!(requests.begin_with, [("front".to_owned(), 200)]);
+    // The trace itself says as much.
+    let recorded = requests.recorded_in(Loop::Open).unwrap();
+    assert_eq!((recorded.count, recorded.p50_ns / 100_000), (200, 40));
     for how in [Loop::Open, Loop::Closed] {
         let outcome = played(&requests, 2, how);
         let times = outcome.meter("requests").unwrap().times;
