@@ -143,6 +143,19 @@ fn what_is_no_figure_is_called_so_and_meets_nothing() {
     assert_eq!(told, expected, "{json}");
 }
 
+/// A trace says which CPUs went, so that nobody is said to wait beside one that is not there.
+#[test]
+fn a_run_with_cpus_that_go_breaks_no_rule() {
+    let folder = Folder::new("gone");
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/hotplug.toml");
+    for name in ["gone.jsonl", "gone.txt"] {
+        let trace = folder.file(name);
+        stdout(&["sim", scenario, "--trace", &trace]);
+        let judged = stdout(&["check", &trace]);
+        assert!(judged.contains("every rule was kept"), "{judged}");
+    }
+}
+
 /// A trace that breaks a rule ten thousand times is not ten thousand lines on a terminal.
 #[test]
 fn of_one_rule_twenty_breaches_are_shown_and_all_are_counted() {

@@ -113,6 +113,29 @@ fn a_right_trace_breaks_nothing() {
     assert_eq!(script.broken(), (vec![], 0));
 }
 
+#[test]
+fn a_cpu_that_is_gone_is_not_idle() {
+    // B ran on the second CPU, which idles, and waits beside A on the first one.
+    let wait = |script: Script| {
+        script
+            .switch(0, 1, IDLE, R, B)
+            .switch(5, 1, B, S, IDLE)
+            .switch(10, 0, IDLE, R, A)
+            .wake(20, B, 0)
+    };
+    let ends = |script: Script| script.switch(30_000, 0, A, R, B).switch(31_000, 0, B, S, A);
+    assert_eq!(
+        ends(wait(Script::default())).broken().0,
+        [Rule::WorkConservation]
+    );
+    let goes =
+        |micros, online| move |script: Script| script.at(micros, 1, Kind::Hotplug { online });
+    let gone = wait(Script::default());
+    assert_eq!(ends(goes(30, false)(gone)).broken(), (vec![], 0));
+    let back = goes(40, true)(goes(30, false)(wait(Script::default())));
+    assert_eq!(ends(back).broken().0, [Rule::WorkConservation]);
+}
+
 /// What a recording says of long polls that are stopped and resumed, one from before the recording began, and one that is over.
 #[test]
 fn threads_that_stand_and_go_on_in_turn_break_nothing() {

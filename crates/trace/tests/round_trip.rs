@@ -140,6 +140,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     ];
     let of_cpus = prop_oneof![
         Just(Kind::Tick),
+        any::<bool>().prop_map(|online| Kind::Hotplug { online }),
         cpu().prop_map(|target| Kind::Ipi { target }),
         (sort(), any::<u32>()).prop_map(|(sort, number)| Kind::InterruptEntry { sort, number }),
         (sort(), any::<u32>()).prop_map(|(sort, number)| Kind::InterruptExit { sort, number }),

@@ -159,6 +159,11 @@ pub enum Kind {
     },
     /// The periodic tick of this CPU.
     Tick,
+    /// This CPU comes or goes: one that is gone is neither idle nor at work.
+    Hotplug {
+        /// Whether it is there from now on.
+        online: bool,
+    },
     /// This CPU asks another one to look at something.
     Ipi {
         /// Whom it asks.

@@ -106,6 +106,10 @@ impl<S: Sink> Simulation<S> {
         self.emit(cpu, Kind::Tick);
     }
 
+    pub(super) fn show_plug(&mut self, cpu: u32, online: bool) {
+        self.emit(cpu, Kind::Hotplug { online });
+    }
+
     pub(super) fn note_change(&mut self, index: u32) {
         let change = &self.changes[index as usize];
         let group = GroupId(self.groups[change.group as usize + 1].id());

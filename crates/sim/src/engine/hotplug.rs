@@ -22,6 +22,7 @@ impl<S: Sink> Simulation<S> {
         if event.online {
             self.affinity.set_online(cpu, true);
             self.cpus[cpu as usize].offline = false;
+            self.show_plug(cpu, true);
             self.release(cpu);
             self.above_resumes(cpu);
         } else {
@@ -44,6 +45,7 @@ impl<S: Sink> Simulation<S> {
         if self.cpus[cpu as usize].shown != NONE {
             self.show(cpu, NONE);
         }
+        self.show_plug(cpu, false);
         let now = Nanos(self.now);
         let mut moved = core::mem::take(&mut self.moved);
         self.cpus[cpu as usize].queue.drain(now, &mut moved);

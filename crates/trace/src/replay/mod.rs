@@ -11,6 +11,7 @@
 //! excuses everything. Memory grows with the live tasks, not with the trace.
 
 mod observe;
+mod plug;
 mod stand;
 
 use std::collections::HashMap;
@@ -166,6 +167,7 @@ impl Replay {
             Kind::Unthrottle { group } => self.unthrottle(time, group, cpu, observer),
             Kind::Pause { task } => self.pause(time, task, observer),
             Kind::Resume { task, reason } => self.resume(time, task, reason, observer),
+            Kind::Hotplug { online } => self.plug(time, cpu, online, observer),
             Kind::Lost { .. } => self.lose(time, cpu),
             _ => {}
         }

@@ -230,7 +230,7 @@ impl<W: Write> Perfetto<W> {
                 let track = self.track(Track::Counter(counter), group, cpu);
                 (track, COUNTER, Some(value.get()))
             }
-            Kind::Mark { .. } | Kind::Rescue { .. } => {
+            Kind::Mark { .. } | Kind::Rescue { .. } | Kind::Hotplug { .. } => {
                 let track = self.track(Track::Marks, GroupId::ROOT, cpu);
                 (track, INSTANT, None)
             }
@@ -245,6 +245,10 @@ impl<W: Write> Perfetto<W> {
             Kind::Mark { name, .. } => message = message.text(23, self.table.name(name)),
             Kind::Rescue { reason } => {
                 message = message.text(23, &format!("rescue: {}", reason.name()));
+            }
+            Kind::Hotplug { online } => {
+                let what = if online { "comes" } else { "goes" };
+                message = message.text(23, &format!("{cpu} {what}"));
             }
             _ => {}
         }
