@@ -328,18 +328,48 @@ impl Timeline {
         least
     }
 
-    /// The least virtual time among what waits here, or nearly, as [`Timeline::least_v`].
-    pub(crate) fn least_waiting_v<T>(&self, nodes: &[Node<T>]) -> Option<VirtualTime> {
-        let mut least: Option<VirtualTime> =
-            self.later.peek().map(|(index, _)| nodes[index as usize].v);
+    /// The least virtual time among what waits here before its last turn, and `grain` ns of a poll that outlived it, or nearly, as
+    /// [`Timeline::least_v`].
+    pub(crate) fn least_v_before_turns<T>(
+        &self,
+        nodes: &[Node<T>],
+        grain: Nanos,
+    ) -> Option<VirtualTime> {
+        let before_turn = |index: u32| {
+            let node = &nodes[index as usize];
+            let turn = u64::from(node.slice).saturating_add(grain.0);
+            node.v.offset(-to_virtual(turn, node.shares).cast_signed())
+        };
+        let later = self.later.peek();
+        let mut least: Option<VirtualTime> = later.map(|(index, _)| before_turn(index));
         let mut seen = 0;
         self.ready.visit(nodes, &mut |index: u32| {
-            let v = nodes[index as usize].v;
+            let v = before_turn(index);
             least = Some(least.map_or(v, |least| least.min(v)));
             seen += 1;
             seen < 4
         });
         least
+    }
+
+    /// Shows all that wait here; false, and only so many, if there are more.
+    pub(crate) fn for_each_waiting<T>(
+        &self,
+        nodes: &[Node<T>],
+        most: usize,
+        act: &mut dyn FnMut(u32),
+    ) -> bool {
+        let mut seen = 0;
+        for queue in [&self.later, &self.ready] {
+            queue.visit(nodes, |index: u32| {
+                seen += 1;
+                if seen <= most {
+                    act(index);
+                }
+                seen <= most
+            });
+        }
+        seen <= most
     }
 
     /// CFS: lets the minimum follow the entities. Monotonic.

@@ -290,7 +290,7 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each, and what has broken unseen. A release build, or one with `QUOTIENT_SCENARIOS=all`,
 /// runs all; another value is a part of the names of those that are run.
-const QUICK: [&str; 20] = [
+const QUICK: [&str; 22] = [
     "seed-002-load-average",
     "schbench",
     "kselftest-stats",
@@ -304,6 +304,8 @@ const QUICK: [&str; 20] = [
     "find-2-995",
     "long-poll-sleeps",
     "cpusets",
+    "bound-weights",
+    "bound-weights-of-three",
     "weights-underprovisioned",
     "weights-nested",
     "max",

@@ -30,7 +30,10 @@
 //! that cost it. So there is a second sign: a sibling that owes more than turns and polls explain (`slack`) *as it is chosen* gets time that
 //! nobody else could use. That service is `surplus` of the parent's clock, and so much and no more of what a sibling is owed
 //! beyond its own slack is cut, waiting or not. Not cut is what was owed before a choice: who owes for one long poll, and is not chosen until
-//! that is paid, makes no surplus. And nobody is cut beyond a sibling that waits where it runs, which would then always go first.
+//! that is paid, makes no surplus. And nobody is cut beyond a sibling that waits where it runs, less a turn of that one: level with it, a group
+//! of ten times its weight would have a turn for each of its own, where both are bound to one CPU and others have the rest. Then all that
+//! wait there are owed what they cannot use, as each other's equals, and are cut together, by one and the same virtual time: what they are to each
+//! other stays, and whoever has the other CPUs owes nothing for what nobody else could have had.
 //!
 //! # Tasks beside groups
 //! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
@@ -98,7 +101,7 @@ mod stay;
 mod tests;
 
 use crate::group::Group;
-use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
+use crate::units::{CpuId, VIRTUAL_SHIFT, VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
 pub(crate) use clock::Told;
 use core::sync::atomic::{
@@ -166,8 +169,11 @@ pub(crate) struct Service {
 pub(crate) trait Here {
     /// What the group may be owed before it is cut for what siblings got that owed, ns.
     fn slack(&self) -> i64;
-    /// v of the first sibling that waits on this CPU.
+    /// v of the first sibling that waits on this CPU, as it was before its last turn.
     fn first(&self) -> Option<VirtualTime>;
+    /// Those that wait on this CPU beside the group, each with its slack; `None` is an own task of the parent. False if there are too many to
+    /// be shown: then they are not all.
+    fn for_each_waiting(&self, act: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool;
 }
 
 /// From where nothing waits that is known of.
@@ -180,6 +186,10 @@ impl Here for Nowhere {
 
     fn first(&self) -> Option<VirtualTime> {
         None
+    }
+
+    fn for_each_waiting(&self, _: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool {
+        true
     }
 }
 
@@ -453,7 +463,8 @@ impl GroupTime {
         if useless <= 0 {
             return lag;
         }
-        // Not beyond who waits where it runs: level with that one, it can use what it is owed.
+        // Not beyond who waits where it runs: level with that one, it can use what it is owed. And a turn of that one is worth as many of its
+        // own as it is heavier, which it has to be given first: cut level, the two would have turns of equal length.
         let level = here.first().map_or(0, |v| {
             to_service_lag(clock.now.since(v), self.weight.load(Relaxed))
         });
@@ -462,7 +473,52 @@ impl GroupTime {
             self.cut(clock, self.weight.load(Relaxed), kept);
             clock.surplus = clock.surplus.saturating_sub((lag - kept).unsigned_abs());
         }
+        if kept > lag - surplus && clock.surplus > 0 {
+            return self.cut_together(clock, kept, here);
+        }
         kept
+    }
+
+    /// Cuts the group and those that wait where it runs by one and the same virtual time, which leaves them as they are to each other. Returns what
+    /// is left of `lag`, ns.
+    #[cold]
+    fn cut_together(&self, clock: &mut Clock, lag: i64, here: &impl Here) -> i64 {
+        let weight = self.weight.load(Relaxed);
+        let beyond = |time: &GroupTime, slack: i64| {
+            let weight = time.weight.load(Relaxed);
+            let kept = to_virtual(slack.max(0).unsigned_abs(), weight).cast_signed();
+            clock.now.since(time.v()).saturating_sub(kept)
+        };
+        let (mut distance, mut all) = (beyond(self, here.slack()), u64::from(weight));
+        let is_all = here.for_each_waiting(&mut |waiting| match waiting {
+            Some((time, slack)) => {
+                distance = distance.min(beyond(time, slack));
+                all += u64::from(time.weight.load(Relaxed));
+            }
+            None => distance = 0,
+        });
+        let surplus = i128::from(clock.surplus) << VIRTUAL_SHIFT;
+        let others = i128::from(clock.weight) - i128::from(all);
+        let distance = i128::from(distance).min(surplus / i128::from(all.max(1)));
+        if distance <= 0 || others <= 0 || !is_all {
+            return lag;
+        }
+        let total = distance * i128::from(all);
+        let further = u64::try_from(total / others).unwrap_or(0);
+        let step = u64::try_from(distance).unwrap_or(0).saturating_add(further);
+        clock.go_on(further);
+        let move_on = |time: &GroupTime| time.v.store(time.v().plus(step).0, Relaxed);
+        move_on(self);
+        here.for_each_waiting(&mut |waiting| {
+            if let Some((time, _)) = waiting {
+                move_on(time);
+            }
+        });
+        clock.deficit -= i128::from(step) * i128::from(all);
+        let spent = u64::try_from(total >> VIRTUAL_SHIFT).unwrap_or(u64::MAX);
+        clock.surplus = clock.surplus.saturating_sub(spent);
+        clock.settle();
+        to_service_lag(clock.now.since(self.v()), weight)
     }
 
     /// Cuts what the group is owed down to `bound` ns and gives the rest to its siblings.

@@ -17,6 +17,9 @@ const PASSED_OVER_MAX: usize = 3;
 /// round whatever the weights.
 const ABSENCE_MAX: Nanos = Nanos::from_secs(3_600);
 
+/// Most groups that are cut together: bounds the time for which the siblings' lock is held. Default 64.
+const TOGETHER_MAX: usize = 64;
+
 /// Turns that a group may get on each other CPU while its tasks here wait, before one of them is worth pulling.
 const MISSED_TURNS: u64 = 4;
 
@@ -566,7 +569,22 @@ impl<T, G: Gates> Here for Seen<'_, T, G> {
 
     fn first(&self) -> Option<VirtualTime> {
         let (_, above) = self.queue.with_parent(self.level);
-        let first = above.least_waiting_v(&self.queue.slab.nodes)?;
+        let grain = self.queue.load.grain();
+        let first = above.least_v_before_turns(&self.queue.slab.nodes, grain)?;
         Some(first.offset(above.offset.wrapping_neg()))
+    }
+
+    fn for_each_waiting(&self, act: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool {
+        let queue = self.queue;
+        let (_, above) = queue.with_parent(self.level);
+        let grain = queue.load.grain();
+        above.for_each_waiting(&queue.slab.nodes, TOGETHER_MAX, &mut |index| {
+            let node = &queue.slab.nodes[index as usize];
+            let timeline = queue.timelines.get(node.owned as usize);
+            act(timeline.map(|timeline| {
+                let slack = queue.service_clock.slack(&timeline.group, grain);
+                (&timeline.group.time, slack)
+            }));
+        })
     }
 }
