@@ -165,15 +165,17 @@ pub(crate) struct Service {
     pub(crate) surplus: u64,
 }
 
+/// Who waits beside a group, with its slack; `None` is an own task of the parent.
+pub(crate) type Beside<'a> = Option<(&'a GroupTime, i64)>;
+
 /// What a CPU that publishes is asked only where a group is owed much.
 pub(crate) trait Here {
     /// What the group may be owed before it is cut for what siblings got that owed, ns.
     fn slack(&self) -> i64;
     /// v of the first sibling that waits on this CPU, as it was before its last turn.
     fn first(&self) -> Option<VirtualTime>;
-    /// Those that wait on this CPU beside the group, each with its slack; `None` is an own task of the parent. False if there are too many to
-    /// be shown: then they are not all.
-    fn for_each_waiting(&self, act: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool;
+    /// Those that wait on this CPU beside the group. False if there are too many to be shown: then they are not all.
+    fn for_each_waiting(&self, act: &mut dyn FnMut(Beside<'_>)) -> bool;
 }
 
 /// From where nothing waits that is known of.
@@ -188,7 +190,7 @@ impl Here for Nowhere {
         None
     }
 
-    fn for_each_waiting(&self, _: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool {
+    fn for_each_waiting(&self, _: &mut dyn FnMut(Beside<'_>)) -> bool {
         true
     }
 }

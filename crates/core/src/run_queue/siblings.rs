@@ -5,7 +5,7 @@ use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{GroupTime, Here, Note, OWED_MIN, Service, Told};
+use crate::group_time::{Beside, GroupTime, Here, Note, OWED_MIN, Service, Told};
 use crate::node::{NONE, Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
@@ -574,7 +574,7 @@ impl<T, G: Gates> Here for Seen<'_, T, G> {
         Some(first.offset(above.offset.wrapping_neg()))
     }
 
-    fn for_each_waiting(&self, act: &mut dyn FnMut(Option<(&GroupTime, i64)>)) -> bool {
+    fn for_each_waiting(&self, act: &mut dyn FnMut(Beside<'_>)) -> bool {
         let queue = self.queue;
         let (_, above) = queue.with_parent(self.level);
         let grain = queue.load.grain();
