@@ -12,8 +12,8 @@ use crate::convert::input::{From, Input};
 use crate::failure::{Failure, print};
 use crate::json::versioned;
 
-/// Clocks of two CPUs may seem this far apart in a text trace, which rounds to microseconds.
-const TEXT_SKEW_US: u64 = 10;
+/// Clocks of two CPUs may seem this far apart in a kernel's trace, which rounds to microseconds.
+const KERNEL_SKEW_US: u64 = 10;
 
 /// What `quotient check` takes.
 #[derive(Debug, Clone, Args)]
@@ -30,7 +30,7 @@ pub struct CheckArguments {
     /// How long a task may wait at all, in milliseconds (1..=3600000)
     #[arg(long, default_value_t = 2_000, value_parser = value_parser!(u64).range(1..=3_600_000))]
     wait_ms: u64,
-    /// How far the clocks of two CPUs may be apart, in microseconds (0..=1000000) [default: 10 for text, else 0]
+    /// How far the clocks of two CPUs may be apart, in microseconds (0..=1000000) [default: 10 for a kernel's trace, else 0]
     #[arg(long, value_parser = value_parser!(u64).range(0..=1_000_000))]
     skew_us: Option<u64>,
     /// The trace was recorded under CPU limits that it does not show: do not judge waits
@@ -42,7 +42,7 @@ pub struct CheckArguments {
     /// Lines that make no sense and are left out before the trace is called unreadable
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     skip_bad: u64,
-    /// Judge a kernel's text as it is, without filling in switches that it left out
+    /// Judge a kernel's trace as it is, without filling in switches that it left out
     #[arg(long)]
     as_recorded: bool,
     /// Print exactly one JSON object on standard output
@@ -71,9 +71,13 @@ struct Answer<'a> {
 /// `Interrupted`.
 pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let mut input = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
-    let skew_us = arguments
-        .skew_us
-        .unwrap_or(if input.is_text() { TEXT_SKEW_US } else { 0 });
+    let mut item = input.next_item()?;
+    let default_us = if input.is_kernels() {
+        KERNEL_SKEW_US
+    } else {
+        0
+    };
+    let skew_us = arguments.skew_us.unwrap_or(default_us);
     let options = Options {
         clock_skew: Duration::from_micros(skew_us).into(),
         idle_wait_max: Duration::from_millis(arguments.idle_wait_ms).into(),
@@ -84,9 +88,9 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     };
     let mut check = Check::new(options);
     // Quotient's own logs leave nothing out: a switch that is missing there is what is looked for.
-    let mut repair = (input.is_text() && !arguments.as_recorded).then(Repair::default);
-    while let Some(item) = input.next_item()? {
-        match item {
+    let mut repair = (!arguments.as_recorded).then(Repair::default);
+    while let Some(current) = item {
+        match current {
             Item::Definition(definition) => check.define(&definition),
             Item::Event(event) => {
                 let missing = repair.as_mut();
@@ -100,6 +104,7 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
                 }
             }
         }
+        item = input.next_item()?;
     }
     if let Some(group) = check.unknown_limit() {
         let what = format!(

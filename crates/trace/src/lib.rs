@@ -24,10 +24,10 @@ mod write;
 pub use diff::{Comparison, Metric, compare};
 pub use html::Html;
 pub use read::{
-    Format, Gaps, Item, Mark, MarkKind, NotedLimit, NotedThrottles, Progress, REORDER_EVENTS,
-    ReadError, Reader,
+    Format, Gaps, Item, Mark, MarkKind, Note, NotedLimit, NotedThrottles, Progress, REORDER_EVENTS,
+    ReadError, Reader, Recorder,
 };
 pub use repair::{Contradiction, Missing, Repair};
 pub use replay::{Fault, Imbalance, Observer, Replay, Run, Stand, Wait};
 pub use statistics::{CpuFigures, Delays, Figures, GroupFigures, Statistics, TaskFigures};
-pub use write::{Ftrace, JsonLines, Perfetto};
+pub use write::{Ftrace, JsonLines, NoteSink, Perfetto};

@@ -4,12 +4,15 @@
 //! {"quotient_trace":1}
 //! {"group":{"id":1,"path":"web","parent":0}}
 //! {"task":{"id":7,"name":"client","group":1}}
+//! {"note":{"recorder":"kernel"}}
 //! {"time":1500,"cpu":0,"event":{"switch":{"prev":0,"state":"R","next":7}}}
 //! ```
 
 use quotient_core::event::{Definition, Event, GroupId, GroupInfo, Kind, NameId, TaskId, TaskInfo};
 use quotient_core::{CpuId, Nanos, Nice};
 use serde::{Deserialize, Serialize};
+
+use crate::read::Note;
 
 /// Of the native log. Grows when a reader of the old one would misunderstand the new one.
 pub(crate) const VERSION: u32 = 1;
@@ -28,7 +31,7 @@ pub(crate) fn in_a_line(name: &str) -> String {
 }
 
 /// All that a line can hold. Exactly one of the parts is there (time, CPU and event are one).
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,9 +48,11 @@ pub(crate) struct Record {
     pub group: Option<GroupRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<NameRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<Note>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskRecord {
     pub id: TaskId,
@@ -62,7 +67,7 @@ pub(crate) struct TaskRecord {
     pub nice: Option<Nice>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupRecord {
     pub id: GroupId,
@@ -71,7 +76,7 @@ pub(crate) struct GroupRecord {
     pub parent: GroupId,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NameRecord {
     pub id: NameId,
@@ -87,6 +92,8 @@ pub(crate) enum Meaning {
     Event(Event),
     /// A number got a name.
     Definition(Definition),
+    /// The trace says something beside its events.
+    Note(Note),
 }
 
 impl Record {
@@ -125,7 +132,11 @@ impl Record {
     }
 
     /// What the line says; `None` if it says nothing or two things at once.
-    pub(crate) fn meaning(self) -> Option<Meaning> {
+    pub(crate) fn meaning(mut self) -> Option<Meaning> {
+        if let Some(note) = self.note.take() {
+            let is_alone = self == Record::default();
+            return is_alone.then_some(Meaning::Note(note));
+        }
         Some(match self {
             Record {
                 quotient_trace: Some(version),
@@ -135,6 +146,7 @@ impl Record {
                 task: None,
                 group: None,
                 name: None,
+                note: None,
             } => Meaning::Header(version),
             Record {
                 quotient_trace: None,
@@ -144,6 +156,7 @@ impl Record {
                 task: None,
                 group: None,
                 name: None,
+                note: None,
             } => Meaning::Event(Event::new(time, cpu, kind)),
             Record {
                 quotient_trace: None,
@@ -161,6 +174,7 @@ impl Record {
                     }),
                 group: None,
                 name: None,
+                note: None,
             } => Meaning::Definition(Definition::Task {
                 id,
                 info: TaskInfo {
@@ -179,6 +193,7 @@ impl Record {
                 task: None,
                 group: Some(GroupRecord { id, path, parent }),
                 name: None,
+                note: None,
             } => Meaning::Definition(Definition::Group {
                 id,
                 info: GroupInfo { path, parent },
@@ -191,6 +206,7 @@ impl Record {
                 task: None,
                 group: None,
                 name: Some(NameRecord { id, text }),
+                note: None,
             } => Meaning::Definition(Definition::Name { id, text }),
             _ => return None,
         })

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use quotient_trace::{Event, Format, Gaps, Item, Missing, Progress, Reader, Repair, Sink};
+use quotient_trace::{
+    Event, Format, Gaps, Item, Missing, Note, NoteSink, Progress, Reader, Recorder, Repair, Sink,
+};
 
 use crate::failure::Failure;
 
@@ -79,9 +81,9 @@ impl Input {
         })
     }
 
-    /// Whether time stamps are the kernel's text, which rounds to microseconds.
-    pub fn is_text(&self) -> bool {
-        self.reader.format() == Format::Text
+    /// Whether a kernel recorded it: time stamps may be rounded to microseconds, and switches may be missing. To be asked behind the first item.
+    pub fn is_kernels(&self) -> bool {
+        self.reader.recorder() == Recorder::Kernel
     }
 
     /// The line of the event that came last.
@@ -119,22 +121,53 @@ impl Input {
         Ok(item)
     }
 
-    /// Feeds the rest to `sink`.
+    /// Feeds all of it to `sink`, with what it says beside its events.
     ///
     /// # Errors
     /// As [`Input::next_item`].
-    pub fn pump(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
-        self.feed(&mut None, sink)
+    pub fn pump(&mut self, sink: &mut impl NoteSink) -> Result<(), Failure> {
+        self.reader.keep_marks();
+        let (mut has_begun, mut has_limit) = (false, false);
+        while let Some(item) = self.next_item()? {
+            if !has_begun {
+                has_begun = true;
+                sink.note(&Note::Recorder(self.reader.recorder()));
+            }
+            if let Some(limit) = self.reader.noted_limit().filter(|_| !has_limit) {
+                has_limit = true;
+                sink.note(&Note::Limit(limit.clone()));
+            }
+            match item {
+                Item::Definition(definition) => sink.define(&definition),
+                Item::Event(event) => {
+                    while let Some(at) = self.reader.period_before() {
+                        sink.note(&Note::Period(at));
+                    }
+                    while let Some(mark) = self.reader.mark_before() {
+                        sink.note(&Note::Mark(mark));
+                    }
+                    sink.event(&event);
+                }
+            }
+            if sink.is_done() {
+                break;
+            }
+        }
+        if let Some(counted) = self.reader.noted_throttles() {
+            sink.note(&Note::Throttles(counted));
+        }
+        self.clear();
+        Ok(())
     }
 
-    /// The same with switches that a kernel's text left out ([`Repair`]): for figures and pictures. What is converted stays as it is.
+    /// Feeds all of it to `sink`, with switches that a kernel's text left out ([`Repair`]): for figures and pictures. What is converted stays as it is.
     ///
     /// # Errors
     /// As [`Input::next_item`].
     pub fn pump_repaired(&mut self, sink: &mut impl Sink) -> Result<(), Failure> {
-        let mut repair = self.is_text().then(Repair::default);
+        let mut repair = Repair::default();
         self.feed(&mut repair, sink)?;
-        let (filled_in, name) = (repair.map_or(0, |repair| repair.count()), &self.name);
+        let (filled_in, name) = (repair.count(), &self.name);
         if filled_in > 0 {
             print(&format!(
                 "{name}: {filled_in} switches are missing and were filled in\n"
@@ -143,23 +176,23 @@ impl Input {
         Ok(())
     }
 
-    /// The switch that is missing before the event that was read last.
+    /// The switch that is missing before the event that was read last. None is where Quotient recorded: there it is a fault.
     pub fn missing(&mut self, repair: &mut Repair, event: &Event) -> Option<Missing> {
+        if !self.is_kernels() {
+            return None;
+        }
         while let Some(at) = self.reader.period_before() {
             repair.period(at);
         }
         repair.missing(event)
     }
 
-    fn feed(&mut self, repair: &mut Option<Repair>, sink: &mut impl Sink) -> Result<(), Failure> {
+    fn feed(&mut self, repair: &mut Repair, sink: &mut impl Sink) -> Result<(), Failure> {
         while let Some(item) = self.next_item()? {
             match item {
                 Item::Definition(definition) => sink.define(&definition),
                 Item::Event(event) => {
-                    let missing = repair
-                        .as_mut()
-                        .and_then(|repair| self.missing(repair, &event));
-                    if let Some(missing) = missing {
+                    if let Some(missing) = self.missing(repair, &event) {
                         sink.event(&missing.event);
                     }
                     sink.event(&event);

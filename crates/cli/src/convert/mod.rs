@@ -1,7 +1,7 @@
 //! `quotient convert`: a trace in, the same trace in another format out, in one pass.
 
-mod filled_in;
 pub mod input;
+mod pictured;
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use quotient_trace::{Ftrace, Html, JsonLines, Perfetto};
 
 use crate::failure::Failure;
 use crate::output::Output;
-use filled_in::FilledIn;
 use input::{From, Input};
+use pictured::Pictured;
 
 /// What `quotient convert` takes.
 #[derive(Debug, Clone, Args)]
@@ -81,19 +81,14 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
         }
         To::Perfetto => {
             let mut writer = Perfetto::new(&mut output);
-            input.pump(&mut writer)?;
+            let mut pictured = Pictured::of(&mut writer);
+            input.pump(&mut pictured)?;
+            pictured.tell(&arguments.output);
             writer.finish().map(drop)
         }
         To::Jsonl => {
             let mut writer = JsonLines::new(&mut output);
-            if arguments.input.as_os_str() == "-" {
-                input.pump(&mut writer)?;
-            } else {
-                // Nobody fills anything in there: it is Quotient's own log as well.
-                let first = Input::open(&arguments.input, arguments.from, arguments.skip_bad)?;
-                let mut whole = FilledIn::of(first, &mut writer)?;
-                input.pump(&mut whole)?;
-            }
+            input.pump(&mut writer)?;
             writer.finish().map(drop)
         }
         To::Html => {

@@ -61,6 +61,11 @@ pub enum ReadError {
         /// Size of the window, events.
         window: usize,
     },
+    /// A second recording begins in the same trace: what is between them is unknown, and each has a limit of its own.
+    Another {
+        /// Which line.
+        line: u64,
+    },
     /// Nothing happened.
     Empty {
         /// Lines that were read.
@@ -76,6 +81,7 @@ impl ReadError {
             | ReadError::LineTooLong { line, .. }
             | ReadError::Syntax { line, .. }
             | ReadError::Truncated { line, .. }
+            | ReadError::Another { line }
             | ReadError::OutOfOrder { line, .. } => *line,
             ReadError::UnknownFormat { .. } | ReadError::Empty { .. } => 0,
         }
@@ -122,6 +128,10 @@ impl fmt::Display for ReadError {
                 "line {line}: time stamp {} comes after {}, more than {window} events too late; sort the trace by time",
                 seconds(*time),
                 seconds(*last)
+            ),
+            ReadError::Another { line } => write!(
+                formatter,
+                "line {line}: another recording begins here; give each its own file"
             ),
             ReadError::Empty { lines } => write!(
                 formatter,

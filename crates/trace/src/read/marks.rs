@@ -5,9 +5,11 @@
 
 use quotient_core::Nanos;
 use quotient_core::event::TaskId;
+use serde::{Deserialize, Serialize};
 
 /// What a mark says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MarkKind {
     /// `B`: begins on this thread.
     Begin,
@@ -20,7 +22,8 @@ pub enum MarkKind {
 }
 
 /// A mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mark {
     /// When.
     pub time: Nanos,
@@ -29,9 +32,26 @@ pub struct Mark {
     /// What.
     pub kind: MarkKind,
     /// What begins or ends; empty for `E`.
+    #[serde(default)]
     pub name: String,
     /// Tells apart what runs at the same time; empty for `B` and `E`.
+    #[serde(default)]
     pub cookie: String,
+}
+
+impl Mark {
+    /// As its program would write it; `process` is that program's number.
+    pub(crate) fn text(&self, process: TaskId) -> String {
+        let masked =
+            |text: &str| text.replace(|letter: char| letter == '|' || letter.is_control(), "_");
+        let (name, cookie) = (masked(&self.name), masked(&self.cookie));
+        match self.kind {
+            MarkKind::Begin => format!("B|{}|{name}", process.0),
+            MarkKind::End => format!("E|{}", process.0),
+            MarkKind::Start => format!("S|{}|{name}|{cookie}", process.0),
+            MarkKind::Finish => format!("F|{}|{name}|{cookie}", process.0),
+        }
+    }
 }
 
 /// Reads what was written.

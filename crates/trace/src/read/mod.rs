@@ -25,9 +25,10 @@ pub(crate) use error::seconds;
 pub use gaps::Gaps;
 use lines::Lines;
 pub use marks::{Mark, MarkKind};
-pub use noted::{NotedLimit, NotedThrottles};
+use noted::Noted;
+pub use noted::{Note, NotedLimit, NotedThrottles, Recorder};
 use reorder::Reorder;
-pub(crate) use text::OWN_EVENT;
+pub(crate) use text::{OWN_EVENT, PERIOD_TIMER};
 
 use crate::record::{Meaning, Record, VERSION, in_a_line};
 
@@ -108,16 +109,12 @@ pub struct Reader<R> {
     format: Format,
     reorder: Reorder,
     definitions: VecDeque<Definition>,
-    /// Marks that nobody has taken; `None` if nobody wants them.
-    marks: Option<VecDeque<(u64, Mark)>>,
-    /// Begins of limits' periods that nobody has taken.
-    periods: VecDeque<Nanos>,
-    noted_limit: Option<NotedLimit>,
-    noted_throttles: Option<NotedThrottles>,
+    noted: Noted,
     names: HashMap<TaskId, KnownName>,
     state: State,
     line: u64,
     progress: Progress,
+    has_events: bool,
     newest: Nanos,
     skipped_max: u64,
     gaps: Gaps,
@@ -160,14 +157,12 @@ impl<R: BufRead> Reader<R> {
             format,
             reorder: Reorder::new(REORDER_EVENTS),
             definitions: VecDeque::new(),
-            marks: None,
-            periods: VecDeque::new(),
-            noted_limit: None,
-            noted_throttles: None,
+            noted: Noted::default(),
             names: HashMap::new(),
             state: State::Reading,
             line: 0,
             progress: Progress::default(),
+            has_events: false,
             newest: Nanos::ZERO,
             skipped_max: 0,
             gaps: Gaps::default(),
@@ -182,14 +177,14 @@ impl<R: BufRead> Reader<R> {
 
     /// Keeps the marks of programs for [`mark_before`](Reader::mark_before), which has to be called then.
     pub fn keep_marks(&mut self) {
-        self.marks = Some(VecDeque::new());
+        self.noted.marks = Some(VecDeque::new());
     }
 
     /// The oldest mark from before the event that was returned last, if it was not taken yet. To be asked before that event is used,
     /// until there is none.
     pub fn mark_before(&mut self) -> Option<Mark> {
         let place = (self.progress.time, self.line);
-        let marks = self.marks.as_mut()?;
+        let marks = self.noted.marks.as_mut()?;
         let is_due = marks
             .front()
             .is_some_and(|(line, mark)| (mark.time, *line) < place);
@@ -204,22 +199,24 @@ impl<R: BufRead> Reader<R> {
     /// last [`REORDER_EVENTS`]. For [`Repair::period`](crate::Repair::period).
     pub fn period_before(&mut self) -> Option<Nanos> {
         let time = self.progress.time;
-        let is_due = self.periods.front().is_some_and(|period| *period < time);
-        if is_due {
-            self.periods.pop_front()
-        } else {
-            None
-        }
+        let periods = &mut self.noted.periods;
+        let is_due = periods.front().is_some_and(|period| *period < time);
+        if is_due { periods.pop_front() } else { None }
     }
 
     /// The limit that the trace was recorded under, as far as it was read: `quotient record` notes it in a comment.
     pub fn noted_limit(&self) -> Option<&NotedLimit> {
-        self.noted_limit.as_ref()
+        self.noted.limit.as_ref()
     }
 
     /// How often that limit was reached, as far as it was read: noted behind the last event.
     pub fn noted_throttles(&self) -> Option<NotedThrottles> {
-        self.noted_throttles
+        self.noted.throttles
+    }
+
+    /// Who recorded the trace. Known when the first item was read: before, it is what the format alone says.
+    pub fn recorder(&self) -> Recorder {
+        self.noted.recorder(self.format)
     }
 
     /// What is missing from what was read so far.
@@ -335,24 +332,27 @@ impl<R: BufRead> Reader<R> {
         let (event, definition, names, process) = match self.format {
             Format::Text => {
                 let line = text::parse(&text, self.newest).map_err(place)?;
-                if let (Some(marks), Some(mark)) = (&mut self.marks, line.mark) {
-                    marks.push_back((number, mark));
+                if self.noted.is_another(&text, number, self.has_events) {
+                    return Err(ReadError::Another { line: number });
                 }
-                if let Some(limit) = NotedLimit::in_remark(&text) {
-                    self.noted_limit = Some(limit);
-                }
-                let throttles = NotedThrottles::in_remark(&text);
-                self.noted_throttles = throttles.or(self.noted_throttles);
-                if let Some(period) = line.period {
-                    if self.periods.len() == REORDER_EVENTS {
-                        self.periods.pop_front();
-                    }
-                    self.periods.push_back(period);
+                if let Some(note) = line.note.or_else(|| Note::in_remark(&text)) {
+                    self.noted.take(note, number);
                 }
                 (line.event, line.definition, line.names, line.process)
             }
             Format::JsonLines => {
-                let (event, definition) = parse_json(&text).map_err(place)?;
+                let (mut event, mut definition) = (None, None);
+                match parse_json(&text).map_err(place)? {
+                    Some(Meaning::Event(that)) => event = Some(that),
+                    Some(Meaning::Definition(that)) => definition = Some(that),
+                    Some(Meaning::Note(note)) => self.noted.take(note, number),
+                    Some(Meaning::Header(_)) => {
+                        if self.noted.is_another_log(number, self.has_events) {
+                            return Err(ReadError::Another { line: number });
+                        }
+                    }
+                    None => {}
+                }
                 (event, definition, [None; 3], None)
             }
         };
@@ -387,6 +387,7 @@ impl<R: BufRead> Reader<R> {
                 let count = count.get().max(0).unsigned_abs();
                 self.gaps.lost = self.gaps.lost.saturating_add(count);
             }
+            self.has_events = true;
             self.newest = self.newest.max(event.time);
             self.reorder.push(number, event)?;
         }
@@ -452,9 +453,9 @@ fn name_in_passing(
 }
 
 /// One line of the native log; an empty one says nothing.
-fn parse_json(text: &str) -> Result<(Option<Event>, Option<Definition>), Fault> {
+fn parse_json(text: &str) -> Result<Option<Meaning>, Fault> {
     if text.trim().is_empty() {
-        return Ok((None, None));
+        return Ok(None);
     }
     let record: Record = serde_json::from_str(text).map_err(|error| {
         Fault::new(
@@ -463,10 +464,16 @@ fn parse_json(text: &str) -> Result<(Option<Event>, Option<Definition>), Fault> 
         )
     })?;
     match record.meaning() {
-        Some(Meaning::Event(event)) => Ok((Some(event), None)),
-        Some(Meaning::Definition(definition)) => Ok((None, Some(definition))),
-        Some(Meaning::Header(version)) if version <= VERSION => Ok((None, None)),
-        Some(Meaning::Header(_)) => Err(Fault::new(0, format!("a log of version {VERSION}"))),
-        None => Err(Fault::new(0, "exactly one event or one definition")),
+        Some(Meaning::Header(version)) if version > VERSION => {
+            Err(Fault::new(0, format!("a log of version {VERSION}")))
+        }
+        Some(Meaning::Note(note)) if !note.is_possible() => {
+            Err(Fault::new(0, "a note that can be true"))
+        }
+        Some(meaning) => Ok(Some(meaning)),
+        None => Err(Fault::new(
+            0,
+            "exactly one event, one definition or one note",
+        )),
     }
 }

@@ -1,14 +1,148 @@
-//! The limit of the recorded cgroup, as a text trace notes it in a comment: what a limit cut off is not in the trace, so that its reader has to know.
+//! What a trace says beside its events, of itself and for who plays it: text has comments and lines of its own for it, the native log records.
 
 use core::fmt;
+use std::collections::VecDeque;
 
 use quotient_core::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::marks::Mark;
+use super::{Format, REORDER_EVENTS};
+
+/// The comment of text that Quotient made of its own log.
+const OWN: &str = "# recorded by Quotient itself, which leaves no switch out";
+
+/// The comment of text that was made of a kernel's. Text without it is a kernel's as well.
+const FOREIGN: &str = "# recorded by a kernel";
+
+/// What begins a recording, in the formats that have such a line. A second one begins another recording.
+const HEADINGS: [&str; 4] = ["# tracer: ", "# quotient record ", "# captured on", "cpus="];
+
+/// Who recorded a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recorder {
+    /// A kernel: time stamps may be rounded to microseconds, and switches may be missing ([`Repair`](crate::Repair)).
+    Kernel,
+    /// Quotient: a switch that is missing is a fault.
+    Quotient,
+}
+
+/// What a trace says beside its events and definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Note {
+    /// Who recorded it.
+    Recorder(Recorder),
+    /// The limit that it was recorded under.
+    Limit(NotedLimit),
+    /// How often that was reached.
+    Throttles(NotedThrottles),
+    /// A period of a limit began then, by the kernel's timer.
+    Period(Nanos),
+    /// A program says what it does.
+    Mark(Mark),
+}
+
+impl Note {
+    /// Reads a comment; `None` if it is another one.
+    pub(super) fn in_remark(text: &str) -> Option<Note> {
+        match text.trim_end() {
+            OWN => return Some(Note::Recorder(Recorder::Quotient)),
+            FOREIGN => return Some(Note::Recorder(Recorder::Kernel)),
+            _ => {}
+        }
+        let limit = NotedLimit::in_remark(text).map(Note::Limit);
+        limit.or_else(|| NotedThrottles::in_remark(text).map(Note::Throttles))
+    }
+
+    /// Whether it says something that can be.
+    pub(super) fn is_possible(&self) -> bool {
+        match self {
+            Note::Limit(limit) => limit.period > Nanos::ZERO,
+            Note::Throttles(counted) => counted.throttled <= counted.periods,
+            Note::Recorder(_) | Note::Period(_) | Note::Mark(_) => true,
+        }
+    }
+}
+
+impl Recorder {
+    /// The comment, without an end of its line.
+    pub(crate) fn remark(self) -> &'static str {
+        match self {
+            Recorder::Kernel => FOREIGN,
+            Recorder::Quotient => OWN,
+        }
+    }
+}
+
+/// The notes of a trace, as far as it was read.
+#[derive(Default)]
+pub(super) struct Noted {
+    pub recorder: Option<Recorder>,
+    pub limit: Option<NotedLimit>,
+    pub throttles: Option<NotedThrottles>,
+    /// Marks that nobody has taken, with their lines; `None` if nobody wants them.
+    pub marks: Option<VecDeque<(u64, Mark)>>,
+    /// Begins of limits' periods that nobody has taken: the last [`REORDER_EVENTS`].
+    pub periods: VecDeque<Nanos>,
+    /// Where each of the [`HEADINGS`] stands; those of the native log count as the first.
+    headings: [Option<u64>; HEADINGS.len()],
+}
+
+impl Noted {
+    /// Takes a note of `line`.
+    pub fn take(&mut self, note: Note, line: u64) {
+        match note {
+            Note::Recorder(recorder) => self.recorder = Some(recorder),
+            Note::Limit(limit) => self.limit = Some(limit),
+            Note::Throttles(counted) => self.throttles = Some(counted),
+            Note::Period(at) => {
+                if self.periods.len() == REORDER_EVENTS {
+                    self.periods.pop_front();
+                }
+                self.periods.push_back(at);
+            }
+            Note::Mark(mark) => {
+                if let Some(marks) = &mut self.marks {
+                    marks.push_back((line, mark));
+                }
+            }
+        }
+    }
+
+    /// Takes a line of text that may be a heading; whether a recording begins there, though one has begun before.
+    pub fn is_another(&mut self, text: &str, line: u64, has_events: bool) -> bool {
+        let kind = HEADINGS
+            .iter()
+            .position(|heading| text.starts_with(heading));
+        kind.is_some_and(|kind| self.begins(kind, line, has_events))
+    }
+
+    /// The same for the first line of a native log.
+    pub fn is_another_log(&mut self, line: u64, has_events: bool) -> bool {
+        self.begins(0, line, has_events)
+    }
+
+    fn begins(&mut self, kind: usize, line: u64, has_events: bool) -> bool {
+        has_events || self.headings[kind].replace(line).is_some()
+    }
+
+    /// Who recorded it, by what it says, else by its format.
+    pub fn recorder(&self, format: Format) -> Recorder {
+        self.recorder.unwrap_or(match format {
+            Format::Text => Recorder::Kernel,
+            Format::JsonLines => Recorder::Quotient,
+        })
+    }
+}
 
 /// Begins the comment.
 const REMARK: &str = "# recorded under the limit of /";
 
 /// A limit that a trace was recorded under.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NotedLimit {
     /// CPU time in each period.
     pub quota: Nanos,
@@ -50,7 +184,8 @@ impl fmt::Display for NotedLimit {
 const THROTTLES: &str = "# meanwhile throttled in ";
 
 /// How often the noted limit was reached while the trace was recorded, by the kernel's own count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NotedThrottles {
     /// Periods in which the cgroup was throttled, at most all of them.
     pub throttled: u64,

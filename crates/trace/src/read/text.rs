@@ -11,7 +11,8 @@ use quotient_core::{CpuId, Nanos, Nice};
 use super::error::Fault;
 use super::header::{self, Header, number, offset};
 use super::lines::JOINT;
-use super::marks::{self, Mark};
+use super::marks;
+use super::noted::Note;
 use crate::record::{Meaning, Record};
 
 /// The event under which our own events stand in ftrace text, with JSON as their argument.
@@ -22,7 +23,7 @@ const NAME_MAX: usize = 15;
 const PADDED: usize = 16;
 
 /// The kernel's timer that begins a limit's periods, as an argument of `hrtimer_expire_entry`.
-const PERIOD_TIMER: &str = "function=sched_cfs_period_timer";
+pub(crate) const PERIOD_TIMER: &str = "function=sched_cfs_period_timer";
 
 /// Priorities of the kernel: below the first one they are those of real-time tasks, then come those of nice -20 to 19.
 const NICE_FIRST: u32 = 100;
@@ -60,10 +61,8 @@ pub(crate) struct Line<'a> {
     pub names: [Option<Name<'a>>; 3],
     /// The process of the first of them.
     pub process: Option<TaskId>,
-    /// What a program wrote into its trace.
-    pub mark: Option<Mark>,
-    /// When a period of some limit began.
-    pub period: Option<Nanos>,
+    /// What a program wrote into its trace, or that a period of some limit began.
+    pub note: Option<Note>,
 }
 
 /// Reads one line; `last` is the time of the line before, for remarks without a time stamp.
@@ -106,13 +105,13 @@ pub(crate) fn parse(text: &str, last: Nanos) -> Result<Line<'_>, Fault> {
             // trace-cmd names the function that printed first.
             let text = header.arguments.trim_start();
             let text = text.strip_prefix("tracing_mark_write: ").unwrap_or(text);
-            line.mark = marks::parse(header.time, header.task, text);
+            line.note = marks::parse(header.time, header.task, text).map(Note::Mark);
             return Ok(line);
         }
         "hrtimer_expire_entry" => {
             let mut words = header.arguments.split_ascii_whitespace();
             if words.any(|word| word == PERIOD_TIMER) {
-                line.period = Some(header.time);
+                line.note = Some(Note::Period(header.time));
             }
             return Ok(line);
         }
@@ -433,6 +432,7 @@ impl<'a> Body<'a> {
             group: None,
             name: None,
             quotient_trace: None,
+            note: None,
         } = record
         {
             return Ok(Some(kind));

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use quotient_core::event::{Definition, Event, Kind, Sink, Table, TaskId};
 use quotient_core::{CpuId, Nanos};
 
-use super::Output;
-use crate::read::{OWN_EVENT, seconds};
+use super::{NoteSink, Output};
+use crate::read::{Note, OWN_EVENT, PERIOD_TIMER, seconds};
 use crate::record::{Record, in_a_line};
 
 const HEADING: &str = "# tracer: nop\n#\n#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n#              | |         |   |||||     |         |\n";
@@ -88,6 +88,37 @@ impl<W: Write> Ftrace<W> {
             let record = Record::of_definition(&definition);
             self.own(TaskId::IDLE, CpuId(0), time, &record);
         }
+    }
+}
+
+/// As the kernel and programs spell it, in comments what they have no line for.
+impl<W: Write> NoteSink for Ftrace<W> {
+    fn note(&mut self, note: &Note) {
+        let remark = match note {
+            Note::Recorder(recorder) => recorder.remark().to_owned(),
+            Note::Limit(limit) => limit.to_string(),
+            Note::Throttles(counted) => counted.to_string(),
+            Note::Period(at) => {
+                self.write_definitions(*at);
+                let arguments = format!("hrtimer=0000000000000000 {PERIOD_TIMER} now={}", at.0);
+                self.line(
+                    TaskId::IDLE,
+                    CpuId(0),
+                    *at,
+                    "hrtimer_expire_entry",
+                    &arguments,
+                );
+                return;
+            }
+            Note::Mark(mark) => {
+                self.write_definitions(mark.time);
+                let process = self.table.task(mark.task).and_then(|info| info.process);
+                let text = mark.text(process.unwrap_or(mark.task));
+                self.line(mark.task, CpuId(0), mark.time, "tracing_mark_write", &text);
+                return;
+            }
+        };
+        self.output.put(|output| writeln!(output, "{remark}"));
     }
 }
 

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use quotient_core::event::{Definition, Event, Sink};
 
-use super::Output;
+use super::{NoteSink, Output};
+use crate::read::Note;
 use crate::record::{Record, VERSION};
 
 /// Writes the native log. Everything survives: reading it back gives the same definitions and events.
@@ -37,6 +38,15 @@ impl<W: Write> JsonLines<W> {
         self.output.put(|output| {
             serde_json::to_writer(&mut *output, record)?;
             output.write_all(b"\n")
+        });
+    }
+}
+
+impl<W: Write> NoteSink for JsonLines<W> {
+    fn note(&mut self, note: &Note) {
+        self.record(&Record {
+            note: Some(note.clone()),
+            ..Record::default()
         });
     }
 }

@@ -7,9 +7,19 @@ mod protobuf;
 
 use std::io::{self, Write};
 
+use quotient_core::event::Sink;
+
+use crate::read::Note;
+
 pub use ftrace::Ftrace;
 pub use jsonl::JsonLines;
 pub use perfetto::Perfetto;
+
+/// A sink that can hold what a trace says beside its events.
+pub trait NoteSink: Sink {
+    /// Takes a note, in its place among the events.
+    fn note(&mut self, note: &Note);
+}
 
 /// The output of a writer: remembers the first error, and writes nothing after it.
 struct Output<W> {
