@@ -398,11 +398,30 @@ impl Carrier {
         self.turns.take_outcome()
     }
 
-    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back.
-    pub(crate) fn put_away(&self, proxy: Task) -> Option<Task> {
+    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. Unless its poll was killed it may run.
+    pub(crate) fn put_away(&self, log: &PauseLog, proxy: Task, killed: bool) -> Option<Task> {
         let at = self.cpu_time().unwrap_or_default();
-        self.turns
-            .put_away(proxy, |charges| charges.blocked_at = at)
+        let put = self.turns.put_away(
+            proxy,
+            killed,
+            |charges| charges.blocked_at = at,
+            |by| log.resumed(self.shown(), by, ResumeReason::Turn),
+        );
+        match put {
+            Ok(Some(Allowed {
+                was_forbidden,
+                pause,
+            })) => {
+                if was_forbidden {
+                    self.thread.unpark();
+                }
+                // Dropping it resumes.
+                drop(pause);
+                None
+            }
+            Ok(None) => None,
+            Err(proxy) => Some(proxy),
+        }
     }
 
     /// The watch: the proxy, if it was away and the bearer has used CPU time since.

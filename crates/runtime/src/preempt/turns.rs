@@ -7,6 +7,9 @@
 //!   and chosen elsewhere is not stopped by who lost it.
 //! - *Nobody stays stopped who may run.* [`Turns::allow`] takes the request to stand still out and wakes a bearer that waits between two
 //!   polls, if it may have seen that it was forbidden.
+//! - *Who is away is let run.* Only the bearer itself can bring its proxy back, by getting on. So [`Turns::put_away`] of one that is blocked allows
+//!   it, and [`Turns::forbid`] does nothing while the proxy is away: the watch, which forbids whoever nobody has chosen, may look between the
+//!   dismissal and the putting away, or forbid behind it. (One killed in its poll is put away forbidden, and gets on by short turns.)
 //! - *A proxy is in one place.* [`Turns::finish`] sets `finished` and takes the proxy that is away in one step; [`Turns::put_away`] after that
 //!   gives the proxy back. So of the bearer's end, the carrier that puts the proxy away, and the look that brings it back, one has it.
 
@@ -113,10 +116,10 @@ impl<P, T, O, C> Turns<P, T, O, C> {
         }
     }
 
-    /// Stops it with what `stop` gives, if `vcpu` was the last to choose it; whether it was asked to stop just now.
+    /// Stops it with what `stop` gives, if `vcpu` was the last to choose it and its proxy is not away; whether it was asked to stop just now.
     pub(super) fn forbid(&self, vcpu: usize, stop: impl FnOnce(usize) -> Option<P>) -> bool {
         let mut inner = self.lock();
-        if inner.by != vcpu || !self.allowed.swap(false, Ordering::SeqCst) {
+        if inner.by != vcpu || inner.away.is_some() || !self.allowed.swap(false, Ordering::SeqCst) {
             return false;
         }
         self.stop(&mut inner, stop);
@@ -169,14 +172,22 @@ impl<P, T, O, C> Turns<P, T, O, C> {
     }
 
     /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. `note` is called if it is put away.
-    pub(super) fn put_away(&self, proxy: T, note: impl FnOnce(&mut C)) -> Option<T> {
+    /// One that is not `killed` is let run, as [`Turns::allow`] does; whoever asked wakes it.
+    pub(super) fn put_away(
+        &self,
+        proxy: T,
+        killed: bool,
+        note: impl FnOnce(&mut C),
+        on_resume: impl FnOnce(usize),
+    ) -> Result<Option<Allowed<P>>, T> {
         let mut inner = self.lock();
         if self.is_finished() {
-            return Some(proxy);
+            return Err(proxy);
         }
         note(&mut inner.charges);
         inner.away = Some(proxy);
-        None
+        let by = inner.by;
+        Ok((!killed).then(|| self.allow(&mut inner, by, on_resume)))
     }
 
     /// The proxy, if it is away and `is_back`.
@@ -214,7 +225,7 @@ impl<P, T, O, C> Turns<P, T, O, C> {
 }
 
 /// Seen to fail with a `forbid` that does not look at `by`, an `enforce` that looks at `allowed` before it has the lock, an `allow` that leaves
-/// the request in place, and a `put_away` that does not look at `finished`.
+/// the request in place, a `put_away` that does not look at `finished`, one that leaves it forbidden, and a `forbid` of one that is away.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;
@@ -338,10 +349,33 @@ mod models {
                 let model = model.clone();
                 loom::thread::spawn(move || model.word.bring_back(|()| true))
             };
-            let kept = model.word.put_away(7, |()| {});
+            let kept = model.word.put_away(7, false, |()| {}, |_| {}).err();
             let all = [kept, look.join().unwrap(), bearer.join().unwrap()];
             let found: Vec<_> = all.into_iter().flatten().collect();
             assert_eq!(found, [7], "lost, or twice");
+        });
+    }
+
+    /// The watch, which found nobody to have chosen a bearer, and the carrier that found it blocked and puts its proxy away: whichever comes
+    /// first, the bearer goes on after its poll, and takes its proxy along.
+    #[test]
+    fn loom_who_is_away_is_not_left_forbidden() {
+        loom::model(|| {
+            let model = Model::new();
+            let bearer = model.bear();
+            let watch = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.word.forbid(1, |_| model.stop()))
+            };
+            let allowed = model.word.put_away(7, false, |()| {}, |_| {});
+            let allowed = allowed.ok().flatten().expect("it has not finished");
+            if allowed.was_forbidden {
+                bearer.thread().unpark();
+            }
+            drop(allowed.pause);
+            watch.join().unwrap();
+            bearer.join().unwrap();
+            assert_eq!(model.end(), Some(7), "the proxy is lost");
         });
     }
 }

@@ -518,9 +518,13 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             };
             proxy.owned_mut().entity = entity;
             let bearer = proxy.owned_mut().bearer().cloned();
-            let back = match bearer {
-                Some(bearer) => bearer.put_away(proxy),
-                None => Some(proxy),
+            let shared = proxy.context().shared.clone();
+            let back = match (bearer, &shared.preempt) {
+                (Some(bearer), Some(preempting)) => {
+                    let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
+                    bearer.put_away(&preempting.log, proxy, killed)
+                }
+                _ => Some(proxy),
             };
             if let Some(mut proxy) = back {
                 proxy.owned_mut().since = now;
