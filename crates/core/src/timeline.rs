@@ -328,15 +328,19 @@ impl Timeline {
         least
     }
 
-    /// The least virtual time among what waits here before its last turn, and `grain` ns of a poll that outlived it, or nearly, as
-    /// [`Timeline::least_v`].
+    /// The least virtual time among what waits here, or nearly, as [`Timeline::least_v`]. Of those that are owed more than `slack` ns by the
+    /// children's clock it is as before their last turn, and `grain` ns of a poll that outlived it.
     pub(crate) fn least_v_before_turns<T>(
         &self,
         nodes: &[Node<T>],
-        grain: Nanos,
+        (slack, grain): (u64, Nanos),
     ) -> Option<VirtualTime> {
+        let level = self.anchor();
         let before_turn = |index: u32| {
             let node = &nodes[index as usize];
+            if level.since(node.v) <= to_virtual(slack, node.shares).cast_signed() {
+                return node.v;
+            }
             let turn = u64::from(node.slice).saturating_add(grain.0);
             node.v.offset(-to_virtual(turn, node.shares).cast_signed())
         };

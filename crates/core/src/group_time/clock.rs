@@ -42,19 +42,19 @@ impl Clock {
         self.tasks = self.tasks.saturating_add_signed(told.shares);
         self.weight = self.weight.saturating_add_signed(told.shares);
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
-        self.tasks_deficit += i128::from(told.deficit);
-        self.deficit += i128::from(told.deficit);
         let total = i128::from(told.own) << VIRTUAL_SHIFT;
-        self.tasks_deficit -= total;
-        self.serve(total);
+        self.tasks_deficit += i128::from(told.deficit) - total;
         let bound = i128::from(bound) << VIRTUAL_SHIFT;
         let kept = match (self.tasks, self.tasks_crowded) {
             (0, _) => 0,
             (_, 0) => self.tasks_deficit.clamp(-bound, bound),
             _ => self.tasks_deficit,
         };
-        self.deficit -= self.tasks_deficit - kept;
+        // What is forgotten of them goes before V does: who leaves takes all that he is owed along, and V would jump by what it had forgotten
+        // of that long ago.
+        self.deficit += i128::from(told.deficit) - (self.tasks_deficit - kept);
         self.tasks_deficit = kept;
+        self.serve(total);
         self.settle();
     }
 

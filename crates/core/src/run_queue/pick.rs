@@ -87,7 +87,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
         let (best, floor) = timeline.best(nodes, &self.rules)?;
-        let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
+        // Beside a task of an anchored timeline there are groups, of which one may wait elsewhere.
+        let plain = nodes[best as usize].is_task()
+            && !timeline.is_anchored
+            && !timeline.buddies.concern(best);
         if !plain {
             return self.choose_slowly(level, best, floor);
         }
@@ -120,10 +123,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             (best, floor) =
                 self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
-        if self.service_clock.is_global() && self.slab.get(best).owned != NONE {
-            best = self.pass_over_promised(level, best);
-            self.suggest_pull(level, best);
-            self.note_put_back(level, best);
+        if self.service_clock.is_global() {
+            if self.slab.get(best).is_task() {
+                self.suggest_pull(level, best);
+            } else {
+                best = self.pass_over_promised(level, best);
+                self.suggest_pull(level, best);
+                self.note_put_back(level, best);
+            }
         }
         let (timeline, nodes) = (
             &mut self.timelines[level as usize],

@@ -206,7 +206,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !at_once && timeline.untold < batch && timeline.told_load > 0 {
             return;
         }
-        let crowded = timeline.tasks > 0 && timeline.nr > 1;
+        let crowded = self.is_crowded(level);
+        let timeline = &mut self.timelines[level as usize];
         let own = core::mem::take(&mut timeline.untold);
         let before = core::mem::replace(&mut timeline.told_load, load);
         let change = load.cast_signed() - before.cast_signed();
@@ -219,6 +220,22 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         let bound = self.service_clock.credit;
         timeline.group.time.publish_tasks(&told, bound);
+    }
+
+    /// Whether own tasks of the group have something beside them here, be it a child of the group or who competes with the group itself, or with
+    /// one above it: then what they are owed is for want of their turn. O(depth)
+    fn is_crowded(&self, level: u32) -> bool {
+        let mut timeline = &self.timelines[level as usize];
+        if timeline.tasks == 0 {
+            return false;
+        }
+        while timeline.nr <= 1 {
+            match self.timelines.get(timeline.parent as usize) {
+                Some(above) => timeline = above,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Publishes what a group got here, if it is time to.
@@ -502,6 +519,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !siblings.is_somebody_owed() {
             return;
         }
+        if self.timelines[level as usize]
+            .group
+            .should_spread(self.load.grain())
+        {
+            return;
+        }
         let offset = self.timelines[level as usize].offset;
         let v = self.slab.get(chosen).v.offset(offset.wrapping_neg());
         let gives_way = self
@@ -570,7 +593,9 @@ impl<T, G: Gates> Here for Seen<'_, T, G> {
     fn first(&self) -> Option<VirtualTime> {
         let (_, above) = self.queue.with_parent(self.level);
         let grain = self.queue.load.grain();
-        let first = above.least_v_before_turns(&self.queue.slab.nodes, grain)?;
+        // Those that are bound here are cut together down to what turns and polls explain: half of that tells them apart from who is owed for a moment.
+        let slack = self.queue.service_clock.credit / 2;
+        let first = above.least_v_before_turns(&self.queue.slab.nodes, (slack, grain))?;
         Some(first.offset(above.offset.wrapping_neg()))
     }
 

@@ -319,3 +319,24 @@ fn a_spinner_beside_many_sleepers_has_most_of_a_cpu() {
     let setup = setup.with(None, 4, periodic(2_000_000, 5_000_000));
     holds(0.92, &setup.with(Some(0), 1, hog(250_000)));
 }
+
+/// Seed 74, set-up 521, made smaller: 0.022. The task's CPU is another group's most of the time; as nothing of its own group was beside it
+/// there, the clock forgot what it was owed, and went on by that each time the task left.
+#[test]
+fn a_task_is_owed_where_its_group_waits() {
+    let tops: [Top; 3] = [
+        (2_000, &[(50, 3, hog(250_000))]),
+        (700, &[(100, 1, hog(250_000))]),
+        (100, &[(100, 1, periodic(2_000_000, 1_500_000))]),
+    ];
+    holds(0.95, &Setup::of(3, &tops).with(Some(0), 1, hog(250_000)));
+}
+
+/// Seed 74, set-up 2328, made smaller: 0.000. A group that should have two CPUs had one: what was pulled to another for that was pulled back to
+/// where the rest of it ran, before the poll there had ended that it waited for.
+#[test]
+fn what_a_group_waits_for_elsewhere_is_not_pulled_back() {
+    let setup = Setup::of(3, &[(700, &[(100, 1, hog(250_000))])]);
+    let setup = setup.with(None, 3, hog(1_000_000));
+    holds(0.95, &setup.with(Some(0), 1, hog(250_000)));
+}
