@@ -176,6 +176,7 @@ fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
         throttled_permille: 1000,
         added_p99: Nanos::MAX,
         done_permille: 0,
+        used_permille: 0,
     };
     let mut predictions = Vec::new();
     for (share, period) in TRIED {

@@ -1,8 +1,8 @@
 //! Files that a command writes: whole or not at all.
 //!
 //! A file is written under another name in its folder, `NAME.PID.partial`, and gets its own once it is whole: two commands that write the same file
-//! leave the one or the other, and a full disk, an error or Ctrl-C leaves what was there before. What is killed leaves its partial file behind. What is
-//! no plain file (`-`, a pipe, a device) is written as it is.
+//! leave the one or the other, and a full disk, an error or Ctrl-C leaves what was there before. What is killed leaves its partial file behind
+//! (the next `record` removes that of a killed one). What is no plain file (`-`, a pipe, a device) is written as it is.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -39,7 +39,7 @@ impl Output {
             File::options().append(true).open(&whole).map_err(refused)?;
         }
         let mut name = whole.as_os_str().to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
+        name.push(partial_end(std::process::id()));
         let partial = PathBuf::from(name);
         let file = File::create(&partial).map_err(refused)?;
         Ok(Output {
@@ -68,6 +68,11 @@ impl Output {
         self.path = None;
         Ok(())
     }
+}
+
+/// What ends the name of a file that `process` has not written whole yet.
+pub fn partial_end(process: u32) -> String {
+    format!(".{process}.partial")
 }
 
 impl Write for Output {

@@ -105,7 +105,8 @@ fn results_name_their_form_and_exit_codes_tell_missed_from_unreadable() {
     let json = stdout(&["sim", &good, "--json", "--jobs", "1"]);
     assert!(json.starts_with(r#"{"schema":"quotient-sim/1","#), "{json}");
     assert_eq!(json, stdout(&["sim", &good, "--json", "--jobs", "3"]));
-    let missed = write("missed.toml", &SCENARIO.replace("MAX", "1"));
+    let missed = SCENARIO.replace("min = 2", "min = 1").replace("MAX", "1");
+    let missed = write("missed.toml", &missed);
     let codes = [
         (good, Some(0), ""),
         (missed, Some(1), "not every expectation was met"),

@@ -114,6 +114,8 @@ pub struct Target {
     pub added_p99: Nanos,
     /// Least part of the work that is done, in thousandths. A limit under which little is done adds little to p99.
     pub done_permille: u64,
+    /// CPU time that is known to be used, in thousandths of a CPU: no limit below that is harmless, whatever is played. 0: not known.
+    pub used_permille: u64,
 }
 
 /// The whole answer.
@@ -368,7 +370,9 @@ fn compare(
         && p99_ns.mid > (1.0 - done_ratio.mid) * elapsed / 2.0;
     let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
         && added_p99_ns.high <= target.added_p99.0 as f64
-        && done_ratio.low * 1000.0 >= target.done_permille as f64;
+        && done_ratio.low * 1000.0 >= target.done_permille as f64
+        && u128::from(limit.quota.0) * 1000
+            > u128::from(limit.period.0) * u128::from(target.used_permille);
     Prediction {
         quota_ns: limit.quota.0,
         period_ns: limit.period.0,

@@ -370,6 +370,8 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     };
     if let Some(limit) = limit.as_ref().filter(|_| may_wait) {
         doubts::about_clients(limit, &mut doubts);
+    } else if let Some(limit) = limit.as_ref().filter(|_| how != How::Closed) {
+        doubts::about_held_arrivals(limit, &mut doubts);
     }
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
     let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));

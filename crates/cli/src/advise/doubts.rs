@@ -20,6 +20,9 @@ const LOST_MAX_PERCENT: u64 = 5;
 /// A closed loop that was throttled in more of the periods, in thousandths, is another one without the limit.
 const THROTTLED_MAX_PERMILLE: u64 = 100;
 
+/// The same of an open loop, whose work comes whatever is done: with more, wrong limits were recommended (from 42 % on; right ones up to 25 %).
+const HELD_MAX_PERMILLE: u64 = 300;
+
 /// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.
 const ACTIVE_MIN_PERCENT: u64 = 90;
 
@@ -165,7 +168,22 @@ pub(super) fn about_clients(limit: &RecordedLimit, doubts: &mut Doubts) {
         doubts.add(
             true,
             format!(
-                "a limit of {:.2} CPUs held this back in {:.0} % of the periods, and whoever waits for its answers asks for less meanwhile; the trace does not show who that is: what they would ask for without it is not known; record without a limit, or with the clients (or say --loop open if nobody waits)",
+                "a limit of {:.2} CPUs held this back in {:.0} % of the periods, and whoever waits for its answers asks for less meanwhile; the trace does not show who that is: what they would ask for without it is not known; record without a limit, or with the clients",
+                limit.permille() as f64 / 1000.0,
+                limit.throttled_permille as f64 / 10.0
+            ),
+        );
+    }
+}
+
+/// Arrivals from outside that a limit held back: what came meanwhile is done later and seen, but not when it came, and what was given up is not
+/// seen at all.
+pub(super) fn about_held_arrivals(limit: &RecordedLimit, doubts: &mut Doubts) {
+    if limit.throttled_permille > HELD_MAX_PERMILLE {
+        doubts.add(
+            true,
+            format!(
+                "a limit of {:.2} CPUs held this back in {:.0} % of the periods: when work came meanwhile, and what was given up, is not in the trace, also of an open loop; record without a limit",
                 limit.permille() as f64 / 1000.0,
                 limit.throttled_permille as f64 / 10.0
             ),
@@ -236,6 +254,21 @@ mod tests {
             let mut doubts = Doubts::default();
             about_absence(&recording.split(&selection).0, &mut doubts);
             assert_eq!(doubts.0.first().map(|doubt| doubt.decisive), expected);
+        }
+    }
+
+    #[test]
+    fn arrivals_that_a_limit_held_back_are_no_ground_for_advice() {
+        for (throttled_permille, decides) in [(250, false), (420, true)] {
+            let limit = RecordedLimit {
+                quota_ns: 35_000_000,
+                period_ns: 100_000_000,
+                given: true,
+                throttled_permille,
+            };
+            let mut doubts = Doubts::default();
+            about_held_arrivals(&limit, &mut doubts);
+            assert_eq!(doubts.is_decisive(), decides, "{throttled_permille}");
         }
     }
 

@@ -294,6 +294,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         throttled_permille: arguments.throttled * 10,
         added_p99: arguments.added_p99.unwrap_or(tenth),
         done_permille: arguments.done * 10,
+        used_permille: recorded
+            .as_ref()
+            .map_or(0, |recorded| recorded.usage_permille),
     };
     let finer = if sweep.refine { sweep.finer() } else { 0 };
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
@@ -369,6 +372,7 @@ fn under(
         throttled_permille: 0,
         added_p99: Nanos::ZERO,
         done_permille: 0,
+        used_permille: 0,
     };
     advise(subject, &sweep, target, threads, control)
 }

@@ -81,6 +81,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
     for stale in instance.stale() {
         eprintln!("{stale}");
+        for partial in stale.remove_partial(&arguments.out) {
+            eprintln!("removed {}, which it had not finished", partial.display());
+        }
     }
     let limit = arguments.limit(&hierarchy, &members);
     let mut output = Output::create(&arguments.out)?;

@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::failure::Failure;
+use crate::output::partial_end;
 
 /// Where tracefs is found: the kernel's own mount point, and the one from before 4.1.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -106,6 +107,7 @@ impl Tracefs {
                 // Somebody may read from it: then it stays, and costs its buffers.
                 let kept = fs::remove_dir(entry.path()).err();
                 stale.push(Stale {
+                    process: process.and_then(|number| number.parse().ok()),
                     place: entry.path(),
                     kept,
                 });
@@ -118,8 +120,37 @@ impl Tracefs {
 /// What a killed recorder left behind.
 pub(super) struct Stale {
     place: PathBuf,
+    /// Who was killed.
+    process: Option<u32>,
     /// Why it is there still.
     kept: Option<io::Error>,
+}
+
+impl Stale {
+    /// What the recorder had written so far, in the folder of `out`: removed. In other folders nobody looks for it.
+    pub(super) fn remove_partial(&self, out: &Path) -> Vec<PathBuf> {
+        let Some(process) = self
+            .process
+            .filter(|process| *process != std::process::id())
+        else {
+            return Vec::new();
+        };
+        let whole = fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
+        let folder = whole.parent().filter(|folder| *folder != Path::new(""));
+        let Ok(entries) = fs::read_dir(folder.unwrap_or(Path::new("."))) else {
+            return Vec::new();
+        };
+        let end = partial_end(process);
+        let is_its = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.ends_with(&end)) && path.is_file()
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        paths
+            .filter(is_its)
+            .filter(|path| fs::remove_file(path).is_ok())
+            .collect()
+    }
 }
 
 impl fmt::Display for Stale {
@@ -285,6 +316,36 @@ mod tests {
             said.len() == 1 && said[0].starts_with(&expected),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn what_a_killed_recorder_wrote_goes_with_it() {
+        let folder = std::env::temp_dir().join(format!("quotient-partial-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let names = [
+            "a.txt.4194999.partial",
+            "a.txt.1.partial",
+            "a.txt.94194999.partial",
+            "a.txt",
+        ];
+        for name in names {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        let stale = |process| Stale {
+            place: PathBuf::new(),
+            process: Some(process),
+            kept: None,
+        };
+        let own = std::process::id();
+        fs::write(folder.join(format!("b{}", partial_end(own))), "").unwrap();
+        let out = folder.join("b.txt");
+        let mut removed = stale(4_194_999).remove_partial(&out);
+        removed.extend(stale(own).remove_partial(&out));
+        let left = names.map(|name| folder.join(name).exists());
+        let is_own_left = folder.join(format!("b{}", partial_end(own))).exists();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(removed, [folder.join(names[0])]);
+        assert_eq!((left, is_own_left), ([false, true, true, true], true));
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn target(throttled_permille: u64, added_p99: Nanos) -> Target {
         throttled_permille,
         added_p99,
         done_permille: 950,
+        used_permille: 0,
     }
 }
 
@@ -240,6 +241,28 @@ fn more_than_the_machine_is_not_recommended() {
     };
     assert!(recommended(1_900).is_some());
     assert_eq!(recommended(2_000), None);
+}
+
+#[test]
+fn less_than_is_known_to_be_used_is_not_harmless() {
+    let subject = subject(Work::Laps);
+    let harmless = |used_permille: u64| {
+        let sweep = Sweep {
+            cpus_permille: vec![500],
+            periods: vec![Nanos::from_millis(100)],
+            bursts_percent: vec![100],
+            seeds: 1,
+            refine: false,
+            ..Sweep::around(250)
+        };
+        let target = Target {
+            used_permille,
+            ..target(1000, Nanos::from_secs(100))
+        };
+        let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+        advice.predictions[0].is_harmless
+    };
+    assert_eq!([0, 499, 500].map(harmless), [true, true, false]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::document::{
     MachineTable, PickName, PolicyName, RealTimeTable, SchedulerTable, ThrottleName,
 };
 use super::values::Time;
-use super::workload::add_workload;
+use super::workload::{add_workload, often};
 use super::{Fault, Files, cpusets, names};
 use crate::costs::Costs;
 use crate::kernel::Kernel;
@@ -184,9 +184,7 @@ fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
         None => (0..cpus).collect(),
     };
     let (work, period) = (table.work.0, table.period.0);
-    if period.mean() == Nanos::ZERO {
-        return Err(fault(format!("[[realtime]] {name:?} without a period")));
-    }
+    often("period", period).map_err(|what| fault(format!("[[realtime]] {name:?}: {what}")))?;
     plan.real_time.push(RealTime {
         name: name.clone(),
         cpus,

@@ -260,6 +260,11 @@ impl<'a> Parser<'a> {
                 "spent" => SPENT.join(", "),
                 _ => return self.wrong("a known figure (`quotient help scenario` lists them)"),
             };
+            if names.is_empty() {
+                return self.wrong(&format!(
+                    "another figure than `{word}[...]`, which is of a {found}, and there is none,"
+                ));
+            }
             self.wrong(&format!("`{word}[...]` of a {found}, one of {names},"))
         })
     }

@@ -245,6 +245,18 @@ impl Scenario {
             let plan = scenario.plan(index, None, None, files)?;
             shapes.push(names::shape(&plan));
         }
+        for expect in &scenario.document.expect {
+            if let (Some(min), Some(max)) = (expect.min, expect.max)
+                && min > max
+            {
+                let mut found = Fault::at(
+                    expect.value.span(),
+                    format!("min = {min} is above max = {max}: no value is both"),
+                );
+                found.span = found.span.filter(|_| !based);
+                return Err(fault(found));
+            }
+        }
         // What would be wrong after the run is said before it.
         scenario.judge(&shapes)?;
         Ok(scenario)

@@ -72,6 +72,12 @@ impl<'a> Fields<'a> {
         self.needed(name, value).map(|SpanValue(span)| span)
     }
 
+    /// The same of what comes again and again.
+    fn often(&mut self, name: &'static str, value: Option<SpanValue>) -> Result<Span, Fault> {
+        let span = self.span(name, value)?;
+        often(name, span).map_err(|what| self.fault(what))
+    }
+
     fn fault(&self, what: String) -> Fault {
         let name = self.table.name.get_ref();
         Fault::at(self.table.name.span(), format!("workload {name}: {what}"))
@@ -86,6 +92,20 @@ impl<'a> Fields<'a> {
             ))),
         }
     }
+}
+
+/// Least time from one event of the same kind to the next, on average. Default 1 µs: a million events for each second, which a simulation still gets through.
+const OFTEN_MIN: Nanos = Nanos(1_000);
+
+/// The time from one to the next, if there is an end to them.
+pub(super) fn often(name: &str, span: Span) -> Result<Span, String> {
+    let mean = span.mean();
+    if mean < OFTEN_MIN {
+        return Err(format!(
+            "`{name}` is {mean} on average, and has to be {OFTEN_MIN} or more"
+        ));
+    }
+    Ok(span)
 }
 
 /// Adds a workload's tasks to the plan, in one group or in as many as it asks for.
@@ -182,7 +202,7 @@ fn add_synthetic(
             let shape = OpenLoop {
                 threads: threads(fields),
                 work: fields.span("work", table.work)?,
-                gap: fields.span("gap", table.gap)?,
+                gap: fields.often("gap", table.gap)?,
                 parts: fields
                     .optional("parts", table.parts)
                     .map_or(1, |parts| parts.on(cpus)),
@@ -198,6 +218,7 @@ fn add_synthetic(
         Kind::Periodic => {
             let (threads, work) = (threads(fields), fields.span("work", table.work)?);
             let Time(period) = fields.needed("period", table.period)?;
+            often("period", Span::Fixed(period)).map_err(|what| fields.fault(what))?;
             synthetic::periodic(plan, name, group, threads, work, period);
         }
         Kind::Pipe => {

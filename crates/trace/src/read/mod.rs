@@ -346,12 +346,12 @@ impl<R: BufRead> Reader<R> {
                     Some(Meaning::Event(that)) => event = Some(that),
                     Some(Meaning::Definition(that)) => definition = Some(that),
                     Some(Meaning::Note(note)) => self.noted.take(note, number),
-                    Some(Meaning::Header(_)) => {
-                        if self.noted.is_another_log(number, self.has_events) {
-                            return Err(ReadError::Another { line: number });
-                        }
+                    Some(Meaning::Header(_))
+                        if self.noted.is_another_log(number, self.has_events) =>
+                    {
+                        return Err(ReadError::Another { line: number });
                     }
-                    None => {}
+                    Some(Meaning::Header(_)) | None => {}
                 }
                 (event, definition, [None; 3], None)
             }
