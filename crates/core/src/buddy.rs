@@ -19,6 +19,9 @@ pub(crate) struct Buddies {
     pub(crate) interrupted: u32,
     /// Has just yielded: anyone else within the granularity goes first.
     pub(crate) skip: u32,
+    /// No hint: [`NONE`], or 0 where groups stand beside tasks, of which one may wait elsewhere, so that each choice takes the time to ask. Here
+    /// since it is asked together with the others.
+    asks: u32,
 }
 
 impl Default for Buddies {
@@ -28,15 +31,29 @@ impl Default for Buddies {
             last: NONE,
             interrupted: NONE,
             skip: NONE,
+            asks: NONE,
         }
     }
 }
 
 impl Buddies {
-    /// Whether there is a hint that may replace the choice `best`. (`NONE` is all ones.)
+    /// Whether there is a hint that may replace the choice `best`, or groups stand beside tasks. (`NONE` is all ones.)
     #[inline]
     pub(crate) fn concern(&self, best: u32) -> bool {
-        self.next & self.last & self.interrupted != NONE || self.skip == best
+        self.next & self.last & self.interrupted & self.asks != NONE || self.skip == best
+    }
+
+    /// Whether groups stand beside tasks from now on.
+    pub(crate) fn ask_always(&mut self, always: bool) {
+        self.asks = if always { 0 } else { NONE };
+    }
+
+    /// Forgets all hints.
+    pub(crate) fn clear(&mut self) {
+        *self = Buddies {
+            asks: self.asks,
+            ..Buddies::default()
+        };
     }
 
     /// Forgets a node that leaves the timeline or was chosen.

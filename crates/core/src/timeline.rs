@@ -328,8 +328,8 @@ impl Timeline {
         least
     }
 
-    /// The least virtual time among what waits here, or nearly, as [`Timeline::least_v`]. Of those that are owed more than `slack` ns by the
-    /// children's clock it is as before their last turn, and `grain` ns of a poll that outlived it.
+    /// The least virtual time among what waits here, or nearly, as [`Timeline::least_v`]. Of those that were owed more than `slack` ns by the
+    /// children's clock before their last turn, and `grain` ns of a poll that outlived it, it is as before that.
     pub(crate) fn least_v_before_turns<T>(
         &self,
         nodes: &[Node<T>],
@@ -338,11 +338,12 @@ impl Timeline {
         let level = self.anchor();
         let before_turn = |index: u32| {
             let node = &nodes[index as usize];
-            if level.since(node.v) <= to_virtual(slack, node.shares).cast_signed() {
+            let turn = u64::from(node.slice).saturating_add(grain.0);
+            let before = node.v.offset(-to_virtual(turn, node.shares).cast_signed());
+            if level.since(before) <= to_virtual(slack, node.shares).cast_signed() {
                 return node.v;
             }
-            let turn = u64::from(node.slice).saturating_add(grain.0);
-            node.v.offset(-to_virtual(turn, node.shares).cast_signed())
+            before
         };
         let later = self.later.peek();
         let mut least: Option<VirtualTime> = later.map(|(index, _)| before_turn(index));

@@ -544,6 +544,8 @@ fn settings_out_of_their_range_are_refused() {
         Preempt::default().turn(Duration::from_secs(1)),
         Preempt::default().max_borne(0),
         Preempt::default().max_borne(100_000),
+        Preempt::default().stack_size(1 << 10),
+        Preempt::default().stack_size(2 << 30),
         Preempt::default().demote(quotient::Demotion::Nice(0)),
     ] {
         let refused = build(wrong);

@@ -334,7 +334,7 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each, and what has broken unseen. A release build, or one with `QUOTIENT_SCENARIOS=all`,
 /// runs all; another value is a part of the names of those that are run.
-const QUICK: [&str; 22] = [
+const QUICK: [&str; 25] = [
     "seed-002-load-average",
     "schbench",
     "kselftest-stats",
@@ -349,6 +349,9 @@ const QUICK: [&str; 22] = [
     "long-poll-sleeps",
     "cpusets",
     "bound-weights",
+    "bound-weights-single",
+    "child-beside-tasks",
+    "find-11-35564",
     "bound-weights-of-three",
     "weights-underprovisioned",
     "weights-nested",

@@ -241,6 +241,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 // The first of a timeline: the clock is where it says.
                 if is_own_task && timeline.nr == 0 {
                     timeline.is_anchored = timeline.group.time.has_groups();
+                    timeline.buddies.ask_always(timeline.is_anchored);
                     let offset = reference.since(timeline.group.time.now());
                     timeline.offset = offset.wrapping_add(lag);
                 }

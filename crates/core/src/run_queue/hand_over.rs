@@ -85,7 +85,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         node.migrated = entity.migrated;
         // Nobody waits, so nobody is kept waiting by a full request even for a new task.
         node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
-        timeline.buddies = crate::buddy::Buddies::default();
+        timeline.buddies.clear();
         // As `Timeline::protect`: of all slices here, which is this one, none is short.
         timeline.protect = if self.rules.run_to_parity {
             node.deadline

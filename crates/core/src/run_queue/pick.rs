@@ -87,10 +87,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let nodes = &mut self.slab.nodes[..];
         let timeline = &mut self.timelines[level as usize];
         let (best, floor) = timeline.best(nodes, &self.rules)?;
-        // Beside a task of an anchored timeline there are groups, of which one may wait elsewhere.
-        let plain = nodes[best as usize].is_task()
-            && !timeline.is_anchored
-            && !timeline.buddies.concern(best);
+        let plain = nodes[best as usize].is_task() && !timeline.buddies.concern(best);
         if !plain {
             return self.choose_slowly(level, best, floor);
         }

@@ -67,6 +67,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let above = &mut self.timelines[parent as usize];
             above.offset = level.wrapping_add(owed);
             above.is_anchored = self.rules.policy == Policy::Eevdf;
+            above.buddies.ask_always(above.is_anchored);
         }
         let offset = self.timelines[parent as usize].offset;
         let node_ref = self.slab.get_mut(node);
@@ -593,8 +594,9 @@ impl<T, G: Gates> Here for Seen<'_, T, G> {
     fn first(&self) -> Option<VirtualTime> {
         let (_, above) = self.queue.with_parent(self.level);
         let grain = self.queue.load.grain();
-        // Those that are bound here are cut together down to what turns and polls explain: half of that tells them apart from who is owed for a moment.
-        let slack = self.queue.service_clock.credit / 2;
+        // Those that are bound here are cut together down to what turns and polls explain, and then have a turn: before that they were owed a
+        // sleeper's credit, which tells them apart from who is owed for a moment.
+        let slack = self.queue.service_clock.credit;
         let first = above.least_v_before_turns(&self.queue.slab.nodes, (slack, grain))?;
         Some(first.offset(above.offset.wrapping_neg()))
     }

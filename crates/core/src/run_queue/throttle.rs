@@ -216,7 +216,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let above = self.throttled_clock_at(self.timelines[level as usize].parent, now);
         self.settle_counts();
         let timeline = &mut self.timelines[level as usize];
-        timeline.buddies = crate::buddy::Buddies::default();
+        timeline.buddies.clear();
         let (node, parent) = (timeline.node, timeline.parent);
         let Some(meter) = timeline.meter.as_deref_mut() else {
             return;
@@ -460,7 +460,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         while let Some((level, node)) = path.pop() {
             let timeline = &mut self.timelines[level as usize];
             timeline.unqueue(&mut self.slab.nodes, node, &self.rules);
-            timeline.buddies = crate::buddy::Buddies::default();
+            timeline.buddies.clear();
             self.elect(level, node);
             if self.service_clock.is_global() {
                 self.promise(level, node);

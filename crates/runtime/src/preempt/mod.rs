@@ -500,7 +500,12 @@ pub(crate) fn start(
 ) -> std::io::Result<(Preempting, PoolHost)> {
     // A thread a virtual CPU, and a spare one.
     let max = slots + settings.max_borne;
-    let pool = Pool::start(pauser, handle.clone(), regular + 1, max)?;
+    let pool = Pool::start(
+        pauser,
+        handle.clone(),
+        regular + 1,
+        (max, settings.stack_size),
+    )?;
     let host = PoolHost::new(pool.clone(), handle.clone());
     let preempting = Preempting::new(settings, regular, slots, pool, clock, gate);
     drop(handle.spawn(preempting.heartbeat.clone().answer()));

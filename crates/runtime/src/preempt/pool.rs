@@ -36,6 +36,8 @@ pub(crate) struct Pool {
     /// The most threads there are at once, and the most that are idle.
     max: usize,
     idle_max: usize,
+    /// Of each thread, bytes; `None` as by default.
+    stack_size: Option<usize>,
     /// Threads that the system refused; saturates never: one is tried in [`RETRY`].
     refused: AtomicU64,
     /// The last one was refused, and when the next may be asked for, on the scheduler's clock.
@@ -53,7 +55,7 @@ impl Pool {
         pauser: Pauser,
         handle: tokio::runtime::Handle,
         threads: usize,
-        max: usize,
+        (max, stack_size): (usize, Option<usize>),
     ) -> std::io::Result<Arc<Self>> {
         let pool = Arc::new(Self {
             jobs: Jobs::with_room(max),
@@ -62,6 +64,7 @@ impl Pool {
             handle,
             max,
             idle_max: IDLE_MAX.max(threads),
+            stack_size,
             refused: AtomicU64::new(0),
             short: AtomicBool::new(false),
             retry_at: AtomicU64::new(0),
@@ -134,9 +137,11 @@ impl Pool {
             *threads += 1;
         }
         let pool = self.clone();
-        let started = std::thread::Builder::new()
-            .name("quotient-carrier".into())
-            .spawn(move || pool.run());
+        let mut thread = std::thread::Builder::new().name("quotient-carrier".into());
+        if let Some(bytes) = self.stack_size {
+            thread = thread.stack_size(bytes);
+        }
+        let started = thread.spawn(move || pool.run());
         self.short.store(started.is_err(), Ordering::Relaxed);
         if started.is_err() {
             *lock(&self.threads) -= 1;

@@ -9,6 +9,10 @@ const TURN_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::fr
 /// Most polls that can be borne at once. Unit: polls. Each has a thread, of some 100 KiB that are used.
 const BORNE_MAX: usize = 1_024;
 
+/// Smallest and largest stack. Unit: bytes. Below the first a handler that stops a thread has no room beside a poll; the second is more than any
+/// use, and only addresses.
+const STACK_RANGE: (usize, usize) = (64 << 10, 1 << 30);
+
 /// How polls that do not return are preempted; see [`Builder::preempt`](crate::Builder::preempt).
 #[derive(Clone, Copy, Debug)]
 pub struct Preempt {
@@ -16,6 +20,7 @@ pub struct Preempt {
     pub(crate) signal: Signal,
     pub(crate) turn: Duration,
     pub(crate) max_borne: usize,
+    pub(crate) stack_size: Option<usize>,
 }
 
 impl Default for Preempt {
@@ -25,6 +30,7 @@ impl Default for Preempt {
             signal: Signal::default(),
             turn: Duration::from_millis(1),
             max_borne: 256,
+            stack_size: None,
         }
     }
 }
@@ -68,6 +74,15 @@ impl Preempt {
         self
     }
 
+    /// The stack of each thread that polls, 64 KiB to 1 GiB; as `std::thread` has it by default, 2 MiB or `RUST_MIN_STACK`. Polls run on threads
+    /// of the scheduler's own, so what a runtime was given as `thread_stack_size` has to be said here as well: a poll that needs more
+    /// aborts the process. (`on_thread_start` and `on_thread_stop` of the runtime are not called on them either.)
+    #[must_use]
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = Some(bytes);
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<(), String> {
         if !(TURN_RANGE.0..=TURN_RANGE.1).contains(&self.turn) {
             return Err(format!(
@@ -79,6 +94,14 @@ impl Preempt {
             return Err(format!(
                 "max_borne is {}, allowed are 1 to {BORNE_MAX}",
                 self.max_borne
+            ));
+        }
+        if let Some(bytes) = self.stack_size
+            && !(STACK_RANGE.0..=STACK_RANGE.1).contains(&bytes)
+        {
+            return Err(format!(
+                "stack_size is {bytes}, allowed are {} to {}",
+                STACK_RANGE.0, STACK_RANGE.1
             ));
         }
         self.demote.validate().map_err(|error| error.to_string())

@@ -59,7 +59,7 @@ impl Note {
     /// Whether it says something that can be.
     pub(super) fn is_possible(&self) -> bool {
         match self {
-            Note::Limit(limit) => limit.period > Nanos::ZERO,
+            Note::Limit(limit) => limit.is_possible(),
             Note::Throttles(counted) => counted.throttled <= counted.periods,
             Note::Recorder(_) | Note::Period(_) | Note::Mark(_) => true,
         }
@@ -146,7 +146,7 @@ const REMARK: &str = "# recorded under the limit of /";
 pub struct NotedLimit {
     /// CPU time in each period.
     pub quota: Nanos,
-    /// The period, not zero.
+    /// The period, 1 ms to 1 s.
     pub period: Nanos,
     /// Whose limit it is: a path below the root, without a slash before it.
     pub cgroup: String,
@@ -159,11 +159,18 @@ impl NotedLimit {
         let (quota, period) = limit.split_once(" in every ")?;
         let micros = |text: &str| text.trim().strip_suffix(" us")?.parse::<u64>().ok();
         let nanos = |text: &str| Some(Nanos(micros(text)?.checked_mul(1_000)?));
-        Some(NotedLimit {
+        let limit = NotedLimit {
             quota: nanos(quota)?,
-            period: nanos(period).filter(|period| *period > Nanos::ZERO)?,
+            period: nanos(period)?,
             cgroup: cgroup.to_owned(),
-        })
+        };
+        limit.is_possible().then_some(limit)
+    }
+
+    /// Whether a kernel has such limits: any quota but none, in 1 ms to 1 s.
+    fn is_possible(&self) -> bool {
+        let periods = Nanos::from_millis(1)..=Nanos::from_secs(1);
+        self.quota > Nanos::ZERO && periods.contains(&self.period)
     }
 }
 
@@ -243,6 +250,8 @@ mod tests {
         for text in [
             "# recorded",
             "# recorded under the limit of /a: 1 us in every 0 us",
+            "# recorded under the limit of /a: 1 us in every 18446744073709551 us",
+            "# recorded under the limit of /a: 0 us in every 100000 us",
             "# recorded under the limit of /a: 99999999999999999999 us in every 1 us",
         ] {
             assert_eq!(NotedLimit::in_remark(text), None, "{text}");
