@@ -85,7 +85,8 @@ impl Timeline {
         best: u32,
         rules: &Rules,
     ) -> u32 {
-        let hints = core::mem::take(&mut self.buddies);
+        let hints = self.buddies;
+        self.buddies.clear();
         for buddy in [hints.next, hints.last] {
             if buddy != NONE && buddy != best && self.is_near(nodes, buddy, best, rules) {
                 return buddy;

@@ -340,3 +340,11 @@ fn what_a_group_waits_for_elsewhere_is_not_pulled_back() {
     let setup = setup.with(None, 3, hog(1_000_000));
     holds(0.95, &setup.with(Some(0), 1, hog(250_000)));
 }
+
+/// Seed 2, set-up 1610, made smaller, likewise: 0.000. Choices among tasks beside groups have to ask who is owed elsewhere each time.
+#[test]
+fn tasks_beside_a_group_ask_who_is_owed() {
+    let setup = Setup::of(4, &[(100, &[(100, 6, hog(250_000))])]);
+    let setup = setup.with(None, 7, hog(50_000));
+    holds(0.90, &setup.with(Some(0), 6, periodic(50_000, 100_000)));
+}
