@@ -240,9 +240,7 @@ pub fn advise(
         }
         advice.predictions.extend(predictions);
     }
-    let cpus = (subject.plan)(sweep.threads.first().copied().unwrap_or(0), 1)
-        .machine
-        .cpus();
+    let cpus = outcomes.first().map_or(0, |outcome| outcome.cpus);
     advice.recommended = recommend(&advice.predictions, cpus);
     Ok(advice)
 }

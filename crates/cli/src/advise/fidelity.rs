@@ -10,12 +10,10 @@ use quotient_sim::replay::RecordedLimit;
 use serde::Serialize;
 
 use super::doubts::Doubts;
-use super::under;
+use super::{WIDE, under};
 
 /// How often a recording is played as it was, each time with another seed and phase. Default 5.
 pub(super) const SEEDS_MAX: u32 = 5;
-/// A limit that never binds, in thousandths of a CPU.
-const WIDE_PERMILLE: u64 = 4_096_000;
 /// Played under the limit that it was recorded under, a load may be throttled in so many periods more or less, in thousandths. Default 50:
 /// what is played was off by 0 to 4 points where its figures held, and by 10 to 61 where a wrong limit was recommended.
 const THROTTLED_PERMILLE: u64 = 50;
@@ -69,7 +67,7 @@ impl Recorded {
     ) -> Result<Option<Played>, BatchError> {
         let limit = match &self.limit {
             Some(limit) => (limit.permille(), Nanos(limit.period_ns)),
-            None => (WIDE_PERMILLE, Nanos::from_millis(100)),
+            None => WIDE,
         };
         let advice = under(subject, limit, 0, (seeds, threads), control)?;
         let usage = advice.free_usage_permille;

@@ -339,15 +339,17 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A limit that never binds: a share in thousandths of a CPU, and a period.
+const WIDE: (u64, Nanos) = (4_096_000, Nanos::from_millis(100));
+
 /// Usage in thousandths of a CPU and p99 in ns without any limit.
 fn free_run(
     subject: &Subject<'_>,
     threads: &[u32],
     control: &Control,
 ) -> Result<(u64, u64), BatchError> {
-    // One that never binds gives the free run beside it.
-    let wide = (4_096_000, Nanos::from_millis(100));
-    let advice = under(subject, wide, threads[0], (1, 1), control)?;
+    // It gives the free run beside it.
+    let advice = under(subject, WIDE, threads[0], (1, 1), control)?;
     Ok((advice.free_usage_permille, advice.free_p99_ns))
 }
 

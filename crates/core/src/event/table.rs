@@ -154,7 +154,6 @@ impl Table {
         let group = self.tasks.get(&parent).and_then(|info| info.group);
         let known = self.tasks.entry(task).or_default();
         known.group = known.group.or(group);
-        known.parent = (!parent.is_idle()).then_some(parent);
     }
 
     /// Notes that a task is over: its number may come back as somebody else, its name is still asked for.

@@ -172,7 +172,7 @@ pub(crate) type Beside<'a> = Option<(&'a GroupTime, i64)>;
 pub(crate) trait Here {
     /// What the group may be owed before it is cut for what siblings got that owed, ns.
     fn slack(&self) -> i64;
-    /// v of the first sibling that waits on this CPU, as it was before its last turn.
+    /// v of the first sibling that waits on this CPU, as it was before its last turn if it was owed a sleeper's credit then.
     fn first(&self) -> Option<VirtualTime>;
     /// Those that wait on this CPU beside the group. False if there are too many to be shown: then they are not all.
     fn for_each_waiting(&self, act: &mut dyn FnMut(Beside<'_>)) -> bool;

@@ -164,19 +164,6 @@ impl Group {
         true
     }
 
-    /// Whether the group is owed more than turns and polls, the last of `grain` ns at most, explain: then what of it waits elsewhere is where it
-    /// should be, since another CPU is what the group lacks. (Pulled back to where the rest of it runs as often as it was pulled away, a task
-    /// never saw the end of the poll that it waited for, and its group had one CPU of the two that were its due.) False for the root. O(1)
-    pub(crate) fn should_spread(&self, grain: Nanos) -> bool {
-        let Some(parent) = self.parent().filter(|parent| parent.time.has_groups()) else {
-            return false;
-        };
-        let config = self.config();
-        let each = (config.base_slice + config.lag_limit + grain).0;
-        let slack = each.saturating_mul(u64::from(self.time.cpus()));
-        self.time.lag(&parent.time) > i64::try_from(slack).unwrap_or(i64::MAX)
-    }
-
     /// Charges service from outside of all run queues to the group itself, not to those above.
     pub(crate) fn charge_outside(&self, time: Nanos) {
         let config = self.config();

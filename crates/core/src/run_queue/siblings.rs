@@ -517,13 +517,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.suggest(note);
             return;
         }
-        if !siblings.is_somebody_owed() {
-            return;
-        }
-        if self.timelines[level as usize]
-            .group
-            .should_spread(self.load.grain())
-        {
+        if !siblings.is_somebody_owed() || self.should_spread(level) {
             return;
         }
         let offset = self.timelines[level as usize].offset;
@@ -538,6 +532,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         {
             self.suggest(note);
         }
+    }
+
+    /// Whether a group is owed more than turns and polls explain: then what of it waits elsewhere is where it should be, since another CPU is
+    /// what the group lacks. (Pulled back to where the rest of it runs as often as it was pulled away, a task never saw the end of the poll that it
+    /// waited for, and its group had one CPU of the two that were its due.)
+    fn should_spread(&self, level: u32) -> bool {
+        if level == ROOT {
+            return false;
+        }
+        let (timeline, above) = self.with_parent(level);
+        let lag = timeline.group.time.lag(&above.group.time);
+        lag > self.service_clock.slack(&timeline.group, self.load.grain())
     }
 
     fn suggest(&mut self, note: Note) {

@@ -249,26 +249,26 @@ impl Carrier {
             ResumeReason::Turn
         };
         let note = |by| log.resumed(self.shown(), by, reason);
-        let Allowed {
-            was_forbidden,
-            pause,
-        } = self.turns.allow(&mut inner, vcpu, note);
-        if !was_forbidden && pause.is_none() {
+        let allowed = self.turns.allow(&mut inner, vcpu, note);
+        if !allowed.was_forbidden && allowed.pause.is_none() {
             return;
         }
-        let wake = || {
-            if was_forbidden {
-                self.thread.unpark();
-            }
-            // Dropping it resumes.
-            drop(pause);
-        };
+        let wake = || self.wake(allowed);
         match freed {
             Some(processor) => {
                 self.handle.wake_on(processor, wake);
             }
             None => wake(),
         }
+    }
+
+    /// It goes on, wherever it waits or stands.
+    fn wake(&self, allowed: Allowed<Pause>) {
+        if allowed.was_forbidden {
+            self.thread.unpark();
+        }
+        // Dropping it resumes.
+        drop(allowed.pause);
     }
 
     /// Where it runs, or ran last.
@@ -408,18 +408,12 @@ impl Carrier {
             |by| log.resumed(self.shown(), by, ResumeReason::Turn),
         );
         match put {
-            Ok(Some(Allowed {
-                was_forbidden,
-                pause,
-            })) => {
-                if was_forbidden {
-                    self.thread.unpark();
+            Ok(allowed) => {
+                if let Some(allowed) = allowed {
+                    self.wake(allowed);
                 }
-                // Dropping it resumes.
-                drop(pause);
                 None
             }
-            Ok(None) => None,
             Err(proxy) => Some(proxy),
         }
     }

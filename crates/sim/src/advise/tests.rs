@@ -44,6 +44,18 @@ fn target(throttled_permille: u64, added_p99: Nanos) -> Target {
     }
 }
 
+/// These shares in periods of 100 ms, without burst, each with so many seeds, and nothing between them.
+fn tried(cpus_permille: &[u64], seeds: u32) -> Sweep {
+    Sweep {
+        cpus_permille: cpus_permille.to_vec(),
+        periods: vec![Nanos::from_millis(100)],
+        bursts_percent: vec![0],
+        seeds,
+        refine: false,
+        ..Sweep::around(250)
+    }
+}
+
 #[test]
 fn more_quota_means_less_throttling_and_the_advice_is_harmless() {
     let subject = subject(Work::Laps);
@@ -106,14 +118,7 @@ fn what_is_done_is_work_and_not_bursts() {
         synthetic::spinners(&mut plan, "batch", group, 1);
         plan
     };
-    let sweep = Sweep {
-        cpus_permille: vec![500],
-        periods: vec![Nanos::from_millis(100)],
-        bursts_percent: vec![0],
-        seeds: 2,
-        refine: false,
-        ..Sweep::around(250)
-    };
+    let sweep = tried(&[500], 2);
     let done = |work: Work| {
         let subject = Subject {
             plan: &plan,
@@ -164,14 +169,7 @@ fn equivalent_inputs_get_the_same_advice_within_a_tenth() {
 #[test]
 fn what_piles_up_is_called_so() {
     let subject = subject(Work::Time);
-    let sweep = Sweep {
-        cpus_permille: vec![150, 1_000],
-        periods: vec![Nanos::from_millis(100)],
-        bursts_percent: vec![0],
-        seeds: 2,
-        refine: false,
-        ..Sweep::around(250)
-    };
+    let sweep = tried(&[150, 1_000], 2);
     let target = target(50, Nanos::from_millis(5));
     let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
     let saturated: Vec<bool> = advice
@@ -208,14 +206,7 @@ fn what_comes_at_the_end_does_not_pile_up() {
         plan: &plan,
         ..subject(Work::Time)
     };
-    let sweep = Sweep {
-        cpus_permille: vec![200, 400],
-        periods: vec![Nanos::from_millis(100)],
-        bursts_percent: vec![0],
-        seeds: 2,
-        refine: false,
-        ..Sweep::around(250)
-    };
+    let sweep = tried(&[200, 400], 2);
     let target = target(50, Nanos::from_millis(5));
     let advice = advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
     let rows = &advice.predictions;
@@ -248,12 +239,8 @@ fn less_than_is_known_to_be_used_is_not_harmless() {
     let subject = subject(Work::Laps);
     let harmless = |used_permille: u64| {
         let sweep = Sweep {
-            cpus_permille: vec![500],
-            periods: vec![Nanos::from_millis(100)],
             bursts_percent: vec![100],
-            seeds: 1,
-            refine: false,
-            ..Sweep::around(250)
+            ..tried(&[500], 1)
         };
         let target = Target {
             used_permille,

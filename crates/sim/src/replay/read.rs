@@ -121,11 +121,11 @@ impl Collector {
 
     /// A name may come after the first event of its task, and where it comes from before.
     fn define(&mut self, definition: &Definition) {
-        if let Definition::Task { id, info } = definition {
-            self.family.note(*id, info.process, info.parent);
-        }
-        if let Definition::Task { id, info } = definition
-            && let Some(open) = self.tasks.get_mut(id)
+        let Definition::Task { id, info } = definition else {
+            return;
+        };
+        self.family.note(*id, info.process, info.parent);
+        if let Some(open) = self.tasks.get_mut(id)
             && open.demand.name.is_empty()
         {
             open.demand.name.clone_from(&info.name);

@@ -126,22 +126,17 @@ impl Served {
                     }
                     .max(from);
                     let asker = &beside[answer.client].bursts[answer.place - 1];
-                    let offset = if asker.id == burst.by {
-                        burst.offset
-                    } else {
-                        asker.work
-                    };
-                    let work = to - from;
                     // Who wakes the thread asks then. Who finds it at work asks some time in its burst, which is a long one if it was preempted.
-                    let is_certain = asker.id == burst.by || asker.end - asker.at <= ASKING_MAX;
-                    if is_certain {
-                        let asked = if asker.id == burst.by {
-                            burst.at
-                        } else {
-                            asker.end
-                        };
+                    let woke_it = asker.id == burst.by;
+                    let (asked, offset) = if woke_it {
+                        (burst.at, burst.offset)
+                    } else {
+                        (asker.end, asker.work)
+                    };
+                    if woke_it || asker.end - asker.at <= ASKING_MAX {
                         spans.push(asked..beside[answer.client].bursts[answer.place].at);
                     }
+                    let work = to - from;
                     asks.insert(
                         (answer.client, answer.place - 1),
                         Ask { offset, pool, work },
