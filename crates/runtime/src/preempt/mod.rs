@@ -328,6 +328,12 @@ impl Preempting {
         }
     }
 
+    /// Whether a bearer may run on the processor of `vcpu`. One load.
+    #[inline]
+    pub(crate) fn has_chosen(&self, vcpu: usize) -> bool {
+        self.seats[vcpu].has_chosen.load(Ordering::Relaxed)
+    }
+
     /// The virtual CPU ends, and with it its choice.
     pub(crate) fn choose_nobody(&self, vcpu: usize) {
         let seat = &self.seats[vcpu];
