@@ -14,7 +14,7 @@ pub(crate) const fn traps(mode: Mode) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ModeReason {
-    /// The processor's vendor, or the practice on its processors, vouches for it; DESIGN has the argument.
+    /// The processor's vendor, or the practice on its processors, vouches for it; `docs/design/static-keys.md` has the argument.
     Processor,
     /// The environment variable `QUOTIENT_KEYS`.
     Environment,

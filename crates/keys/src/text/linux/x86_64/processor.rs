@@ -32,7 +32,7 @@
 //! word of Intel's; who wants one sets `QUOTIENT_KEYS=strict`, or `soft`.
 //!
 //! A run of the `hammer` example without a failure proves little about a processor; the list of those where it was run is in
-//! DESIGN. [`set_mode`](crate::set_mode) and the operator overrule all of this.
+//! `docs/design/static-keys.md`. [`set_mode`](crate::set_mode) and the operator overrule all of this.
 
 use quotient_key::Mode;
 
