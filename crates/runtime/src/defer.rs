@@ -5,8 +5,9 @@
 //! yielder would leave the run queue and fairness between groups would collapse (1:1.1 where 1:3 was asked for). tokio keeps a
 //! waker only once if it is the last of the list already. So we leave it once more: if tokio does not clone it again, it was there.
 //! If tokio does clone it, that clone is a no-op waker (the task module's probe mode), and costs one extra driver turn.
-//! After a find, a no-op waker goes on top, so that the same task's next yield is seen as a new one (tokio would not clone a waker
-//! that is the last of the list, and without a clone nobody asks), and its next wait is not mistaken for a yield.
+//! When the task was found to be deferred, we leave a no-op waker as the last of the list. So tokio clones the task's waker again at
+//! its next yield (it would not clone a waker that is the last of the list, and without a clone nobody asks), and the task's next wait is
+//! not mistaken for a yield.
 //!
 //! A task that was woken during its poll is asked about as well, though it is polled again anyway: often by tokio, for a yield on a
 //! worker that it has left since. Its waker was the last of the list after that poll, so that its next yield here was seen by nobody;

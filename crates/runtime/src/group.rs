@@ -37,7 +37,7 @@ use crate::stats::TaskStats;
 use crate::task::JoinHandle;
 use crate::task_builder::Origin;
 
-/// Tasks that a kill aborts without being interrupted. Unit: tasks. 64 take some 0.2 ms, a fifth of a turn.
+/// How many tasks a kill aborts before it may be interrupted. Unit: tasks. 64 take some 0.2 ms, a fifth of a turn.
 const ABORTED_AT_ONCE: usize = 64;
 
 /// What becomes of live tasks when their group is removed.
@@ -122,7 +122,7 @@ impl Group {
     }
 
     /// Sets, changes or (`"max"`) lifts the limit, live; see [`Max`] for the forms. Writing the limit in force again changes nothing.
-    /// Who was throttled by a limit that is raised or lifted runs again at once. O(virtual CPUs + groups below).
+    /// When the limit is raised or lifted, tasks that it throttled run again at once. O(virtual CPUs + groups below).
     ///
     /// A task can lift its own group's limit: it has a handle of that ([`Group::current`]), and of groups that it makes below it, but of none
     /// above. A limit against code that is not trusted belongs on the parent of the group that runs it.
@@ -222,8 +222,8 @@ impl Group {
         spawn_at(&self.shared, &self.inner, future, Origin::caller())
     }
 
-    /// CPU time of the group and its descendants; exact when they are quiet, else behind by at most the polls in progress
-    /// elsewhere. If the caller runs in the group (as a task, in `in_group`, or metered), its own time up to now counts.
+    /// CPU time of the group and its descendants: exact while none of them runs, else behind by at most the polls in progress on
+    /// other virtual CPUs. If the caller runs in the group (as a task, in `in_group`, or metered), its own time up to now counts.
     ///
     /// Never goes back, also between readers that hear of each other; never less than what one of its tasks or descendants
     /// was seen to have used. O(virtual CPUs), not tasks; no lock, and no write but the caller's own time.
@@ -254,14 +254,13 @@ impl Group {
     }
 
     /// As [`Group::freeze`], and under [`crate::Builder::preempt`] polls in progress stop at the instruction that they are at, within some
-    /// 10 ms, and go on there after [`Group::thaw`] or at the scheduler's end. They get no short turns meanwhile: a lock that one
-    /// holds stays locked, for everybody, until then. Only if a virtual CPU, the tokio runtime or the scheduler's own thread has not got on
-    /// for 250 ms (the lock is one of tokio's, or the allocator's), the frozen polls have turns of 200 us, at most every 160 ms per cause, until it does;
-    /// [`crate::PreemptStats::missed_beats`] and [`crate::PreemptStats::rescues`] count them. A lock of the program's own is not seen so: where
-    /// others need it, `freeze` is the one to use. Polls of groups that are not [`GroupBuilder::preemptible`], and
-    /// sections under [`crate::uninterrupted`], go on to their ends (these for 50 ms of CPU time at most). Without preemption it is `freeze`. A later `freeze` lets the
-    /// polls go on to their ends, and so does the end of a task: aborted or killed, its poll runs on to its return, and then its future is
-    /// dropped.
+    /// 10 ms. They go on there after [`Group::thaw`] or at the scheduler's end; a later `freeze`, an abort or a kill lets them run to their
+    /// return. Polls of groups that are not [`GroupBuilder::preemptible`] are not stopped, nor sections under [`crate::uninterrupted`] (for
+    /// 50 ms of CPU time at most). Without preemption this is `freeze`.
+    ///
+    /// A stopped poll keeps its locks, and gets no short turns to give them back: where other groups need such a lock, use `freeze`. Only
+    /// if a virtual CPU, the tokio runtime or the scheduler's own thread does not get on for 250 ms (the lock is tokio's, or the allocator's) do
+    /// the frozen polls run for 200 us, at most every 160 ms per cause; [`crate::PreemptStats::missed_beats`] and `rescues` count that.
     ///
     /// # Errors
     /// As [`Group::freeze`].
@@ -286,12 +285,13 @@ impl Group {
         self.inner.is_held()
     }
 
-    /// Aborts every live task of the group and its descendants, frozen ones included, as cgroup v2's `cgroup.kill` does. Once, and
-    /// they are dead: what a task spawns into these groups in the poll that it is in, or in its destructor, is dead with it. The group
-    /// stays, and what others spawn afterwards lives. O(groups + tasks).
+    /// Aborts every live task of the group and its descendants, frozen ones included, as cgroup v2's `cgroup.kill` does. A task that a
+    /// killed task spawns into these groups, in the poll that it is in or in its destructor, is killed, too. The group stays, and what
+    /// other tasks spawn into it afterwards lives. O(groups + tasks).
     ///
     /// # What it cannot end
-    /// A poll in progress ends by itself: [`Group::kill_within`] waits and says who is left. Work that only bills the group goes on: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
+    /// A poll in progress, which runs to its return: [`Group::kill_within`] waits and says which tasks are left. Work that only bills the
+    /// group: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
     ///
     /// # Errors
     /// [`Error::Root`] for the root group.
@@ -303,13 +303,13 @@ impl Group {
         Ok(())
     }
 
-    /// As [`Group::kill`], and under [`crate::Builder::preempt`] polls in progress lose their turns: nobody can end a poll from outside,
-    /// but a killed one gets no more than the short turns in which stopped polls may give back locks (all of a scheduler's together
-    /// 1 % of a processor). Once its poll has returned, the future is dropped. For polls that are not expected to return; others
-    /// return sooner after [`Group::kill`]. Blocking functions lose their turns, too. Without preemption it is `kill`.
+    /// As [`Group::kill`], for polls that are not expected to return. Under [`crate::Builder::preempt`] polls in progress lose their turns,
+    /// blocking functions, too. No poll can be ended from outside, but a killed one gets no more than the short turns in which stopped
+    /// polls may give locks back (1 % of a processor for all of a scheduler together); its future is dropped once the poll has returned.
+    /// A poll that does return does so sooner after [`Group::kill`]. Without preemption this is `kill`.
     ///
-    /// Polls are stopped after all tasks of the subtree were told to end, so the more groups and tasks there are the later; from then on one
-    /// that has its turn loses it at the next choice, some 10 ms later at most where carriers and the tick thread get their processors.
+    /// Polls are stopped after all tasks of the subtree were told to end, so later the more there are; a poll that has its turn
+    /// then loses it at the next choice, within some 10 ms where the scheduler's threads get their processors.
     ///
     /// # Errors
     /// As [`Group::kill`].
@@ -327,9 +327,9 @@ impl Group {
         Ok(())
     }
 
-    /// [`Group::kill`], and waits until the killed tasks have ended, `timeout` at most: `None` then, else what it could not end in
-    /// that time. Looks once a tick. Neither a limit nor a freeze holds up the dead: a throttled group's tasks run their destructors
-    /// at once, and its budget pays for them afterwards. (10 ms of them: what takes longer waits for the limit.)
+    /// [`Group::kill`], and waits until the killed tasks have ended, for `timeout` at most. `None` if all have; else the tasks that have
+    /// not. Looks once a tick. Neither a limit nor a freeze delays a killed task: a throttled group's destructors run at once, and its
+    /// budget pays for them afterwards (for 10 ms of them; what takes longer waits for the limit).
     ///
     /// # Errors
     /// As [`Group::kill`].
@@ -437,8 +437,8 @@ impl Group {
         Ok(())
     }
 
-    /// Moves every live task of this group itself to `target`, a group of the same scheduler, out of a frozen group too. A task that is
-    /// being polled moves when its poll ends; a killed one stays. The bound of [`GroupBuilder::tasks_max`] does not hold for
+    /// Moves every live task of this group, not of those below it, to `target`, a group of the same scheduler; out of a frozen group,
+    /// too. A task that is being polled moves when its poll ends; a killed one stays. The bound of [`GroupBuilder::tasks_max`] does not hold for
     /// moves. Does nothing if `target` belongs to another scheduler or is this group.
     ///
     /// # Errors

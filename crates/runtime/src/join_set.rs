@@ -185,7 +185,7 @@ impl<T: 'static> JoinSet<T> {
         poll_fn(|context| self.poll_join_next(context)).await
     }
 
-    /// As [`JoinSet::join_next`], with the name of the task; a [`JoinError`] has it anyway.
+    /// As [`JoinSet::join_next`], with the task's id; a [`JoinError`] has the id anyway.
     pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
         poll_fn(|context| self.poll_join_next_with_id(context)).await
     }
@@ -195,7 +195,7 @@ impl<T: 'static> JoinSet<T> {
         self.look().map(|(_, output)| output)
     }
 
-    /// As [`JoinSet::try_join_next`], with the name of the task.
+    /// As [`JoinSet::try_join_next`], with the task's id.
     pub fn try_join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
         self.look()
             .map(|(id, output)| output.map(|output| (id, output)))
@@ -210,7 +210,7 @@ impl<T: 'static> JoinSet<T> {
             .map(|next| next.map(|(_, output)| output))
     }
 
-    /// As [`JoinSet::poll_join_next`], with the name of the task.
+    /// As [`JoinSet::poll_join_next`], with the task's id.
     pub fn poll_join_next_with_id(
         &mut self,
         context: &mut Context<'_>,

@@ -23,13 +23,14 @@
 //! # How it works
 //! A few long-lived tasks of the tokio runtime are *virtual CPUs*: each polls the tasks of its run queue in the order that the
 //! scheduler core (`quotient-core`, the kernel's EEVDF over a hierarchy of groups) decides, and returns to tokio often enough that
-//! I/O, timers and foreign tasks go on. `ARCHITECTURE.md` is the map, the module headers are the protocols.
+//! I/O, timers and *foreign tasks* (those of `tokio::spawn`) go on. `ARCHITECTURE.md` is the map, the module headers are the protocols.
+//! `docs/features.md` lists what there is by what one wants to do, `docs/limits.md` what does not hold, with numbers.
 //!
 //! # What it does not cover
-//! Without [`Builder::preempt`] fairness cannot be finer than a poll: one that computes for 10 ms holds its processor for 10 ms (the
-//! statistics name the task; [`checkpoint`] splits such loops). Tasks spawned with `tokio::spawn` are outside the groups: use [`spawn`], [`JoinSet`],
-//! [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor. `tokio::task::id` is the virtual CPU's in every
-//! task of a group: [`task::id`] is the task's own.
+//! Without [`Builder::preempt`] fairness cannot be finer than a poll: a poll that computes for 10 ms holds its processor for 10 ms. (The
+//! statistics name the task; [`checkpoint`] splits such loops.) Tasks of `tokio::spawn` are outside the groups: use [`spawn`],
+//! [`JoinSet`], [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor. Inside a task of a group
+//! `tokio::task::id` is that of the virtual CPU; the task's own is [`task::id`].
 //!
 //! # Features
 //! `tower` and `hyper` (both on by default): layer and executor. `tracing`: a span for each task, as tokio has them, so that

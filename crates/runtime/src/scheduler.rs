@@ -27,7 +27,7 @@ use crate::tick;
 use crate::unfinished::Unfinished;
 use crate::vcpu::Vcpu;
 
-/// Slice of a group or a task before somebody else of equal lag goes first. Unit: nanoseconds. Default 250 us: a switch between
+/// How long a group or a task runs before another one of equal lag goes first. Unit: nanoseconds. Default 250 us: a switch between
 /// tasks costs a tenth of a microsecond here, not the kernel's microseconds, so a quarter of the kernel's 0.7 ms is affordable
 /// and halves the wait behind a busy neighbour.
 const BASE_SLICE: Nanos = Nanos(250_000);
@@ -91,9 +91,10 @@ impl Builder {
         self
     }
 
-    /// As many virtual CPUs as the control group of the process, a container's or a pod's, may use processors ([`crate::cgroup_quota`]),
-    /// rounded up, and at most as many as the runtime has workers: groups then share what there is, and [`crate::Share`] is a
-    /// part of that. Without such a limit, as by default. The quota is read once, by [`Builder::build`]; [`Builder::vcpus`] goes before it.
+    /// Takes the number of virtual CPUs from the quota of the process's control group, a container's or a pod's
+    /// ([`crate::cgroup_quota`]), rounded up; at most the number of the runtime's workers. Groups then share what the container has, and
+    /// [`crate::Share`] is a part of that. Without such a quota the default holds. [`Builder::build`] reads the quota once;
+    /// [`Builder::vcpus`] overrules it.
     pub fn vcpus_by_quota(mut self) -> Self {
         self.by_quota = true;
         self
@@ -123,16 +124,19 @@ impl Builder {
         self
     }
 
-    /// Preempts polls that do not return, which are otherwise never interrupted: weights, limits and freezes then hold inside polls,
-    /// too. Off by default. Linux on x86-64 and aarch64.
+    /// Preempts polls that do not return, so that weights, limits and freezes hold inside polls, too. Off by default: a poll is then
+    /// never interrupted. Linux on x86-64 and aarch64.
     ///
-    /// The virtual CPUs are then polled by threads of the scheduler (`quotient-carrier`, each inside the tokio runtime's context) and not by
-    /// tokio's workers, which keep I/O, timers and other tasks. A poll that takes longer than [`Preempt::turn`] goes on at
-    /// lower priority on its thread while another thread goes on with the virtual CPU; it may be stopped at any instruction, as
-    /// the kernel might, only longer. So a lock of the program's own that is held across a long poll keeps others waiting up
-    /// to some tens of milliseconds longer, system calls that do not restart return `EINTR`, and threads that such a poll
-    /// starts inherit its priority. [`uninterrupted`](crate::uninterrupted) shields a section, [`SteadyAllocator`](crate::SteadyAllocator) all
-    /// allocations.
+    /// Threads of the scheduler (`quotient-carrier`, each inside the tokio runtime's context) then poll the virtual CPUs; tokio's workers
+    /// keep I/O, timers and other tasks. A poll that takes longer than [`Preempt::turn`] goes on at lower priority on its thread, and
+    /// another thread goes on with the virtual CPU. A long poll may also be stopped at any instruction, as the kernel stops threads, only for
+    /// longer. So
+    ///
+    /// - a lock of the program's own that is held across a long poll keeps others waiting up to some tens of milliseconds longer;
+    /// - system calls that do not restart return `EINTR`;
+    /// - threads that a long poll starts inherit its priority.
+    ///
+    /// [`uninterrupted`](crate::uninterrupted) shields a section, [`SteadyAllocator`](crate::SteadyAllocator) all allocations.
     pub fn preempt(mut self, preempt: Preempt) -> Self {
         self.preempt = Some(preempt);
         self
@@ -274,10 +278,12 @@ impl Scheduler {
 
     /// Brings the groups from the config that was applied last to this one, as one change: all of it or, if any part is refused, nothing.
     ///
-    /// Groups that are named and missing are made. Written is what the new config says of a named group, and what it says differently
-    /// from the one before; a setting that is no longer said goes back to that of a new group, and no group is removed. So a setting of
-    /// which no config speaks stays the program's. Groups that are made later, tenants for instance, get what the config says of them: its
-    /// word about this very path goes before what the [`GroupBuilder`] asks for, and that before the defaults of the parent's children.
+    /// Groups that the config names and that do not exist are made; no group is removed. Every setting that the config has for a named group
+    /// is written. A default of a parent's children is written where it differs from the config before. A setting that the config before
+    /// had and this one has not goes back to that of a new group; one that neither has stays as the program left it.
+    ///
+    /// Groups that are made later, tenants for instance, get their settings from the config, too. What it says of the group's own path
+    /// overrules the [`GroupBuilder`], which overrules what it says of all children of the parent.
     ///
     /// The virtual CPUs follow at their next choice. O(groups that the two configs speak of), under the lock for changes of the tree.
     ///
@@ -299,16 +305,15 @@ impl Scheduler {
         all.into_iter().map(|inner| self.wrap(inner)).collect()
     }
 
-    /// Another number after each group that appears or goes: whoever keeps a list of [`Scheduler::groups`] makes it anew only then. O(1).
-    ///
-    /// Read it before the list: a group that appears in between is then found twice, not never.
+    /// A number that changes whenever a group appears or goes, so that a program that keeps a list of [`Scheduler::groups`] knows when to
+    /// make it anew. O(1). Read the number before the list: a group that appears in between is then found twice, and not missed.
     pub fn groups_version(&self) -> u64 {
         self.shared.groups_version.load(Ordering::Acquire)
     }
 
-    /// Workers of the tokio runtime beyond the virtual CPUs, on which no task of this scheduler runs. Not 0 if
-    /// [`Builder::vcpus`] said so, or on runtimes of more than [`MAX_VCPUS`] workers, where [`MAX_VCPUS`] is what the default comes
-    /// to (with the feature `tracing`, `build` says so at level `WARN`).
+    /// Number of the tokio runtime's workers beyond the virtual CPUs, on which no task of this scheduler runs. 0 unless
+    /// [`Builder::vcpus`] asked for fewer virtual CPUs than workers, or the runtime has more than [`MAX_VCPUS`] workers (`build` says so
+    /// then at level `WARN`, with the feature `tracing`).
     pub fn unused_workers(&self) -> usize {
         self.shared
             .host
@@ -407,9 +412,9 @@ impl Scheduler {
         }
     }
 
-    /// As [`Scheduler::shutdown`], but returns after `timeout` at the latest (to a tick of the scheduler, one to four ms): with who
-    /// is still being polled then. The shutdown goes on: what is left ends when its polls return. Called from a task of this
-    /// scheduler, which it would wait for, it reports at once.
+    /// As [`Scheduler::shutdown`], but returns after `timeout` at the latest (to a tick of the scheduler, one to four ms), with the
+    /// tasks that are still being polled then. The shutdown goes on: these tasks end when their polls return. Called from a task of
+    /// this scheduler, for which it would wait, it reports at once.
     ///
     /// # Errors
     /// [`Unfinished`]: what is left.

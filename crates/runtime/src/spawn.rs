@@ -76,10 +76,10 @@ pub(crate) fn refused<T: 'static>(error: &SpawnError) -> JoinHandle<T> {
     JoinHandle::failed(&error.to_string())
 }
 
-/// Gives way if somebody else should run: put it into loops that compute for long.
+/// Gives way if another task should run: put it into loops that compute for long.
 ///
-/// One load when nothing is due. When the task's slice is over, or the host's I/O has waited for a tick, the task yields once. In a long poll that
-/// preemption has taken off its virtual CPU: every 4 ms, so that its end, or a freeze, gets to it.
+/// One load when nothing is due. The task yields once when its slice is over, or when the host's I/O has waited for a tick. In a long poll
+/// that preemption has taken off its virtual CPU it yields every 4 ms, so that an abort, a kill or a freeze reaches the task.
 /// Outside the scheduler it is tokio's `consume_budget`.
 pub fn checkpoint() -> Checkpoint {
     Checkpoint { yielded: false }
@@ -114,7 +114,7 @@ impl Future for Checkpoint {
     }
 }
 
-/// Whether the task that is being polled here should give way; `None` outside. Who is told so once must do it: the question is taken back.
+/// Whether the task that is being polled here should give way; `None` outside. A caller that gets `true` must do so: the flag is cleared.
 #[inline]
 fn take_due() -> Option<bool> {
     local::with_polling(|shared, vcpu| {
@@ -133,12 +133,12 @@ fn take_due() -> Option<bool> {
     })
 }
 
-/// Whether the caller should give way to somebody else, for code that cannot await a [`checkpoint`] itself: callbacks of interpreters
+/// Whether the caller should give way to another task, for code that cannot await a [`checkpoint`] itself: callbacks of interpreters
 /// and of WebAssembly, loops deep inside synchronous code that can be left and taken up again.
 ///
-/// One load when nothing is due. Whoever is told `true` is expected to end its poll soon, woken for the next one (`wake_by_ref`, then
-/// `Pending`); it is asked again a tick later at the earliest, 1 ms. Outside the polls of a virtual CPU, in foreign tasks
-/// and on threads of nobody, it is `true`: nobody there knows whether somebody waits.
+/// One load when nothing is due. A caller that gets `true` is expected to end its poll soon, woken for the next one (`wake_by_ref`, then
+/// `Pending`); it gets `true` again a tick, 1 ms, later at the earliest. Outside the polls of a virtual CPU (in tasks of `tokio::spawn`, on
+/// other threads) the answer is `true`, since nothing there knows whether another task waits.
 #[inline]
 pub fn should_yield() -> bool {
     take_due().unwrap_or(true)

@@ -11,8 +11,8 @@
 //! sleeps: (T1) store `next_look`; (T2) fence; (T3) read the next refill again, and do not sleep beyond it. A virtual CPU whose charge
 //! may have started a period timer, before the next poll: (V1) the timer was made earlier by the core; (V2) fence; (V3) read
 //! `next_look`, and unpark the thread if the refill is earlier. Not both T3 and V3 can miss the other's store. (V2 is passed only when
-//! V3 would matter: the relaxed look before it may be old by the time a store takes to be seen. The next choice looks again, and the
-//! core leaves nobody without one for longer than its interval of publishing: only a conversation's next task goes without.)
+//! V3 would matter: the relaxed look before it may be old by the time a store takes to be seen. The next choice looks again, and comes
+//! within the core's interval of publishing at the latest: only a task that another one wakes and waits for runs without a choice.)
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};

@@ -128,8 +128,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.nr = self.nr.wrapping_add_signed(by);
     }
 
-    /// Counts tasks below other limits than the last ones, which become those that are collected for if nothing is throttled
-    /// among them.
+    /// Counts tasks below another limited level than `counting`. That level becomes `counting`, for which later counts are collected,
+    /// unless it or a level above it is throttled.
     #[inline(never)]
     fn count_elsewhere(&mut self, limited: u32, by: i32) {
         if !self.is_kept_back(limited) {

@@ -99,7 +99,7 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     was_closed: bool,
     /// See [`RunQueue::calm`]; 0 while a group is throttled.
     pub(crate) calm: u32,
-    /// Throttles that have ended, to name calms.
+    /// How many throttles have ended: the number of the calm, the span without throttled groups, that began with the last end.
     pub(crate) calms: u32,
     /// A group on the chain has used up its budget.
     throttle_due: bool,
@@ -123,7 +123,8 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     gates: PhantomData<fn() -> G>,
 }
 
-/// Where the CPU's number stands in the name of a calm, so that tasks that move do not take one CPU's for another's. Unit: bits.
+/// The name of a calm is the CPU's number from this bit on, and the calm's number below it: a task that moves tells the calms of two CPUs
+/// apart. Unit: bits.
 pub(crate) const CALM_SHIFT: u32 = 20;
 
 /// The most that a group may owe as it leaves a CPU, where it has no other: 1,000 s, which bounds arithmetic and nothing

@@ -11,12 +11,12 @@ use crate::group::{Group, GroupShared};
 use crate::idle::VcpuSet;
 use crate::shared::Shared;
 
-/// So many processors: `Cpus(0.5)` is 50 ms in each 100 ms.
+/// A number of processors: `Cpus(0.5)` is 50 ms in each 100 ms.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Cpus(pub f64);
 
-/// A part of the machine: of as many processors as the scheduler has virtual CPUs, stand-ins not counted. `Share(0.2)` on 8 of them
-/// is `Cpus(1.6)`. Worked out when the limit is set.
+/// A part of the scheduler's virtual CPUs, stand-ins not counted: `Share(0.2)` of 8 virtual CPUs is `Cpus(1.6)`. It is worked out when
+/// the limit is set.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
@@ -275,8 +275,8 @@ impl LimitChange {
 }
 
 impl Group {
-    /// Sets the limit if `expected` is the one in force; returns whether it was. Between the look and the change nobody else changes it: for
-    /// who writes limits beside others and must not lose theirs. Otherwise as [`Group::set_max`].
+    /// Sets the limit if `expected` is the one in force; returns whether it was. Compare and change are one step, so that of two programs
+    /// that write limits neither loses what the other wrote. Otherwise as [`Group::set_max`].
     ///
     /// # Errors
     /// As [`Group::set_max`]; the old limit stays in force.
@@ -292,16 +292,16 @@ impl Group {
         change.apply_if(expected, &self.shared, &self.inner)
     }
 
-    /// Whether the group's own limit keeps it back on some virtual CPU now, as last published there: for who asks while a throttle lasts, which
-    /// [`Group::bandwidth_stats`] counts when it ends. O(virtual CPUs), stops nobody.
+    /// Whether the group's own limit throttles it on some virtual CPU now, as last published there. ([`Group::bandwidth_stats`] counts a
+    /// throttle only when it ends.) O(virtual CPUs), without a lock.
     pub fn is_throttled(&self) -> bool {
         let _shield = self.shared.shield();
         self.inner.core.is_throttled()
     }
 
-    /// Puts `number` on the watch's list when the group's own limit next throttles it somewhere: once, and in place of the watch that was set
-    /// before. For who looks after many groups and would not look at each again and again. Returns whether it will: not for a group
-    /// that never had a limit. O(1); a throttle of a group that nobody watches costs one load.
+    /// Puts `number` on the watch's list when the group's own limit next throttles it on any virtual CPU, so that a program with many groups
+    /// need not look at each again and again. It does so once, and replaces the watch that was set before. Returns `false`, and does
+    /// nothing, for a group that never had a limit. O(1); a throttle of a group without a watch costs one load.
     pub fn watch_throttle(&self, watch: &Arc<ThrottleWatch>, number: u64) -> bool {
         let _shield = self.shared.shield();
         self.inner.core.watch_throttle(watch, number)

@@ -6,7 +6,7 @@ use quotient_pause::{Demotion, Signal};
 
 /// Shortest and longest turn. Unit: time.
 const TURN_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// Most polls that can be borne at once. Unit: polls. Each has a thread, of some 100 KiB that are used.
+/// Most long polls that may keep a thread at once. Unit: polls. Each thread has some 100 KiB in use.
 const BORNE_MAX: usize = 1_024;
 
 /// Smallest and largest stack. Unit: bytes. Below the first a handler that stops a thread has no room beside a poll; the second is more than any
@@ -38,7 +38,7 @@ impl Default for Preempt {
 impl Preempt {
     /// How far the thread of a long poll is lowered in the kernel's eyes. Default: ten nice levels.
     ///
-    /// Beside other processes of the same cgroup (a container or a service of its own has none) such polls count that much less.
+    /// Beside other processes of the same cgroup such polls count that much less. (A container or a service of its own has no others.)
     #[must_use]
     pub fn demote(mut self, demotion: Demotion) -> Self {
         self.demote = demotion;
@@ -59,24 +59,25 @@ impl Preempt {
         self
     }
 
-    /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
-    /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
-    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once.
+    /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread with its stack (some 100 KiB in use), and
+    /// whatever the poll holds. Beyond the bound polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As
+    /// many blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once.
     ///
-    /// No group gets all of them. Less one place for each virtual CPU and stand-in, a group (with what is below it) may have seven times as
-    /// many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. Then its tasks are kept back before their
-    /// polls until one of its long polls ends ([`PreemptStats::kept_back`] counts that), so that whoever blocks in hundreds of polls makes
-    /// itself wait and nobody else: if these wait for a task of their own group, they wait for ever. Tasks that hold a lock of
-    /// [`crate::sync`] are not kept back. With less than four places for each virtual CPU nobody is.
+    /// No group gets all of these places. One place is set aside for each virtual CPU and stand-in; of the rest a group, with all below it,
+    /// may have seven times as many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. A group that has
+    /// its part waits: its tasks are kept back before their polls until one of its long polls ends ([`PreemptStats::kept_back`]). So a
+    /// group that blocks in hundreds of polls delays itself and no other group; but if those polls wait for a task of their own
+    /// group, they wait for ever. Tasks that hold a lock of [`crate::sync`] are not kept back. With fewer than four places for each virtual
+    /// CPU no task is.
     #[must_use]
     pub fn max_borne(mut self, max_borne: usize) -> Self {
         self.max_borne = max_borne;
         self
     }
 
-    /// The stack of each thread that polls, 64 KiB to 1 GiB; as `std::thread` has it by default, 2 MiB or `RUST_MIN_STACK`. Polls run on threads
-    /// of the scheduler's own, so what a runtime was given as `thread_stack_size` has to be said here as well: a poll that needs more
-    /// aborts the process. (`on_thread_start` and `on_thread_stop` of the runtime are not called on them either.)
+    /// The stack of each thread that polls, 64 KiB to 1 GiB; by default as `std::thread` has it, 2 MiB or `RUST_MIN_STACK`. Polls run on the
+    /// scheduler's own threads, so a `thread_stack_size` of the tokio runtime has to be said here as well: a poll that needs more stack
+    /// aborts the process. (The runtime's `on_thread_start` and `on_thread_stop` are not called on these threads either.)
     #[must_use]
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
@@ -114,42 +115,42 @@ impl Preempt {
 pub struct PreemptStats {
     /// Polls that were taken off their virtual CPU.
     pub detached: u64,
-    /// Polls that should have been, and ran on: no thread was free, or [`Preempt::max_borne`] was reached; and blocking functions that
-    /// were only metered, for the same reason.
+    /// Polls that should have been taken off their virtual CPU and were not, since no thread was free or [`Preempt::max_borne`] was
+    /// reached; and blocking functions that were only metered, for the same reasons.
     pub refused: u64,
     /// Times that a long poll was stopped because policy let others run.
     pub pauses: u64,
-    /// Short turns of stopped polls, in case that they hold a lock.
+    /// Short turns that one stopped poll had, in case it held a lock.
     pub aged: u64,
-    /// Short turns of all stopped polls at once, because a virtual CPU did not get on.
+    /// Short turns that all stopped polls had at once, because a virtual CPU was stuck.
     pub rescues: u64,
-    /// Times that the tokio runtime, or the scheduler's own tick thread, did not get on while polls stood stopped, and all of these had a
-    /// short turn for that.
+    /// Short turns that all stopped polls had at once, because the tokio runtime or the scheduler's tick thread did not answer.
     pub missed_beats: u64,
     /// Long polls that were found to be blocked in the kernel.
     pub blocked: u64,
-    /// Long polls whose thread could not be lowered: the system refuses it.
+    /// Long polls whose thread could not be given a lower priority, since the system refused.
     pub undemoted: u64,
-    /// Times that the thread that reads the sockets, or whoever else hands in work from inside a runtime, was told not to interrupt those
-    /// who work off what it had brought, for a millisecond and one poll at most (`SCHED_BATCH`).
+    /// Times that a thread that hands in work, such as tokio's worker that reads the sockets, was told not to interrupt the threads that
+    /// work it off, for a millisecond and one poll at most (`SCHED_BATCH`).
     pub guest_waits: u64,
-    /// Times that the system refused that (seccomp). It is asked once for each such thread.
+    /// Threads for which the system refused [`PreemptStats::guest_waits`] (seccomp). It is asked once for each thread.
     pub guests_refused: u64,
-    /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) lived: it had kept it going for 50 ms of CPU
-    /// time.
+    /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) was alive: the guards of that poll had
+    /// used up their 50 ms of CPU time.
     pub insisted: u64,
-    /// Times that a task was kept back before its poll, since its group, or one above it, had its part of [`Preempt::max_borne`] in long
-    /// polls.
+    /// Times that a task was kept back before its poll, because its group, or one above it, had all long polls that [`Preempt::max_borne`]
+    /// allows it.
     pub kept_back: u64,
-    /// Times that a poll was to be stopped and could not be: the program has put another handler in place for the signal, or the system
-    /// refuses to send it. Such polls go on at their lowered priority.
+    /// Times that a poll could not be stopped, because the program has installed another handler for the signal or the system refused to
+    /// send it. Such polls go on at their lowered priority.
     pub unpaused: u64,
-    /// Threads that the system refused. One is asked for again every 100 ms; meanwhile polls run to their end, as without preemption.
+    /// Threads that the system refused to start. The scheduler asks again every 100 ms; meanwhile polls run to their end, as without
+    /// preemption.
     pub threads_refused: u64,
-    /// Long polls now.
+    /// Long polls that keep a thread now.
     pub borne: usize,
-    /// Blocking functions and other threads of others that take turns now.
+    /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now.
     pub foreign: usize,
-    /// Threads now, spare ones included.
+    /// Threads of the scheduler that poll, spare ones included, now.
     pub threads: usize,
 }

@@ -329,8 +329,8 @@ pub(super) fn yield_to_next(
     }
 }
 
-/// The short way of a conversation: the previous task sleeps or has ended, and the one task that it woke runs next. Leaves its
-/// arguments alone if the long way is to be gone.
+/// The short way of a conversation: the previous task sleeps or has ended, and the one task that it woke runs next. Returns `None`,
+/// and changes nothing, where the caller has to put the previous task back and choose.
 #[inline]
 fn hand_over(
     shared: &Shared,
