@@ -52,15 +52,14 @@ where
 
 impl Group {
     /// Runs a blocking function on the blocking pool of tokio's current runtime, or else of the scheduler's, and charges its
-    /// CPU time to the group. The function is in the group: inside, [`Group::current`] is it, and [`crate::spawn`] spawns into
-    /// it.
+    /// CPU time to the group. Inside the function [`Group::current`] is the group, and [`crate::spawn`] spawns into it.
     ///
-    /// The charge arrives when the function reads a clock of its group, returns or panics. The pool's threads are scheduled by
-    /// the operating system: the group's weight does not hold there, only its clock does, and its tasks pay for it with their
-    /// virtual time. Under [`crate::Builder::preempt`] the function takes turns with the group's tasks, so that weights and limits do
-    /// hold: see [`ThreadMeter::run`]. The handle is that of every task; as with tokio, aborting stops only a function that has not started.
+    /// The charge arrives when the function reads a clock of its group, returns or panics. The operating system schedules the pool's
+    /// threads: the group's weight does not hold for them, but the group's tasks pay for the time with their virtual time. Under
+    /// [`crate::Builder::preempt`] the function takes turns with the group's tasks, so that weights and limits do hold: see
+    /// [`ThreadMeter::run`]. The handle is the same as a task's; as with tokio, aborting stops only a function that has not started.
     ///
-    /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
+    /// A function that was refused (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
     #[track_caller]
     pub fn spawn_blocking<F, R>(&self, function: F) -> JoinHandle<R>
     where

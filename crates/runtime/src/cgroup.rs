@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Most levels that are looked at. A bound on what a strange mount can cost.
 const LEVELS_MAX: usize = 64;
 
-/// CPUs that the control groups of the process let it use, such as 1.5 for a quota of 150 ms in 100 ms. `None` without such a limit, and
-/// elsewhere than on Linux. Reads a few small files; what it says may change at any time.
+/// How many CPUs the control groups of this process let it use: 1.5 for a quota of 150 ms in 100 ms. `None` without such a limit, and
+/// off Linux. Reads a few small files; the limit may change at any time.
 pub fn cgroup_quota() -> Option<f64> {
     let membership = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     quota_below(Path::new("/sys/fs/cgroup"), &membership)

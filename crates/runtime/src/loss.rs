@@ -40,10 +40,10 @@ macro_rules! losses {
         }
 
         impl Losses {
-            /// Names of the counters, in the order of [`Losses::counts`].
+            /// Names of all counters, in the order of [`Losses::counts`].
             pub const KINDS: [&'static str; [$(Loss::$kind),*].len()] = [$(stringify!($counter)),*];
 
-            /// The counters, for who shows all of them.
+            /// All counters, in the order of [`Losses::KINDS`].
             pub fn counts(&self) -> [u64; Self::KINDS.len()] {
                 [$(self.$counter),*]
             }
@@ -61,7 +61,7 @@ macro_rules! losses {
 }
 
 losses! {
-    /// Spawns that were refused, for whatever [`crate::SpawnError`].
+    /// Spawns that were refused, with any [`crate::SpawnError`].
     RefusedTask refused_tasks "a task was refused"
     /// Tasks that were aborted because their group was killed, or removed with [`crate::Leftover::Kill`]: those that were spawned at the
     /// same moment included, and those that could not move to a parent which was removed itself.
@@ -76,7 +76,7 @@ losses! {
     #[cfg_attr(not(feature = "hyper"), doc = "(Needs the feature `hyper`.)")]
     RefusedConnection refused_connections "a connection was closed"
     /// Requests that name a tenant but ran in the default group, which counts them: the table of
-    /// [`by_header`](crate::tower::GroupLayer::by_header) had no room, or the name is none that a group can have.
+    /// [`by_header`](crate::tower::GroupLayer::by_header) had no room, or a group cannot have that name.
     #[cfg_attr(not(feature = "tower"), doc = "(Needs the feature `tower`.)")]
     UnplacedRequest unplaced_requests "a request of a tenant without a group runs in the default group"
 }

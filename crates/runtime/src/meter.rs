@@ -68,10 +68,11 @@ impl std::error::Error for MeterError {}
 /// Bills the CPU time of the calling thread to a group, from [`ThreadMeter::enter`] to [`ThreadMeter::leave`] or drop: for
 /// jobs of rayon, blocking pools, threads of other libraries.
 ///
-/// Only CPU time counts, not sleep nor what other threads did on the processor. The group's clock includes it while it runs:
-/// up to date (to 250 ns) for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`]. The
-/// operating system schedules the thread: the group's weight and limit do not hold for it, but its tasks pay for it. Under
-/// [`crate::Builder::preempt`] both hold in [`ThreadMeter::run`], and from one [`ThreadMeter::checkpoint`] to the next.
+/// Only CPU time counts, neither sleep nor what other threads did on the processor. The group's clock includes it while the thread runs:
+/// up to date (to 250 ns) for readers on the same thread, for others as of the last reading there or [`ThreadMeter::publish`].
+///
+/// The operating system schedules the thread: the group's weight and limit do not hold for it, but the group's tasks pay for it. Under
+/// [`crate::Builder::preempt`] weight and limit hold in [`ThreadMeter::run`], and from one [`ThreadMeter::checkpoint`] to the next.
 ///
 /// ```
 /// # #[tokio::main]
@@ -90,8 +91,8 @@ impl std::error::Error for MeterError {}
 /// # }
 /// ```
 ///
-/// Meanwhile the group is the thread's: [`Group::current`] is the group of the innermost meter, and [`crate::spawn`] and
-/// [`crate::spawn_blocking`] inherit it.
+/// While the meter lives, [`Group::current`] on this thread is the group of the innermost meter, and [`crate::spawn`] and
+/// [`crate::spawn_blocking`] spawn into it.
 ///
 /// A thread that ends inside a meter is billed up to its end.
 #[derive(Debug)]
@@ -151,12 +152,12 @@ impl ThreadMeter {
     }
 
     /// Runs `job` for `group` on the calling thread, billed as after [`ThreadMeter::enter`]. Under [`crate::Builder::preempt`] the thread
-    /// also takes turns with the group's tasks: it stands while the group is out of budget or others are ahead of it, at whatever
-    /// instruction it is at, and the group's weight holds for it. So for jobs of rayon and of other pools a limit is a limit.
+    /// also takes turns with the group's tasks: it is stopped, at whatever instruction it is, while the group is out of budget or other
+    /// groups are ahead of it. So limit and weight hold for jobs of rayon and of other pools, too.
     ///
-    /// The group is charged by turns then, some milliseconds later than by a meter. A job that starts in a group with a
-    /// limit waits for its first turn. What the scheduler's end does not do is wait for it: from then on the thread is free. On a thread that
-    /// `quotient_pause` knows already, and beyond [`crate::Preempt::max_borne`] at once, it is only metered.
+    /// The group is then charged by turns, some milliseconds later than by a meter. In a group with a limit the job waits for its first
+    /// turn. The end of the scheduler does not wait for the job; from then on the thread runs freely. The job is only metered on a thread
+    /// that `quotient_pause` knows already, and when more than [`crate::Preempt::max_borne`] would take turns at once.
     ///
     /// # Errors
     /// As [`ThreadMeter::enter`]; `job` was not run.
@@ -165,7 +166,7 @@ impl ThreadMeter {
         Ok(crate::preempt::run_by_turns(group, job))
     }
 
-    /// The thread works for the group no more. Returns what was billed to it through this meter.
+    /// Ends the meter. Returns the CPU time that was billed to the group through it.
     ///
     /// # Errors
     /// [`MeterError::NotEntered`] if it was left before, [`MeterError::InnerEntered`] if a later one was not: nothing has
@@ -187,14 +188,14 @@ impl ThreadMeter {
         billed.flatten().unwrap_or(self.billed)
     }
 
-    /// Under [`crate::Builder::preempt`]: waits until the group would be let run, as a job in [`ThreadMeter::run`] does before its first
-    /// instruction. While the group is out of budget, frozen, or ahead of others the thread sleeps, and policy counts it as a task of
-    /// the group meanwhile. So a thread that only has a guard keeps a limit to what it computes between two calls, and its group's
-    /// weight holds for it; one that never calls this is only billed, whatever the limit says.
+    /// Under [`crate::Builder::preempt`]: waits for the group's turn, as a job in [`ThreadMeter::run`] does before its first instruction.
+    /// The thread sleeps while the group is out of budget, frozen, or ahead of its share, and counts as a task of the group
+    /// meanwhile. So limit and weight hold for what the thread computes, to the time between two calls; a thread that never calls this is
+    /// only billed, whatever the limit says.
     ///
-    /// Without preemption, in a group that is not [`preemptible`](crate::GroupBuilder::preemptible), inside `run`, or if this is not the
-    /// thread's innermost meter, it only publishes. Some 50 us where nobody is to be waited for: call it every millisecond or less
-    /// often, and never with a lock held that tasks of the group need.
+    /// The call only publishes without preemption, in a group that is not [`preemptible`](crate::GroupBuilder::preemptible), inside `run`,
+    /// and if this is not the thread's innermost meter. It takes some 50 us where it need not wait: call it at most once a millisecond, and
+    /// never with a lock held that tasks of the group need.
     pub fn checkpoint(&self) {
         let group = local::with_meter(|slot| Meter::innermost(slot, self.place));
         if let Some(group) = group.flatten() {
@@ -202,7 +203,7 @@ impl ThreadMeter {
         }
     }
 
-    /// Brings the clocks of the groups up to date for readers elsewhere. Some 20 ns if the last time was just now.
+    /// Brings the groups' clocks up to date for readers on other threads. Some 20 ns if they were brought up to date just before.
     pub fn publish(&self) {
         let _ = self.cpu_time();
     }

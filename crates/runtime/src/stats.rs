@@ -34,11 +34,11 @@ pub struct GroupStats {
     /// CPU time of the group and all its descendants, exact at quiescence.
     pub cpu: Duration,
     /// The part of `cpu` that was spent outside the virtual CPUs, descendants included: blocking functions, metered threads, futures
-    /// that are `in_group` in foreign tasks. Under preemption, what takes turns is charged by them and is not in here.
+    /// that are `in_group` in tasks of `tokio::spawn`. Functions that take turns under preemption are charged by turn, and not in here.
     pub foreign_cpu: Duration,
     /// Wall time that polls of the group's own tasks took.
     pub wall: Duration,
-    /// Wall time of those polls in which the host ran something else on the worker's processor; not billed.
+    /// The part of `wall` in which the host ran something else on the worker's processor; not billed.
     pub steal: Duration,
     /// Polls of the group's own tasks.
     pub polls: u64,
@@ -67,9 +67,9 @@ pub struct GroupStats {
 pub struct BandwidthStats {
     /// Periods in which the group was active.
     pub nr_periods: u64,
-    /// Those of them in which it was throttled on some virtual CPU.
+    /// Those periods in which the group was throttled on some virtual CPU.
     pub nr_throttled: u64,
-    /// Time for which it was throttled, summed over virtual CPUs; counted as each throttle ends.
+    /// Time for which the group was throttled, summed over virtual CPUs; counted when each throttle ends.
     pub throttled: Duration,
     /// Lengths of the throttles.
     pub throttle_length: Histogram,
@@ -77,7 +77,7 @@ pub struct BandwidthStats {
     pub longest_throttled_run: u64,
     /// Periods in which more than the quota was used, thanks to burst.
     pub nr_bursts: u64,
-    /// What was used beyond the quota in them.
+    /// CPU time used beyond the quota in those periods.
     pub burst: Duration,
     /// CPU time beyond a soft limit.
     pub overage: Duration,
@@ -106,7 +106,7 @@ impl From<quotient_core::BandwidthStats> for BandwidthStats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskStats {
-    /// The task's own name among all tasks of the process.
+    /// The task's id, unique in the process.
     pub id: Id,
     /// What [`crate::task::Builder::name`] called it.
     pub name: Option<Arc<str>>,
@@ -116,7 +116,7 @@ pub struct TaskStats {
     pub polls: u64,
     /// Sum of the times from being woken to being polled.
     pub run_delay: Duration,
-    /// The part of it in which the task's group, or one above, was throttled.
+    /// The part of that time in which the task's group, or one above, was throttled.
     pub throttled: Duration,
     /// The longest poll and where the task was spawned.
     pub longest_poll: LongPoll,

@@ -135,7 +135,7 @@ impl Drop for ThrottleGuard {
     }
 }
 
-/// The current task is not to be left throttled while the guard lives: it holds something that others wait for.
+/// Keeps the current task from being left throttled while the guard lives, since it holds something for which other tasks wait.
 ///
 /// Its group then runs on into debt on the virtual CPU where the task is, by at most the smaller of its quota and 10 ms; later refills
 /// pay the debt first. Beyond that bound the task is throttled like any other. Nests. Outside a task of a scheduler, and while no

@@ -11,8 +11,8 @@ use crate::local;
 
 /// How long the current task has been throttled in all: it was ready to run, and its group or one above had used up its limit.
 ///
-/// Zero outside a task, and for a task that was never in a limited group. Exact as of the start of the current poll. A caller
-/// that measures a time-out of its own subtracts the growth of this from what has passed. O(1), no lock.
+/// Zero outside a task, and for a task that was never in a limited group. Exact as of the start of the current poll. A caller with a
+/// time-out of its own subtracts from the time that has passed what this has grown by. O(1), no lock.
 pub fn throttled_time() -> Duration {
     Duration::from_nanos(local::throttled().as_nanos())
 }

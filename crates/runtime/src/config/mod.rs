@@ -18,7 +18,8 @@ use quotient_core::{GroupTree, Weight};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::Error;
 
-/// Settings of one group; what is not said is left to whoever else says it, and else as in a new group.
+/// Settings of one group. A setting that is not given is left to the program, then to the defaults of the parent's children, and is else
+/// that of a new group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupConfig {
     pub(crate) weight: Option<u32>,
@@ -30,7 +31,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// Nothing is said.
+    /// No settings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -98,8 +99,8 @@ impl GroupConfig {
         self
     }
 
-    /// What this says, and for the rest what `defaults` say. A limit is one thing: if this says `max`, then burst, soft and smooth of
-    /// the defaults are not taken over.
+    /// These settings, and `defaults` for those that are not given. A limit is one setting: where these give `max`, the burst, soft and
+    /// smooth of the defaults do not count.
     #[must_use]
     pub fn or(&self, defaults: &Self) -> Self {
         Self {
@@ -155,17 +156,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// Nothing is said of any group.
+    /// A config without groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says the settings of one group, in place of what was said of it before. The path is checked when the config is.
+    /// Gives the settings of one group, in place of those given before. The path is checked together with the config.
     pub fn set_group(&mut self, path: impl Into<String>, config: GroupConfig) {
         self.groups.insert(path.into(), config);
     }
 
-    /// Says the defaults of all groups directly below `parent`; `""` is the root group.
+    /// Gives the defaults of all groups directly below `parent`; `""` is the root group.
     pub fn set_children(&mut self, parent: impl Into<String>, config: GroupConfig) {
         self.children.insert(parent.into(), config);
     }
@@ -177,14 +178,14 @@ impl Config {
             .map(|(path, config)| (path.as_str(), config))
     }
 
-    /// The paths whose children have defaults, and these.
+    /// The paths whose children have defaults, with these defaults.
     pub fn children(&self) -> impl ExactSizeIterator<Item = (&str, &GroupConfig)> {
         self.children
             .iter()
             .map(|(path, config)| (path.as_str(), config))
     }
 
-    /// What the config says of a group: its own settings, then the defaults of its parent's children.
+    /// The config's settings for a group: its own, then the defaults of its parent's children.
     pub fn settings_of(&self, path: &str) -> GroupConfig {
         let own = self.groups.get(path).cloned().unwrap_or_default();
         match self.children.get(parent_of(path)) {
@@ -201,7 +202,7 @@ impl Config {
         self.problems(vcpus).next().map_or(Ok(()), Err)
     }
 
-    /// Every group, and every parent with defaults for its children, that cannot be as the config says.
+    /// Every group, and every parent with defaults for its children, whose settings cannot be put in force, and why.
     pub fn problems(&self, vcpus: usize) -> impl Iterator<Item = ApplyError> + '_ {
         let at = |path: &str, checked: Result<(), Error>| {
             let path = path.to_owned();

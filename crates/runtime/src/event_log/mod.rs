@@ -50,7 +50,7 @@ const CAPACITY_MAX: usize = 1 << 24;
 pub enum RecordError {
     /// A recording of this scheduler is going on already.
     AlreadyRecording,
-    /// So many events for each virtual CPU are not allowed: 1 to 16,777,216 are.
+    /// The number of events for each virtual CPU is outside 1 to 16,777,216.
     Capacity(usize),
     /// The code behind the gate cannot be rewritten now.
     Flip(FlipError),
@@ -422,13 +422,13 @@ impl Scheduler {
 }
 
 impl Recording {
-    /// Hands what was recorded so far to `sink`, names first, in the order of time; all but the last 10 ms, so that nothing that
-    /// comes later belongs before it. O(events log events).
+    /// Hands the events so far to `sink`, names first, in the order of time. Keeps back those of the last 10 ms, since earlier ones may
+    /// still arrive beside them. O(events log events).
     pub fn drain<S: Sink>(&self, sink: &mut S) -> Drained {
         self.take(sink, self.shared.now() - SETTLE)
     }
 
-    /// Hands over the rest and ends the recording.
+    /// Hands over the remaining events and ends the recording.
     pub fn finish<S: Sink>(self, sink: &mut S) -> Drained {
         let shared = &self.shared;
         shared.log.look_at_limits(shared, shared.now());

@@ -40,7 +40,7 @@ impl GroupBuilder {
         self
     }
 
-    /// An idle group runs only with a sliver of the share of any other (cgroup `cpu.idle`).
+    /// An idle group gets only a sliver beside any other group that wants to run (cgroup `cpu.idle`).
     pub fn idle(mut self, idle: bool) -> Self {
         self.config = self.config.idle(idle);
         self
@@ -48,7 +48,7 @@ impl GroupBuilder {
 
     /// How many tasks the group may have at a time, its descendants' included (cgroup `pids.max`): further ones are refused with
     /// [`crate::SpawnError::TooManyTasks`]. `usize::MAX` lifts the bound; none when never set. Tasks that are there already, or are
-    /// moved here, stay. A spawn costs one more step of a shared word then.
+    /// moved here, stay. With a bound each spawn changes one more shared word.
     ///
     /// What counts: each task; each request of the tower layer until its answer is complete; each connection or stream of a
     /// [`crate::hyper::GroupExecutor`], beside the requests on it; and each future [`in_group`](crate::InGroupExt::in_group) elsewhere
@@ -61,25 +61,28 @@ impl GroupBuilder {
     /// How long tasks and requests may wait for their first poll, in this group and below it, also while it is throttled or frozen.
     /// `Duration::MAX` lifts the bound; none when never set.
     ///
-    /// - A *task* is refused ([`crate::SpawnError::QueueTooLong`]) while the oldest of the group's tasks that were not polled yet has
-    ///   waited for longer; to a sixteenth of the bound. Those that were accepted wait for as long as it takes, so after a burst
-    ///   some wait for longer: bound the burst by [`GroupBuilder::tasks_max`]. A spawn into such a group takes a
-    ///   lock for a few instructions, and so does each task's first poll; without a bound, one load.
-    /// - A *request* of the tower layer that waited for its handler for so long is dropped unstarted, and refused at once (503 with
-    ///   `Retry-After`): to a tick of the scheduler, one to four ms. So a tenant that gets less than it is asked for answers what
-    ///   it can in time, instead of everything too late.
+    /// - A new *task* is refused ([`crate::SpawnError::QueueTooLong`]) while the oldest of the group's unpolled tasks has waited for longer
+    ///   than this, to a sixteenth of the bound. Tasks that were accepted are kept, so after a burst some wait for longer: bound the
+    ///   burst by [`GroupBuilder::tasks_max`]. With a bound a spawn, and each task's first poll, take a lock for a few instructions;
+    ///   without one, one load.
+    /// - A *request* of the tower layer that has waited for its handler for this long, to a tick of one to four ms, is dropped unstarted
+    ///   and refused (503 with `Retry-After`). So a tenant that is asked for more than it gets answers some requests in time, and not
+    ///   all of them too late.
     pub fn queue_wait_max(mut self, wait: Duration) -> Self {
         self.config = self.config.queue_wait_max(wait);
         self
     }
 
-    /// Whether polls of the group and of all below it may be preempted, under [`crate::Builder::preempt`]; `true` when never set. What is said
-    /// of a group holds for all below it, whatever is said of those: a tenant can make children of its own group
-    /// ([`Group::current`]), so `true` belongs on the group that limits it, if it is not trusted. With
-    /// `false` they run to their end on their virtual CPU, as without preemption: nothing stops or slows them, and all that waits
-    /// for that virtual CPU waits for them. For code that must not be stopped at some instruction: what depends on its thread's
-    /// priority, or calls libraries that handle no `EINTR`. Weights and limits then hold between polls only. For a section within a poll
-    /// there is [`crate::uninterrupted`]. A change holds from each task's next poll on. O(groups below).
+    /// Whether polls of the group may be preempted, under [`crate::Builder::preempt`]; `true` when never set. A change holds from each
+    /// task's next poll on. O(groups below).
+    ///
+    /// With `false` polls run to their end on their virtual CPU, as without preemption: nothing stops or slows them, and all tasks that wait
+    /// for that virtual CPU wait for them. Weights and limits then hold between polls only. This is for code that must not be stopped, such as
+    /// code that depends on its thread's priority or calls libraries that do not handle `EINTR`. For a section within a poll there is
+    /// [`crate::uninterrupted`].
+    ///
+    /// A value that was set for a group holds for all groups below it, and overrules theirs. A tenant can make children of its own group
+    /// ([`Group::current`]): so set `true` on the group that limits a tenant that is not trusted.
     pub fn preemptible(mut self, preemptible: bool) -> Self {
         self.config = self.config.preemptible(preemptible);
         self
@@ -98,7 +101,7 @@ impl GroupBuilder {
         self
     }
 
-    /// A soft limit may be exceeded on virtual CPUs that have nothing else to run; what it uses so is booked as overage. Needs a
+    /// A soft limit may be exceeded on virtual CPUs that have nothing else to run; CPU time used so is counted as overage. Needs a
     /// limit.
     pub fn soft(mut self, soft: bool) -> Self {
         self.config = self.config.soft(soft);
@@ -121,7 +124,7 @@ impl GroupBuilder {
         self.create_unless(false).map(|(group, _)| group)
     }
 
-    /// As [`GroupBuilder::create`], but a group that exists keeps its settings; whether it was made.
+    /// As [`GroupBuilder::create`], but a group that exists keeps its settings. Also returns whether the group was made.
     #[cfg(feature = "tower")]
     pub(crate) fn create_or_keep(self) -> Result<(Group, bool), Error> {
         self.create_unless(true)

@@ -7,20 +7,19 @@ pub struct Uninterrupted {
     _guard: quotient_pause::Undisturbed,
 }
 
-/// Keeps the calling thread from being stopped in the middle of the poll, or of the function that takes turns, under
-/// [`Builder::preempt`](crate::Builder::preempt): for a section in which it holds what others need. It can be taken off its virtual CPU and
-/// lowered all the same. Elsewhere the guard does nothing. About 10 ns.
+/// Keeps the current poll, or blocking function, from being stopped under [`Builder::preempt`](crate::Builder::preempt) while the guard
+/// lives: for a section that holds what other groups need, such as a lock. The poll can still be taken off its virtual CPU and get a lower
+/// priority. Without preemption the guard does nothing. About 10 ns.
 ///
-/// A guard is good for its poll only, so one that is forgotten ends with it; and for 50 ms of CPU time in which policy wanted the poll to stop,
-/// all guards of the poll together. After that the poll stops as any other, up to its end
-/// ([`PreemptStats::insisted`](crate::PreemptStats::insisted) counts it): otherwise code that keeps one would be held by no limit and no
-/// weight. What it used is charged in any case.
+/// A guard ends with its poll, even if it is kept or forgotten. All guards of a poll together are good for 50 ms of CPU time in which policy
+/// wanted the poll to stop; after that the poll is stopped like any other ([`PreemptStats::insisted`](crate::PreemptStats::insisted) counts
+/// this), since otherwise code that keeps a guard would be bound by no limit and no weight. What the poll uses is charged in any case.
 ///
 /// ```
 /// static TOTALS: std::sync::Mutex<(u64, u64)> = std::sync::Mutex::new((0, 0));
 ///
 /// fn add(bytes: u64) {
-///     // Whoever wants the lock waits for these lines, and not for a throttle of the group that runs them.
+///     // Other tasks that want the lock wait for these lines, and not until the group that runs them has budget again.
 ///     let _guard = quotient::uninterrupted();
 ///     let mut totals = TOTALS.lock().unwrap();
 ///     totals.0 += 1;

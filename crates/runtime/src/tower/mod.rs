@@ -73,10 +73,9 @@ pub struct GroupLayer<S> {
 }
 
 impl<S> GroupLayer<S> {
-    /// Groups chosen by a closure or another [`Select`]; use [`GroupLayer::by_header`] for the common case.
+    /// A layer whose groups are chosen by a closure or another [`Select`]; use [`GroupLayer::by_header`] for the common case.
     ///
-    /// The selector must map unknown tenants to a group of its own choice and must not make groups without a bound from what a
-    /// request says.
+    /// The selector must map unknown tenants to some group, and must not make groups without a bound from what requests contain.
     pub fn by(select: S) -> Self {
         Self {
             select,
@@ -91,14 +90,14 @@ impl<S> GroupLayer<S> {
         self
     }
 
-    /// Meters and orders each call inside the connection's task, without a task of its own.
+    /// Charges each call to its group and lets it wait for its turn inside the connection's task, without a task of its own.
     pub fn charge(mut self) -> Self {
         self.mode = Mode::Charge;
         self
     }
 
-    /// Answers requests that do not reach their handler by `hook` instead of [`Refusal::answer`]: status and headers, the body is
-    /// empty. Called in the connection's task.
+    /// Answers requests that do not reach their handler by `hook` instead of [`Refusal::answer`]. `hook` gives status and headers; the body
+    /// is empty. Called in the connection's task.
     pub fn on_refusal(
         mut self,
         hook: impl Fn(&Refusal) -> Response<()> + Send + Sync + 'static,

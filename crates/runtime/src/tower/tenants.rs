@@ -70,10 +70,9 @@ struct Table {
 
 impl GroupLayer<ByHeader> {
     /// Runs a request whose `header` says `acme` in the group `parent/acme`, made on its first request, for at most `tenants_max`
-    /// tenants at a time: a new one takes the place of one without work, whose group is removed. Requests without the header, with a
-    /// value that is no group name, or of one tenant too many while all others have work, run in `default`; the latter two are counted
-    /// there, as [`unplaced_requests`](crate::Losses::unplaced_requests). A tenant whose group was removed gets a new one with its next
-    /// request.
+    /// tenants at a time. A new tenant takes the place of one without work, whose group is removed; that tenant gets a new group with its
+    /// next request. Requests run in `default` if they lack the header, if its value cannot be the name of a group, or if all
+    /// `tenants_max` tenants have work; the latter two are counted there, as [`unplaced_requests`](crate::Losses::unplaced_requests).
     ///
     /// # Errors
     /// As [`Scheduler::group`] for a malformed `parent`.
@@ -99,9 +98,8 @@ impl GroupLayer<ByHeader> {
         }))
     }
 
-    /// Has `settings` say what the group of a new tenant is made with: weight, limit, bounds. It gets the header's value and the builder.
-    /// A group that exists already keeps what it has. Called once a new group, in the connection's task; other new tenants wait
-    /// meanwhile.
+    /// Calls `settings` with the header's value and the builder for each new tenant's group, to set weight, limit and bounds. A group that
+    /// exists already keeps its settings. Called once for each new group, in the connection's task; other new tenants wait meanwhile.
     pub fn on_tenant(
         mut self,
         settings: impl Fn(&str, GroupBuilder) -> GroupBuilder + Send + Sync + 'static,
