@@ -150,8 +150,8 @@ impl Vcpu {
         }
     }
 
-    /// What was brought is being worked off. If that is done, who brings it has waited, and hands in what has come since. `previous` was polled
-    /// from `polled_at` on. Returns the time.
+    /// What was brought is being worked off. If that is done, or has gone on for long, the guest, which has waited, hands in what has come since.
+    /// `previous` was polled from `polled_at` on. Returns the time.
     #[inline(never)]
     pub(super) fn look_at_guest(
         &mut self,
@@ -161,7 +161,10 @@ impl Vcpu {
         now: Nanos,
     ) -> Nanos {
         if !matches!(previous, Previous::Nothing) {
-            let long = self.brought.end_poll(now.saturating_sub(polled_at));
+            // A poll is not long because a bearer or the host had the processor in its middle.
+            let took = now.saturating_sub(polled_at);
+            let took = took.saturating_sub(self.notes.excluded);
+            let long = self.brought.end_poll(took);
             if long && let Previous::Again(task) = previous {
                 task.context().marks.set_brought(false);
             }
@@ -175,7 +178,7 @@ impl Vcpu {
 
     #[cold]
     fn let_guest_in(&mut self, shared: &Shared, now: Nanos) -> Nanos {
-        if !self.stop_work(shared) {
+        if !self.brought.goes_on(now) && !self.stop_work(shared) {
             return now;
         }
         std::thread::yield_now();
@@ -219,12 +222,13 @@ impl Vcpu {
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
-        if self.brought.is_active()
+        // One that was brought counts, too, where nothing was handed in lately: it may go on for long without.
+        let is_brought = task.context().marks.is_brought();
+        if (is_brought || self.brought.is_active())
             && let Some(preempting) = &shared.preempt
         {
-            let marks = &task.context().marks;
             self.brought
-                .begin_poll(preempting, self.index, marks, started);
+                .begin_poll(preempting, self.index, is_brought, started);
         }
         let began = Began {
             started,

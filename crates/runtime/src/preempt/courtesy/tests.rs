@@ -266,3 +266,43 @@ fn a_virtual_cpu_is_at_work_for_a_while_or_until_a_poll_is_long() {
     assert!(brought.is_done(now));
     assert!(!Brought::default().is_done(now), "it was not at work");
 }
+
+/// Hazard: a server that is hardly ever idle is interrupted in its first polls each time that it was.
+#[test]
+fn work_that_has_lasted_begins_again_with_its_first_poll() {
+    let (mut brought, now) = (Brought::default(), Nanos::from_micros(50));
+    let mut works = |polls: u32| {
+        brought.came(1);
+        let begins = brought.note_poll(true);
+        brought.since = Some(now);
+        for _ in 0..polls {
+            brought.note_poll(true);
+        }
+        brought.polls = 0;
+        assert!(brought.ends());
+        begins
+    };
+    assert!(!works(LASTING_POLLS - 1), "nothing is known");
+    assert!(!works(LASTING_POLLS), "it has not lasted");
+    assert!(works(LASTING_POLLS - 1), "it has");
+    assert!(!works(0), "and not again");
+}
+
+/// Hazard: every half millisecond the guest is as it was for some polls, and interrupts them.
+#[test]
+fn work_goes_on_when_the_guest_was_let_in() {
+    let now = Nanos::from_micros(50);
+    let mut brought = Brought {
+        left: 3,
+        since: Some(now),
+        ..Brought::default()
+    };
+    let later = now + AT_WORK_MAX + Nanos(1);
+    assert!(brought.is_done(later) && brought.goes_on(later));
+    assert!(!brought.is_done(later), "it was let in just now");
+    brought.note_poll(false);
+    assert!(
+        brought.is_done(later) && !brought.goes_on(later),
+        "somebody else is polled"
+    );
+}
