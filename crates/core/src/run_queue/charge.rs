@@ -90,8 +90,10 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Charges the task now and remembers what the groups still have to be charged.
     #[inline(always)]
     pub(super) fn charge_task(&mut self, now: Nanos, excluded: u64) -> u64 {
-        let delta = (now - self.last).0.saturating_sub(excluded);
-        self.last = Nanos(self.last.0.max(now.0));
+        let elapsed = (now - self.last).0;
+        // The later of the two.
+        self.last.0 += elapsed;
+        let delta = elapsed.saturating_sub(excluded);
         self.charge_time(delta);
         delta
     }

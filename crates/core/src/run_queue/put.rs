@@ -142,7 +142,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         let index = core::mem::replace(&mut self.current, NONE);
         let timeline = &mut self.timelines[self.leaf as usize];
         timeline.current = NONE;
-        self.slab.nodes[index as usize].place = Place::Off;
         timeline.queue(&mut self.slab.nodes, index, &self.rules);
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(&self.slab.nodes, self.last);
