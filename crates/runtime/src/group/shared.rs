@@ -44,7 +44,7 @@ use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
-use crate::preempt::Carrier;
+use crate::preempt::{Carrier, Overtime};
 use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
@@ -92,6 +92,8 @@ pub(crate) struct GroupShared {
     pub(super) keeps_back: AtomicBool,
     /// Long polls of the group and below it that other threads bear.
     pub(crate) borne: AtomicU32,
+    /// What polls of it and below use although they should stand.
+    pub(crate) overtime: Overtime,
     /// The group is in `Shared::dying`.
     dying_listed: AtomicBool,
     /// When the limit will have earned what the dead have used so far, on the scheduler's clock. Unit: nanoseconds.
@@ -143,6 +145,7 @@ impl GroupShared {
             parked: Mutex::default(),
             keeps_back: AtomicBool::new(false),
             borne: AtomicU32::new(0),
+            overtime: Overtime::default(),
             dying_listed: AtomicBool::new(false),
             dead_until: AtomicU64::new(0),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
@@ -231,7 +234,9 @@ impl GroupShared {
                 .parent
                 .as_ref()
                 .is_some_and(|parent| parent.is_limited());
-            let limited = above || group.core.limit().is_some();
+            let own = group.core.limit();
+            group.overtime.set_limit(own);
+            let limited = above || own.is_some();
             group.limited.store(limited, Ordering::Relaxed);
             groups.extend(
                 group
@@ -308,7 +313,7 @@ impl GroupShared {
     }
 
     /// The group and those above it whose populations count its tasks.
-    fn lineage(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+    pub(crate) fn lineage(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |group| group.parent.as_ref())
             .filter(|group| group.parent.is_some())
     }

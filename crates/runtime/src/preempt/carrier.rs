@@ -1,7 +1,7 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use quotient_core::Nanos;
@@ -10,6 +10,7 @@ use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
 use super::others::Others;
+use super::overtime::{GUARDED_MAX, is_used_up};
 use super::turns::{Allowed, Turns};
 use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
@@ -48,6 +49,10 @@ pub(crate) struct Carrier {
     guarded_for: AtomicU64,
     /// The watch has insisted, and does not know yet whether it was heard.
     insisted: AtomicBool,
+    /// It has run since its last charge although it should stand.
+    runs_over: AtomicBool,
+    /// Whose poll it bears.
+    group: OnceLock<Arc<GroupShared>>,
     /// What its thread does for others in the poll in progress, and in all since it bears.
     others: Others,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
@@ -64,6 +69,8 @@ struct Charges {
     /// What of its thread's CPU time since is charged, and what of it others account for, as far as that was seen.
     charged: Nanos,
     theirs: Nanos,
+    /// What of the charged is not paid in virtual time (`overtime`).
+    early: Nanos,
     /// Its thread's CPU time at the end.
     total: Option<Nanos>,
     /// CPU time when it was found to be blocked.
@@ -88,7 +95,7 @@ pub(crate) struct Parting {
 pub(crate) struct Charge {
     /// To be charged.
     pub(crate) own: Nanos,
-    /// What others account for by themselves: it is paid for in virtual time, since it was had by turns.
+    /// What others account for by themselves, or was charged already (`overtime`): it is paid for in virtual time, since it was had by turns.
     pub(crate) theirs: Nanos,
 }
 
@@ -112,6 +119,8 @@ impl Carrier {
             guarded_at: AtomicU64::new(0),
             guarded_for: AtomicU64::new(0),
             insisted: AtomicBool::new(false),
+            runs_over: AtomicBool::new(false),
+            group: OnceLock::new(),
             others: Others::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
@@ -163,10 +172,20 @@ impl Carrier {
         self.turns.lock().charges.parting
     }
 
+    /// What it bears is charged to this group; said once.
+    pub(crate) fn is_of(&self, group: &Arc<GroupShared>) {
+        let _ = self.group.set(group.clone());
+    }
+
     /// The poll that it bears is this task's and began then.
     pub(crate) fn bears(&self, task: u64, began: Nanos) {
         self.task.store(task, Ordering::Relaxed);
         self.began.store(began.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whose poll it bears; `None` until that is known.
+    pub(super) fn group(&self) -> Option<&Arc<GroupShared>> {
+        self.group.get()
     }
 
     /// A recording calls it so from now on; once, before anybody else knows it.
@@ -304,14 +323,15 @@ impl Carrier {
         self.chosen_by() == by && !is_away && self.is_allowed() && !self.is_finished()
     }
 
-    /// The watch: what is forbidden stands, insisted upon where a guard has kept it going for too long (`insisted` is called once it stands for
+    /// The watch: what is forbidden stands, insisted upon where guards have kept it going for too long (`insisted` is called once it stands for
     /// that). Whether it does.
-    pub(super) fn enforce(&self, log: &PauseLog, insisted: impl FnOnce()) -> bool {
+    pub(super) fn enforce(&self, log: &PauseLog, now: Nanos, insisted: impl FnOnce()) -> bool {
         self.turns.enforce(
             |pause| match pause.state() {
                 PauseState::Missed => true,
                 PauseState::Asked => {
-                    if self.is_guarded_for_long(pause) && pause.insist().is_ok() {
+                    self.runs_over.store(true, Ordering::Relaxed);
+                    if self.is_guarded_for_long(pause, now) && pause.insist().is_ok() {
                         self.insisted.store(true, Ordering::Relaxed);
                     }
                     false
@@ -330,8 +350,8 @@ impl Carrier {
         )
     }
 
-    /// What should stand does not: whether it has had [`GUARDED_MAX`] of its thread's CPU time so in this region.
-    fn is_guarded_for_long(&self, pause: &Pause) -> bool {
+    /// What should stand does not: whether it has had [`GUARDED_MAX`] of its thread's CPU time so in this region, or its group in all.
+    fn is_guarded_for_long(&self, pause: &Pause, at: Nanos) -> bool {
         let region = pause.region().number();
         let now = self.cpu_time().unwrap_or_default().as_nanos() + 1;
         if self.guarded.swap(region, Ordering::Relaxed) != region {
@@ -340,8 +360,11 @@ impl Carrier {
         }
         let before = self.guarded_at.swap(now, Ordering::Relaxed);
         let since = if before == 0 { now } else { before };
-        let all = self.guarded_for.load(Ordering::Relaxed) + now.saturating_sub(since);
-        let is_long = all >= GUARDED_MAX.as_nanos();
+        let more = now.saturating_sub(since);
+        let all = self.guarded_for.load(Ordering::Relaxed) + more;
+        let together = self.group.get();
+        let together = together.is_some_and(|group| is_used_up(group, Nanos(more), at));
+        let is_long = all >= GUARDED_MAX.as_nanos() || together;
         // Should it not be heard, not again at once.
         let counted = if is_long { 0 } else { all };
         self.guarded_for.store(counted, Ordering::Relaxed);
@@ -372,7 +395,29 @@ impl Carrier {
 
     /// The watch: short turns are over.
     pub(super) fn end_short_turn(&self) {
-        self.short_turn.store(0, Ordering::Relaxed);
+        if self.short_turn.swap(0, Ordering::Relaxed) != 0 {
+            self.runs_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The watch: whether it has run since its last charge although it should stand.
+    pub(super) fn runs_over(&self) -> bool {
+        self.runs_over.load(Ordering::Relaxed)
+    }
+
+    /// The same; whoever asks charges it.
+    pub(super) fn takes_overtime(&self) -> bool {
+        self.runs_over.swap(false, Ordering::Relaxed)
+    }
+
+    /// CPU time since the last charge, to be charged to budgets and clocks now.
+    pub(super) fn take_charge_so_far(&self) -> Nanos {
+        let now = self.cpu_time();
+        let charges = &mut self.turns.lock().charges;
+        let at = charges.total.or(now);
+        at.map_or(Nanos::ZERO, |at| {
+            charges.take_early(at, self.others.theirs(at))
+        })
     }
 
     /// CPU time since the last charge, up to its end if it has come to that.
@@ -450,13 +495,25 @@ impl Charges {
         let theirs = theirs.saturating_sub(self.parting.theirs);
         let all = at.saturating_sub(self.parting.at.cpu);
         let own = all.saturating_sub(theirs);
+        let early = std::mem::take(&mut self.early);
         let charge = Charge {
             own: own.saturating_sub(self.charged),
-            theirs: theirs.saturating_sub(self.theirs),
+            theirs: theirs.saturating_sub(self.theirs).saturating_add(early),
         };
         self.charged = self.charged.max(own);
         self.theirs = self.theirs.max(theirs);
         charge
+    }
+
+    /// As [`Charges::take`], of what is its own, which the next charge has pay in virtual time.
+    fn take_early(&mut self, at: Nanos, theirs: Nanos) -> Nanos {
+        let theirs = theirs.saturating_sub(self.parting.theirs);
+        let all = at.saturating_sub(self.parting.at.cpu);
+        let own = all.saturating_sub(theirs);
+        let more = own.saturating_sub(self.charged);
+        self.charged = self.charged.max(own);
+        self.early = self.early.saturating_add(more);
+        more
     }
 
     /// Whether a bearer that was found to be blocked uses time again.
@@ -464,10 +521,6 @@ impl Charges {
         now.saturating_sub(self.blocked_at) >= RETURN_AFTER
     }
 }
-
-/// What `uninterrupted` guards are good for in a poll, in all of it. Unit: nanoseconds of CPU time. 50 ms, some thousand times a section that
-/// deserves one; a tenant that forgets its guard, or is hostile, has that much beyond its turns in a poll, and pays for it.
-const GUARDED_MAX: Nanos = Nanos::from_micros(50_000);
 
 /// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
 const RETURN_AFTER: Nanos = Nanos(50_000);
@@ -496,5 +549,11 @@ mod tests {
         assert_eq!(take(10_000, 3_300), (0, 1_500));
         assert_eq!(take(11_000, 3_300), (0, 0), "charged before");
         assert_eq!(take(12_000, 3_300), (1_000, 0));
+        // What was charged before its turn is paid in virtual time with the next.
+        let mut early = |at: u64| charges.take_early(micros(at), micros(3_300));
+        assert_eq!(early(12_400), micros(400));
+        assert_eq!(early(12_500), micros(100));
+        let charge = charges.take(micros(13_000), micros(3_300));
+        assert_eq!((charge.own, charge.theirs), (micros(500), micros(500)));
     }
 }

@@ -128,6 +128,7 @@ fn take_turns<R>(
     carrier.charge_from(began);
     // Of no task.
     carrier.bears(0, shared.now());
+    carrier.is_of(&group.inner);
     if waits {
         carrier.waits_for_its_turn();
     }

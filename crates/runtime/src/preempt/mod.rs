@@ -68,7 +68,8 @@
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). Users' guards
-//! (`quotient_pause::undisturbed`) end with their poll, forgotten or not, and keep it going for 50 ms of CPU time in all: then the watch insists. For all other locks: *aging*, every 20 ms one paused
+//! (`quotient_pause::undisturbed`) end with their poll, forgotten or not, and keep it going for 50 ms of CPU time in all: then the watch insists
+//! (`overtime`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
 //! a lock of theirs that no carrier wants; and *rescue*: if a carrier neither sleeps by itself nor uses its processor
 //! for two looks while somebody is paused, all paused bearers run for 200 us, at most once in 4 ms; the same if the host or the tick
@@ -101,6 +102,7 @@ mod jobs;
 mod lookout;
 mod nap;
 mod others;
+mod overtime;
 mod parts;
 mod pool;
 mod seat;
@@ -109,9 +111,7 @@ mod turns;
 mod uninterrupted;
 mod watch;
 
-#[cfg(feature = "tracing")]
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use quotient_core::{Enqueue, Nanos};
@@ -127,6 +127,7 @@ use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
+pub(crate) use self::overtime::Overtime;
 use self::parts::Parts;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
@@ -183,6 +184,8 @@ pub(crate) struct Preempting {
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
     watch: Mutex<WatchState>,
+    /// Somebody runs who should stand, and is to be charged.
+    overtime: AtomicBool,
     heartbeat: Arc<Heartbeat>,
     courtesy: Courtesy,
     /// Regular virtual CPUs.
@@ -209,6 +212,7 @@ impl Preempting {
             counters: Counters::default(),
             log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
+            overtime: AtomicBool::new(false),
             heartbeat: Arc::default(),
             courtesy: Courtesy::default(),
             regular: regular as u64,
@@ -369,7 +373,12 @@ impl Preempting {
     /// What the tick thread does, which may allocate: proxies of bearers that are not blocked any more compete again, and what the
     /// watch has done with goes.
     pub(crate) fn tick(&self, shared: &Arc<Shared>) {
-        while let Some(proxy) = self.returned() {
+        self.charge_overtime(shared);
+        while let Some(mut proxy) = self.returned() {
+            if let Some(bearer) = proxy.owned_mut().bearer() {
+                // It is stopped unless its turn comes at once, and what it has used by then is used.
+                overtime::charge_so_far(shared, bearer);
+            }
             shared.submit_remote(proxy, Enqueue::Wake);
         }
         while let Some(bearer) = self.buried() {

@@ -135,8 +135,8 @@ pub struct PreemptStats {
     pub guest_waits: u64,
     /// Threads for which the system refused [`PreemptStats::guest_waits`] (seccomp). It is asked once for each thread.
     pub guests_refused: u64,
-    /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) was alive: the guards of that poll had
-    /// used up their 50 ms of CPU time.
+    /// Times that a poll was stopped although a guard of [`uninterrupted`](crate::uninterrupted) lived: it had kept it going for 50 ms of CPU
+    /// time, or those of its limited group had for as much together.
     pub insisted: u64,
     /// Times that a task was kept back before its poll, because its group, or one above it, had all long polls that [`Preempt::max_borne`]
     /// allows it.

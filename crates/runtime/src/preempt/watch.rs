@@ -125,6 +125,11 @@ impl WatchState {
         self.dead.extend(former);
     }
 
+    /// One of the bearers, by its place among them now.
+    pub(super) fn bearer(&self, index: usize) -> Option<Arc<Carrier>> {
+        self.bearers.get(index).cloned()
+    }
+
     /// One more bearer, from a thread that may allocate but does not: false if there is no room.
     pub(super) fn enlist(&mut self, carrier: &Arc<Carrier>) -> bool {
         let room = self.bearers.len() < self.bearers.capacity();
@@ -260,7 +265,11 @@ impl Preempting {
             self.govern(bearer);
         }
         for bearer in state.bearers.iter().filter(|_| quiet) {
-            standing |= self.enforce(bearer);
+            standing |= self.enforce(bearer, now);
+        }
+        if state.bearers.iter().any(|bearer| bearer.runs_over()) {
+            self.overtime.store(true, Ordering::Relaxed);
+            shared.tick.hurry();
         }
         if quiet {
             if self.heartbeat.note_standing(standing, now) {
@@ -278,8 +287,8 @@ impl Preempting {
     }
 
     /// What is forbidden stands; whether it does.
-    fn enforce(&self, bearer: &Carrier) -> bool {
-        bearer.enforce(&self.log, || {
+    fn enforce(&self, bearer: &Carrier, now: Nanos) -> bool {
+        bearer.enforce(&self.log, now, || {
             self.counters.insisted.fetch_add(1, Ordering::Relaxed);
         })
     }
@@ -499,7 +508,7 @@ impl Preempting {
         state.burst = None;
         for bearer in &state.bearers {
             bearer.end_short_turn();
-            self.enforce(bearer);
+            self.enforce(bearer, now);
         }
         // It may have been longer than was meant: what it has cost says when the next may be. Each of the two has a budget of its own: where
         // a rescue put off aging by a hundred times of what all had used together, locks that only polls wait for were held for seconds.

@@ -117,6 +117,7 @@ impl Vcpu {
                 group::lookup(shared, &core)
             }
         };
+        bearer.is_of(&group);
         charge_others(shared, bearer, now);
         look_at_refill(shared);
         bearer.show_as(task);

@@ -506,7 +506,7 @@ pub(super) fn note_left(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
 
 /// The tick thread learns of the next refill, which a charge may have brought about.
 #[inline]
-pub(super) fn look_at_refill(shared: &Shared) {
+pub(crate) fn look_at_refill(shared: &Shared) {
     if RuntimeGates::bandwidth()
         && let Some(due) = shared.tree.next_refill()
     {
