@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use quotient_core::Nanos;
 
@@ -11,10 +13,11 @@ use crate::inbox::Arrival;
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::meter::{ThreadMeter, settle_here};
-use crate::preempt::run_by_turns;
+use crate::preempt::{Aborted, Begin, LINE_MAX, Waiting, by_turns, is_scheduled};
+use crate::shared::OPEN;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
-use crate::task::{Id, JoinHandle, promise};
+use crate::task::{Id, JoinHandle, Promise, promise};
 use crate::task_builder::Origin;
 use crate::vcpu;
 
@@ -59,7 +62,13 @@ impl Group {
     /// [`crate::Builder::preempt`] the function takes turns with the group's tasks, so that weights and limits do hold: see
     /// [`ThreadMeter::run`]. The handle is the same as a task's; as with tokio, aborting stops only a function that has not started.
     ///
-    /// A function that was refused (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
+    /// # How many at a time
+    /// Under preemption a group with a limit, or below one, has as many functions at once as [`crate::Preempt::max_borne`] says; those that are
+    /// blocked in the kernel do not count, up to 512 of them. Further ones wait in the group's line, without a thread: 65,536 at most, more are refused.
+    /// An abort, [`Group::kill`] and the scheduler's end drop those that wait, and those that wait for their first turn. So functions that wait
+    /// asleep for others of their group, in line too, get on, unless 512 do so at the same time.
+    ///
+    /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
     #[track_caller]
     pub fn spawn_blocking<F, R>(&self, function: F) -> JoinHandle<R>
     where
@@ -95,35 +104,133 @@ where
         },
     );
     let (promise, handle) = promise(id, span.id());
-    let charged = group.clone();
-    let mut unrun = Unrun(Some(group.clone()));
-    let run = move || {
-        unrun.starts();
-        if charged.shared.preempt.is_some() {
+    let function = Function {
+        group: group.clone(),
+        unrun: Unrun(Some(group.clone())),
+        promise,
+        span,
+        function,
+    };
+    let runtime = tokio::runtime::Handle::try_current().ok();
+    match &group.shared.preempt {
+        Some(preempting) if group.inner.is_limited() && is_scheduled(group) => {
+            let (function, aborted) = function.watched(id);
+            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(&aborted)));
+            let brought = preempting.bring(&group.shared, &group.inner, id, waiting);
+            if let Err(unwanted) = brought {
+                let (path, max) = (group.path().to_owned(), LINE_MAX as u64);
+                let error = SpawnError::TooManyTasks { path, max };
+                note(&group.shared, &group.inner, Loss::RefusedTask, 1, &error);
+                unwanted.drop_unbegun();
+                return Err(error);
+            }
+        }
+        _ => {
+            let run = move |begin| function.go(begin, None);
+            Waiting::new(runtime, run).go(&group.shared, Begin::Run(None));
+        }
+    }
+    Ok(handle)
+}
+
+/// A blocking function on its way.
+struct Function<F, R> {
+    group: Group,
+    unrun: Unrun,
+    promise: Promise<R>,
+    span: TaskSpan,
+    function: F,
+}
+
+impl<F, R> Function<F, R>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    /// An abort finds it from here on, wherever it waits.
+    fn watched(self, id: Id) -> (Self, Arc<Aborted>) {
+        let aborted = Arc::new(Aborted {
+            shared: Arc::downgrade(&self.group.shared),
+            group: Arc::downgrade(&self.group.inner),
+            id,
+            kills: self.group.inner.line.kills(),
+            thread: Mutex::default(),
+        });
+        self.promise.watch(&Waker::from(aborted.clone()));
+        (self, aborted)
+    }
+
+    /// On a thread of the pool.
+    fn go(mut self, begin: Begin, aborted: Option<&Aborted>) {
+        self.unrun.starts();
+        if self.group.shared.preempt.is_some() {
             // Refused, it is as it was: `PreemptStats::guests_refused` counts that where it was told to wait.
             let _ = quotient_pause::Guest::shed_inherited();
         }
-        if promise.is_aborted() {
-            // Their destructors are the group's.
-            let _meter = ThreadMeter::enter_within(&charged);
-            drop(function);
-            drop(promise);
+        let Begin::Run(place) = begin else {
+            return self.never_begins();
+        };
+        let (shared, group) = (self.group.shared.clone(), self.group.clone());
+        if let Some(aborted) = aborted {
+            // Before the look at the promise.
+            aborted.waits_here();
+        }
+        let ended = |function: &Self| {
+            let killed = |aborted: &Aborted| {
+                let kills = function.group.inner.line.kills();
+                kills != aborted.kills || function.group.shared.phase() != OPEN
+            };
+            function.promise.is_aborted() || aborted.is_some_and(killed)
+        };
+        let mut waiting = Some(self);
+        if by_turns(&group, place, &mut waiting, ended, Self::run).is_some() {
             return;
         }
-        run_by_turns(&charged, || {
-            let output = catch_unwind(AssertUnwindSafe(|| promise.run(|| span.run(function))));
-            // The bill is paid before the handle sees the end. What the end sets off is the group's, too: the handle's waker, or
-            // the destructor of an output that nobody wants.
-            settle_here();
-            promise.deliver(output);
+        let Some(function) = waiting else {
+            return;
+        };
+        if !ended(&function) {
+            let _meter = ThreadMeter::enter_within(&group);
+            return function.run();
+        }
+        match &shared.preempt {
+            Some(preempting) if aborted.is_some() => {
+                if !function.promise.is_aborted() {
+                    let reason = "the group, or one above it, was killed";
+                    note(&shared, &group.inner, Loss::KilledTask, 1, &reason);
+                }
+                let unbegun = Waiting::new(None, move |begin| function.go(begin, None));
+                preempting.end_unbegun(&shared, &group.inner, vec![unbegun]);
+            }
+            _ => function.never_begins(),
+        }
+    }
+
+    fn run(self) {
+        let Self {
+            promise,
+            span,
+            function,
+            ..
+        } = self;
+        let output = catch_unwind(AssertUnwindSafe(|| promise.run(|| span.run(function))));
+        // The bill is paid before the handle sees the end. What the end sets off is the group's, too: the handle's waker, or
+        // the destructor of an output that nobody wants.
+        settle_here();
+        promise.deliver(output);
+    }
+
+    /// The destructors are the group's.
+    fn never_begins(self) {
+        let group = self.group.clone();
+        let meter = ThreadMeter::enter_within(&group);
+        drop(self);
+        let used = meter.ok().and_then(|mut meter| meter.leave().ok());
+        let used = used.map_or(Nanos::ZERO, |used| {
+            Nanos(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
         });
-    };
-    // The pool may start a thread for it.
-    quotient_pause::Guest::as_usual(|| match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(run)),
-        Err(_) => group.shared.host.spawn_blocking(Box::new(run)),
-    });
-    Ok(handle)
+        group.inner.dead_have_used(used, group.shared.now());
+    }
 }
 
 /// Runs a blocking function on this thread, as `tokio::task::block_in_place` does, without holding up other tasks: an idle virtual

@@ -385,6 +385,10 @@ impl Group {
             let _shield = self.shared.shield();
             group.release_parked(&self.shared);
         }
+        if let Some(preempting) = &self.shared.preempt {
+            let reason = "the group, or one above it, was killed";
+            preempting.end_functions(&self.shared, &subtree, Loss::KilledTask, reason);
+        }
         dead
     }
 

@@ -155,15 +155,32 @@ impl ThreadMeter {
     /// also takes turns with the group's tasks: it is stopped, at whatever instruction it is, while the group is out of budget or other
     /// groups are ahead of it. So limit and weight hold for jobs of rayon and of other pools, too.
     ///
-    /// The group is then charged by turns, some milliseconds later than by a meter. In a group with a limit the job waits for its first
-    /// turn. The end of the scheduler does not wait for the job; from then on the thread runs freely. The job is only metered on a thread
-    /// that `quotient_pause` knows already, and when more than [`crate::Preempt::max_borne`] would take turns at once.
+    /// The group is charged by turns then, some milliseconds later than by a meter. A job that starts in a group with a
+    /// limit waits for its first turn, and before that for one of the places that [`Group::spawn_blocking`] speaks of. What the scheduler's end
+    /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered,
+    /// and so it is in a group without a limit beyond [`crate::Preempt::max_borne`] at once.
     ///
     /// # Errors
-    /// As [`ThreadMeter::enter`]; `job` was not run.
+    /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place.
     pub fn run<R>(group: &Group, job: impl FnOnce() -> R) -> Result<R, MeterError> {
         Self::check(group)?;
-        Ok(crate::preempt::run_by_turns(group, job))
+        let mut job = Some(job);
+        // It may be removed while the job waits for its place.
+        let ended = |_: &_| group.inner.is_removed();
+        let done = crate::preempt::by_turns(group, None, &mut job, ended, |job| job());
+        match (done, job) {
+            (Some(result), _) => Ok(result),
+            (None, Some(job)) if crate::preempt::is_scheduled(group) => {
+                Self::check(group)?;
+                let _meter = Self::enter_within(group);
+                Ok(job())
+            }
+            (None, Some(job)) => {
+                let _meter = Self::enter_within(group);
+                Ok(job())
+            }
+            (None, None) => unreachable!("taken only to be run"),
+        }
     }
 
     /// Ends the meter. Returns the CPU time that was billed to the group through it.

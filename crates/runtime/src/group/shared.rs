@@ -44,7 +44,7 @@ use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
-use crate::preempt::{Carrier, Overtime};
+use crate::preempt::{Carrier, Line, Overtime};
 use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
@@ -94,6 +94,8 @@ pub(crate) struct GroupShared {
     pub(crate) borne: AtomicU32,
     /// What polls of it and below use although they should stand.
     pub(crate) overtime: Overtime,
+    /// Its blocking functions under preemption.
+    pub(crate) line: Line,
     /// The group is in `Shared::dying`.
     dying_listed: AtomicBool,
     /// When the limit will have earned what the dead have used so far, on the scheduler's clock. Unit: nanoseconds.
@@ -146,6 +148,7 @@ impl GroupShared {
             keeps_back: AtomicBool::new(false),
             borne: AtomicU32::new(0),
             overtime: Overtime::default(),
+            line: Line::default(),
             dying_listed: AtomicBool::new(false),
             dead_until: AtomicU64::new(0),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
@@ -454,6 +457,11 @@ impl GroupShared {
     pub(crate) fn pay_for_the_dead(self: &Arc<Self>, time: Nanos, place: usize, now: Nanos) {
         self.core.show_foreign_cpu_time(place, time);
         self.core.charge_foreign_cpu_time(time, now);
+        self.dead_have_used(time, now);
+    }
+
+    /// The dead of the group used `time` that is paid for otherwise. O(depth).
+    pub(crate) fn dead_have_used(self: &Arc<Self>, time: Nanos, now: Nanos) {
         for group in self.lineage() {
             let Some(limit) = group.core.limit() else {
                 continue;

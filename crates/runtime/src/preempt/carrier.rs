@@ -53,6 +53,11 @@ pub(crate) struct Carrier {
     runs_over: AtomicBool,
     /// Whose poll it bears.
     group: OnceLock<Arc<GroupShared>>,
+    /// Of a thread of others: it has begun; it has a place (`functions`).
+    begun: AtomicBool,
+    placed: AtomicBool,
+    /// The watch has found that it gets on, though its proxy is away.
+    gets_on: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
     others: Others,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
@@ -121,6 +126,9 @@ impl Carrier {
             insisted: AtomicBool::new(false),
             runs_over: AtomicBool::new(false),
             group: OnceLock::new(),
+            begun: AtomicBool::new(true),
+            placed: AtomicBool::new(false),
+            gets_on: AtomicBool::new(false),
             others: Others::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
@@ -206,14 +214,51 @@ impl Carrier {
 
     /// Before its region: it may not begin until it is chosen.
     pub(super) fn waits_for_its_turn(&self) {
+        self.begun.store(false, Ordering::Relaxed);
         self.turns.begins_forbidden();
     }
 
-    /// The watch: whether its proxy should compete again.
+    /// Waits for its first turn; whether it begins, or has `ended` without.
+    pub(super) fn begins(&self, ended: impl Fn() -> bool) -> bool {
+        let begins = self.turns.wait_until_allowed_unless(ended);
+        self.begun.store(begins, Ordering::Relaxed);
+        begins
+    }
+
+    /// Whether it waits for its first turn. A hint.
+    pub(super) fn is_unbegun(&self) -> bool {
+        !self.begun.load(Ordering::Relaxed)
+    }
+
+    /// If it waits for its first turn, it looks whether it has ended.
+    pub(super) fn wake_unbegun(&self) {
+        if self.is_unbegun() {
+            self.thread.unpark();
+        }
+    }
+
+    /// It has a place while it is not blocked.
+    pub(super) fn is_placed(&self) -> bool {
+        self.placed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_place(&self) {
+        self.placed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its proxy is away.
+    pub(super) fn is_away(&self) -> bool {
+        self.turns.is_away()
+    }
+
+    /// The watch, of one whose proxy is away: whether that should compete again, and is to be brought back.
     pub(super) fn has_returned(&self) -> bool {
-        let away = self.turns.is_away();
-        let now = away.then(|| self.cpu_time()).flatten();
-        now.is_some_and(|now| self.turns.lock().charges.gets_on(now))
+        let now = self.cpu_time();
+        let gets_on = now.is_some_and(|now| self.turns.lock().charges.gets_on(now));
+        if gets_on {
+            self.gets_on.store(true, Ordering::Relaxed);
+        }
+        gets_on
     }
 
     /// The watch: whether it was found to be blocked although it may run; perhaps for a lock of one that stands.
@@ -250,7 +295,7 @@ impl Carrier {
     /// Whether it is to stand still and may have short turns meanwhile; `grave` if that must not wait for a thaw.
     pub(super) fn may_have_short_turns(&self, grave: bool) -> bool {
         let frozen = self.frozen.load(Ordering::Relaxed);
-        !self.is_allowed() && (grave || !frozen) && !self.is_finished()
+        !self.is_unbegun() && !self.is_allowed() && (grave || !frozen) && !self.is_finished()
     }
 
     /// The virtual CPU that has chosen it last.
@@ -463,10 +508,12 @@ impl Carrier {
         }
     }
 
-    /// The watch: the proxy, if it was away and the bearer has used CPU time since.
+    /// The proxy, if it was away and the watch has found that the bearer gets on.
     pub(super) fn returned(&self) -> Option<Task> {
-        let now = self.turns.is_away().then(|| self.cpu_time())??;
-        self.turns.bring_back(|charges| charges.gets_on(now))
+        if !self.gets_on.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        self.turns.bring_back(|_| true)
     }
 
     // ---- the bearer's side

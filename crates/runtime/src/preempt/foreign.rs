@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | in a group with a limit: waits for its first turn, before its region; else runs until it is picked once |
+//! | begins | running, chosen if nobody else is | in a group with a limit: needs a place (`functions`), and waits for its first turn, before its region; else runs until it is picked once |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
@@ -29,6 +29,7 @@ use std::sync::atomic::{Ordering, fence};
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::carrier::{Carrier, Outcome};
+use super::functions::Place;
 use super::others::set_current;
 use super::{Preempting, lock};
 use crate::group::Group;
@@ -37,46 +38,109 @@ use crate::shared::{CLOSED, OPEN, Shared};
 use crate::task_context::TaskContext;
 use crate::vcpu;
 
-/// Runs `body` for `group` on the calling thread, which nobody bills yet: by turns if the group's scheduler preempts and has room, else
-/// only metered.
-pub(crate) fn run<R>(group: &Group, body: impl FnOnce() -> R) -> R {
+/// Whether blocking functions and jobs of the group are scheduled.
+pub(crate) fn is_scheduled(group: &Group) -> bool {
+    group.shared.preempt.is_some() && group.inner.is_preemptible() && group.shared.phase() == OPEN
+}
+
+/// Runs `body` with `state` for `group` on the calling thread, which nobody bills yet, by turns. Not, and the state stays where it is, if the
+/// group's functions are not scheduled, the thread is known already, there is no room (in a group without a limit), or it has `ended` before its
+/// turn: the caller asks.
+pub(crate) fn by_turns<T, R>(
+    group: &Group,
+    mut place: Option<Place>,
+    state: &mut Option<T>,
+    ended: impl Fn(&T) -> bool,
+    body: impl FnOnce(T) -> R,
+) -> Option<R> {
     let mut body = Some(body);
-    let by_turns = enlisted(group, |preempting, carrier| {
-        let waits = group.inner.is_limited();
-        let body = body.take()?;
-        Some(take_turns(group, preempting, carrier, waits, body))
-    });
-    if let Some(result) = by_turns {
-        return result;
-    }
-    let _meter = ThreadMeter::enter_within(group);
-    match body.take() {
-        Some(body) => body(),
-        None => unreachable!("taken only to be run"),
+    let has_ended = |state: &Option<T>| state.as_ref().is_some_and(&ended);
+    loop {
+        let limited = group.inner.is_limited();
+        let needs_place = limited && place.is_none() && is_scheduled(group) && !is_known();
+        if needs_place {
+            if has_ended(state) {
+                return None;
+            }
+            place = take_place(group);
+            if place.is_none() {
+                continue;
+            }
+        }
+        let tried = enlisted(group, &mut place, |preempting, carrier, place| {
+            let mut run = |state| body.take().map(|body| body(state));
+            take_turns(
+                group,
+                (preempting, carrier, place),
+                limited.then_some(&has_ended as Ended<'_, T>),
+                state,
+                &mut run,
+            )
+        });
+        match tried {
+            Some(done) => return done,
+            None if place.is_some() && is_scheduled(group) && !is_known() => {
+                // The watch has not taken out yet what has ended.
+                std::thread::sleep(FULL);
+            }
+            None => return None,
+        }
     }
 }
 
+/// How long whoever has a place, but cannot be enlisted, waits. Unit: time. The watch's period.
+const FULL: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// Waits until the thread's first turn for `group`, if its scheduler preempts and has room, and gives that back at once.
 pub(crate) fn wait_for_turn(group: &Group) {
-    enlisted(group, |preempting, carrier| {
-        take_turns(group, preempting, carrier, true, || ());
-        Some(())
+    let mut place = None;
+    while group.inner.is_limited() && is_scheduled(group) && !is_known() {
+        place = take_place(group);
+        if place.is_some() || group.inner.is_removed() {
+            break;
+        }
+    }
+    enlisted(group, &mut place, |preempting, carrier, place| {
+        let never = |_: &Option<()>| false;
+        take_turns(
+            group,
+            (preempting, carrier, place),
+            Some(&never),
+            &mut Some(()),
+            &mut Some,
+        )
     });
+}
+
+/// Whether the calling thread takes turns already.
+fn is_known() -> bool {
+    super::current().is_some()
+}
+
+/// A place, or some time later nothing.
+fn take_place(group: &Group) -> Option<Place> {
+    let preempting = group.shared.preempt.as_ref()?;
+    let place = preempting.find_place(&group.shared, &group.inner);
+    if place.is_none() {
+        preempting.wait_for_place();
+    }
+    place
 }
 
 /// Runs `part` with the calling thread as one that the watch knows; `None` if it cannot be, or need not.
 fn enlisted<R>(
     group: &Group,
-    part: impl FnOnce(&Preempting, &Arc<Carrier>) -> Option<R>,
+    place: &mut Option<Place>,
+    part: impl FnOnce(&Preempting, &Arc<Carrier>, Option<Place>) -> R,
 ) -> Option<R> {
     let preempting = group.shared.preempt.as_ref()?;
-    if !group.inner.is_preemptible() || group.shared.phase() != OPEN {
+    if !is_scheduled(group) {
         return None;
     }
     let entered = preempting.pool.pauser().enter(|thread| {
         let carrier = Arc::new(Carrier::foreign(thread.handle()));
-        let known = preempting.enlist(&group.shared, &carrier);
-        known.then(|| part(preempting, &carrier)).flatten()
+        let known = preempting.enlist(&group.shared, &carrier, place.is_some());
+        known.then(|| part(preempting, &carrier, place.take()))
     });
     entered.ok().flatten()
 }
@@ -88,6 +152,7 @@ struct Ends<'a> {
     carrier: &'a Arc<Carrier>,
     meter: Option<ThreadMeter>,
     began: Nanos,
+    place: Option<Place>,
 }
 
 impl Drop for Ends<'_> {
@@ -108,6 +173,10 @@ impl Drop for Ends<'_> {
         }
         self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
         let (chosen_by, away) = self.carrier.finish(&self.preempting.log, Outcome::Done);
+        if let Some(place) = &mut self.place {
+            // Blocked to its end, it has given it up.
+            place.counts = away.is_none();
+        }
         fence(Ordering::SeqCst);
         self.preempting.end_nap(chosen_by);
         if let Some(proxy) = away {
@@ -116,20 +185,28 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn take_turns<R>(
+/// Whether what has not begun, with this state, has ended.
+type Ended<'a, T> = &'a dyn Fn(&Option<T>) -> bool;
+
+/// Takes part in turns, to the end of `body`, which takes what is in `state`. With `ended` it waits for its first turn, unless that comes first:
+/// then the state stays.
+fn take_turns<T, R>(
     group: &Group,
-    preempting: &Preempting,
-    carrier: &Arc<Carrier>,
-    waits: bool,
-    body: impl FnOnce() -> R,
-) -> R {
+    (preempting, carrier, place): (&Preempting, &Arc<Carrier>, Option<Place>),
+    ended: Option<Ended<'_, T>>,
+    state: &mut Option<T>,
+    body: &mut dyn FnMut(T) -> Option<R>,
+) -> Option<R> {
     let shared = &group.shared;
     let began = carrier.cpu_time().unwrap_or_default();
     carrier.charge_from(began);
     // Of no task.
     carrier.bears(0, shared.now());
     carrier.is_of(&group.inner);
-    if waits {
+    if place.is_some() {
+        carrier.has_place();
+    }
+    if ended.is_some() {
         carrier.waits_for_its_turn();
     }
     let ends = Ends {
@@ -138,6 +215,7 @@ fn take_turns<R>(
         carrier,
         meter: ThreadMeter::enter_unbilled(group).ok(),
         began,
+        place,
     };
     set_current(Some(carrier.clone()));
     let home = u16::try_from(shared.next_home()).unwrap_or(0);
@@ -147,19 +225,31 @@ fn take_turns<R>(
     let proxy = vcpu::proxy(context, entity, &group.inner, carrier, shared.now());
     carrier.show_as(proxy.id().number());
     shared.submit_remote(proxy, Enqueue::Wake);
-    if waits {
-        carrier.wait_until_allowed();
+    if ended.is_none_or(|ended| carrier.begins(|| ended(state))) {
+        let state = state.take()?;
+        let result = quotient_pause::region(|| body(state)).0;
+        drop(ends);
+        return result;
     }
-    let result = quotient_pause::region(body).0;
     drop(ends);
-    result
+    None
 }
 
 impl Preempting {
+    /// A bearer's proxy was put away: it has no place meanwhile.
+    pub(crate) fn has_gone_away(&self, shared: &Shared, bearer: &Carrier) {
+        if bearer.is_placed()
+            && let Some(group) = bearer.group()
+        {
+            self.gives_up_place(shared, group);
+        }
+    }
+
     /// The watch knows the carrier from now on; false if there is no room, or the scheduler has ended.
-    fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
+    fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>, placed: bool) -> bool {
         let mut state = lock(&self.watch);
-        let room = self.foreign.load(Ordering::Relaxed) < self.settings.max_borne;
+        let others = self.foreign.load(Ordering::Relaxed);
+        let room = placed || others.saturating_sub(self.begun()) < self.settings.max_borne;
         if shared.phase() == CLOSED || !room || !state.enlist(carrier) {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return false;

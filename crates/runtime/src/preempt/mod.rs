@@ -96,6 +96,7 @@
 mod carrier;
 mod courtesy;
 mod foreign;
+mod functions;
 mod guest;
 mod heartbeat;
 mod jobs;
@@ -121,7 +122,9 @@ use quotient_pause::{Pauser, Processor};
 pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
 pub(crate) use self::courtesy::Brought;
 use self::courtesy::Courtesy;
-pub(crate) use self::foreign::{run as run_by_turns, wait_for_turn};
+pub(crate) use self::foreign::{by_turns, is_scheduled, wait_for_turn};
+use self::functions::Functions;
+pub(crate) use self::functions::{Aborted, Begin, LINE_MAX, Line, Waiting};
 use self::heartbeat::Heartbeat;
 use self::nap::Nap;
 pub(crate) use self::others::{
@@ -183,6 +186,7 @@ pub(crate) struct Preempting {
     keeping: Mutex<Vec<Arc<GroupShared>>>,
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
+    functions: Functions,
     watch: Mutex<WatchState>,
     /// Somebody runs who should stand, and is to be charged.
     overtime: AtomicBool,
@@ -225,6 +229,7 @@ impl Preempting {
             parts: Parts::new(settings.max_borne, slots),
             keeping: Mutex::default(),
             foreign: AtomicUsize::new(0),
+            functions: Functions::default(),
             control: watch::Control::default(),
             _gate: gate,
         }
@@ -378,6 +383,10 @@ impl Preempting {
             if let Some(bearer) = proxy.owned_mut().bearer() {
                 // It is stopped unless its turn comes at once, and what it has used by then is used.
                 overtime::charge_so_far(shared, bearer);
+                if bearer.is_placed() {
+                    let group = bearer.group().cloned();
+                    group.inspect(|group| self.takes_place(group));
+                }
             }
             shared.submit_remote(proxy, Enqueue::Wake);
         }
@@ -385,6 +394,9 @@ impl Preempting {
             drop(bearer);
         }
         self.let_kept_go(shared);
+        if self.has_lines() {
+            self.let_lines_go(shared);
+        }
         self.control.wake();
         self.pool.make_up(shared.now());
         #[cfg(feature = "tracing")]
@@ -454,6 +466,7 @@ impl Preempting {
         // A poll may ask, and is not stopped under the pool's lock.
         let _shield = quotient_pause::uninterrupted();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (in_line, lined_up) = self.lines_stats();
         PreemptStats {
             detached: read(&self.counters.detached),
             refused: read(&self.counters.refused),
@@ -471,6 +484,8 @@ impl Preempting {
             kept_back: read(&self.counters.kept_back),
             borne: self.borne.load(Ordering::Relaxed),
             foreign: self.foreign.load(Ordering::Relaxed),
+            in_line,
+            lined_up,
             threads: self.pool.threads(),
         }
     }

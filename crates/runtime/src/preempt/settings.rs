@@ -59,9 +59,10 @@ impl Preempt {
         self
     }
 
-    /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread with its stack (some 100 KiB in use), and
-    /// whatever the poll holds. Beyond the bound polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As
-    /// many blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once.
+    /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
+    /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
+    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once in groups without a limit, further ones are only
+    /// metered; and as many in groups with one, where further ones wait ([`Group::spawn_blocking`](crate::Group::spawn_blocking)).
     ///
     /// No group gets all of these places. One place is set aside for each virtual CPU and stand-in; of the rest a group, with all below it,
     /// may have seven times as many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. A group that has
@@ -151,6 +152,10 @@ pub struct PreemptStats {
     pub borne: usize,
     /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now.
     pub foreign: usize,
-    /// Threads of the scheduler that poll, spare ones included, now.
+    /// Blocking functions that wait in line to begin now, since their group, which has a limit, has its part of [`Preempt::max_borne`] in others.
+    pub in_line: usize,
+    /// Times that one had to.
+    pub lined_up: u64,
+    /// Threads now, spare ones included.
     pub threads: usize,
 }

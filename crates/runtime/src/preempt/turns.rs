@@ -201,7 +201,18 @@ impl<P, T, O, C> Turns<P, T, O, C> {
 
     /// Between two polls: waits until policy lets it run.
     pub(super) fn wait_until_allowed(&self) {
-        while !self.allowed.load(Ordering::SeqCst) {
+        self.wait_until_allowed_unless(|| false);
+    }
+
+    /// Before its first region: waits until policy lets it run; false if it has `ended` by then. Whoever ends it wakes its thread.
+    pub(super) fn wait_until_allowed_unless(&self, ended: impl Fn() -> bool) -> bool {
+        loop {
+            if ended() {
+                return false;
+            }
+            if self.allowed.load(Ordering::SeqCst) {
+                return true;
+            }
             park();
         }
     }

@@ -4,13 +4,15 @@
 //! futures. `CLOSING -> CLOSED`: no virtual CPU is left (they ended because no task lives, or the host dropped them); inboxes
 //! are closed, what waits is cancelled on the spot, and so is what comes later, though not inside of whoever brings it (`last_rites`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{CLOSED, CLOSING, OPEN, Shared};
+use crate::loss::Loss;
 
 impl Shared {
     /// Refuses spawns from now on and aborts every live task. Idempotent. O(tasks).
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         let _ = self
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
@@ -20,7 +22,16 @@ impl Shared {
             // Nobody is left to be limited, and a throttled task must run its destructor now. It cannot fail: no limit is valid.
             let _ = group.core.set_limit(None, self.now(), &mut |_| {});
         }
+        self.end_functions();
         self.wake_everybody();
+    }
+
+    /// What has not begun of blocking functions never will.
+    fn end_functions(self: &Arc<Self>) {
+        if let Some(preempting) = &self.preempt {
+            let reason = "the scheduler has ended";
+            preempting.end_functions(self, &self.all_groups(), Loss::DroppedTask, reason);
+        }
     }
 
     /// Nothing lives and nobody can spawn any more: the virtual CPUs end. Once true it stays true.
@@ -55,14 +66,14 @@ impl Shared {
     }
 
     /// The host dropped the future of a virtual CPU (it ended, or the host's runtime shuts down).
-    pub(crate) fn future_ended(&self, vcpu: usize) {
+    pub(crate) fn future_ended(self: &Arc<Self>, vcpu: usize) {
         self.vcpus[vcpu].online.store(false, Ordering::Release);
         self.idle.remove_if_there(vcpu);
         self.future_gone();
     }
 
     /// A future of a virtual CPU is gone, or what had a share in their number: with the last one the scheduler ends.
-    pub(crate) fn future_gone(&self) {
+    pub(crate) fn future_gone(self: &Arc<Self>) {
         if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -93,6 +104,7 @@ impl Shared {
             group.abort_own(self);
         }
         rites.end();
+        self.end_functions();
         self.cpu_timers.close();
         self.alarms.close();
         self.ended.notify_waiters();

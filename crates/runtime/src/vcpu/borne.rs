@@ -527,7 +527,11 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             let back = match (bearer, &shared.preempt) {
                 (Some(bearer), Some(preempting)) => {
                     let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
-                    bearer.put_away(&preempting.log, proxy, killed)
+                    let back = bearer.put_away(&preempting.log, proxy, killed);
+                    if back.is_none() {
+                        preempting.has_gone_away(&shared, &bearer);
+                    }
+                    back
                 }
                 _ => Some(proxy),
             };

@@ -1,0 +1,476 @@
+//! Blocking functions and jobs of groups with a limit: how many of them take turns at once, and who waits to begin.
+//!
+//! # Why they wait
+//! What has begun is scheduled by a thread of its own and a proxy, and there is room for so many of these. Whoever was beyond that ran as if there
+//! were no limit: 300 functions at a time had 7 s of CPU time where 0.6 were allowed. So in a group with a limit a function needs a *place* to begin.
+//!
+//! # Places
+//! [`Preempt::max_borne`](crate::Preempt::max_borne) are shared by the rule of `parts`: a group (with what is below it) may have seven times as many as are
+//! left for all, and who has none may have one. *Who is blocked in the kernel has none*: its proxy is away, and competes for nothing. So functions
+//! that wait for others of their group do not keep those from beginning, up to [`BLOCKED_MAX`] that are blocked at once; if all of these wait for
+//! one that has not begun, they wait for ever (tokio's bound is its blocking pool's, 512). One that comes back from a block takes its place again,
+//! whether there is one or not. A function that waits for another one in a loop of its own, without sleeping, keeps its place.
+//!
+//! # The line
+//! A blocking function that finds no place waits in its group's line and holds no thread: the pool of blocking threads is everybody's. (A job in
+//! [`ThreadMeter::run`](crate::ThreadMeter::run) has its thread already, and waits there.) Who waits: (L1) enters the line, under its lock; (L2) lists the group, if it was
+//! not; (L3) makes sure that the tick thread looks. Who gives a place up: (R1) counts it out; (R2) sees whether a group is listed, and makes the tick
+//! thread look. If R2 misses L2, R1 is before L2 and the look of L3 knows of it. That look lets as many begin as there are places.
+//!
+//! # Nobody waits beyond its end
+//! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
+//! first turn. A kill and the scheduler's end empty the lines of their groups and wake all threads that wait so; each sees the kill's
+//! number, or the phase. What has ended without having begun is dropped on one thread of the blocking pool, one after the other, 10 ms ahead of
+//! the group's limit, as the dead are (`group::dead`).
+//! The locks are leaves; whoever takes one in a poll shields itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::task::Wake;
+use std::thread::Thread;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::{Preempting, lock};
+use crate::group::GroupShared;
+use crate::loss::{Loss, note};
+use crate::shared::{CLOSED, OPEN, Shared};
+use crate::task::Id;
+
+/// How often what is left for all a group may have, as in `parts`.
+const SHARE: usize = 7;
+/// Functions and jobs of groups with a limit that are blocked at once, beyond the places. Unit: functions. As many as tokio's pool has threads by
+/// default.
+pub(super) const BLOCKED_MAX: usize = 512;
+/// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
+pub(crate) const LINE_MAX: usize = 65_536;
+/// How long a thread that waits for a place sleeps before it looks whether it still has to. Unit: time. A bound: it is woken for a place.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How a function that has waited goes on.
+pub(crate) enum Begin {
+    /// It begins, with its place if it needs one.
+    Run(Option<Place>),
+    /// It ends without.
+    Never,
+}
+
+type Start = Box<dyn FnOnce(Begin) + Send>;
+
+/// A function that has not begun.
+pub(crate) struct Waiting {
+    start: Start,
+    /// Whose blocking pool; `None` for that of the scheduler's runtime.
+    runtime: Option<Handle>,
+}
+
+impl Waiting {
+    pub(crate) fn new(runtime: Option<Handle>, start: impl FnOnce(Begin) + Send + 'static) -> Self {
+        let start = Box::new(start);
+        Self { start, runtime }
+    }
+
+    /// It never begins; dropped here.
+    pub(crate) fn drop_unbegun(self) {
+        (self.start)(Begin::Never);
+    }
+
+    /// Gives it to the blocking pool.
+    pub(crate) fn go(self, shared: &Shared, begin: Begin) {
+        let start = self.start;
+        let run = move || start(begin);
+        // The pool may start a thread for it.
+        quotient_pause::Guest::as_usual(|| match self.runtime {
+            Some(runtime) => drop(runtime.spawn_blocking(run)),
+            None => shared.host.spawn_blocking(Box::new(run)),
+        });
+    }
+}
+
+/// What a group has of functions.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// By the numbers of their tasks: those that came first have the least.
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
+    /// The group is listed. Written under the lock.
+    is_listed: AtomicBool,
+    /// Places of the group and below it.
+    places: AtomicU32,
+    /// Grows with each kill.
+    kills: AtomicU64,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Line")
+            .field("places", &self.places.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    /// Numbers the last kill.
+    pub(crate) fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Acquire)
+    }
+}
+
+/// All lines of a scheduler.
+#[derive(Default)]
+pub(super) struct Functions {
+    /// Functions with a place.
+    placed: AtomicUsize,
+    /// These, and those that are blocked.
+    begun: AtomicUsize,
+    /// Functions in lines, and how often one went there.
+    in_line: AtomicUsize,
+    lined_up: AtomicU64,
+    /// Groups with a line, each once.
+    lines: Mutex<Vec<Arc<GroupShared>>>,
+    /// What has ended without having begun, by group, and how many groups these are.
+    ended: Mutex<Vec<(Arc<GroupShared>, Vec<Waiting>)>>,
+    unburied: AtomicUsize,
+    /// A thread sees to these.
+    is_burying: AtomicBool,
+    /// For threads that wait for a place themselves.
+    gate: Mutex<()>,
+    room: Condvar,
+}
+
+/// The right of one function to take turns.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    group: Arc<GroupShared>,
+    /// It counts; it does not while its function is blocked.
+    pub(super) counts: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(preempting) = &self.shared.preempt else {
+            return;
+        };
+        let functions = &preempting.functions;
+        functions.begun.fetch_sub(1, Ordering::Relaxed);
+        if self.counts {
+            preempting.gives_up_place(&self.shared, &self.group);
+        } else {
+            preempting.look_at_lines(&self.shared);
+        }
+    }
+}
+
+/// Whom an abort wakes.
+pub(crate) struct Aborted {
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) group: Weak<GroupShared>,
+    pub(crate) id: Id,
+    /// The group's last kill before.
+    pub(crate) kills: u64,
+    /// The thread that waits for its first turn.
+    pub(crate) thread: Mutex<Option<Thread>>,
+}
+
+impl Aborted {
+    /// The calling thread has the function from here on.
+    pub(crate) fn waits_here(&self) {
+        *lock(&self.thread) = Some(std::thread::current());
+    }
+}
+
+impl Wake for Aborted {
+    fn wake(self: Arc<Self>) {
+        let _shield = quotient_pause::uninterrupted();
+        let thread = lock(&self.thread).clone();
+        if let Some(thread) = thread {
+            return thread.unpark();
+        }
+        let (Some(shared), Some(group)) = (self.shared.upgrade(), self.group.upgrade()) else {
+            return;
+        };
+        let Some(preempting) = &shared.preempt else {
+            return;
+        };
+        let found = lock(&group.line.waiting).remove(&self.id.number());
+        if let Some(found) = found {
+            preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
+            preempting.end_unbegun(&shared, &group, vec![found]);
+        }
+    }
+}
+
+/// Who sees to what has ended.
+struct Digger(Arc<Shared>);
+
+impl Digger {
+    fn dig(self) {
+        // Its drop does the rest.
+        if let Some(preempting) = &self.0.preempt {
+            preempting.see_to_ended(&self.0);
+        }
+    }
+}
+
+impl Drop for Digger {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        let Some(preempting) = &shared.preempt else {
+            return;
+        };
+        if shared.phase() == CLOSED {
+            // The runtime may be gone, and has not run this.
+            preempting.see_to_ended(shared);
+        }
+        let digs = &preempting.functions.is_burying;
+        digs.store(false, Ordering::SeqCst);
+        // Somebody may have come just before: the tick thread looks again.
+        shared.tick.run();
+    }
+}
+
+impl Preempting {
+    fn see_to_ended(&self, shared: &Shared) {
+        while let Some(function) = self.next_unbegun(shared) {
+            function.drop_unbegun();
+        }
+    }
+
+    /// A place for a function of the group, if there is one.
+    pub(crate) fn find_place(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+    ) -> Option<Place> {
+        let functions = &self.functions;
+        // Two that come at once may find the same room: there is more than is counted on (`WatchState::new`), and each waits for that.
+        if functions.begun.load(Ordering::Relaxed) >= self.settings.max_borne + BLOCKED_MAX {
+            return None;
+        }
+        let all = functions.placed.load(Ordering::Relaxed);
+        let part = SHARE * self.settings.max_borne.saturating_sub(all);
+        let has_room = |group: &Arc<GroupShared>| {
+            (group.line.places.load(Ordering::Relaxed) as usize) < part.max(1)
+        };
+        if !group.bearing().all(has_room) {
+            return None;
+        }
+        functions.begun.fetch_add(1, Ordering::Relaxed);
+        self.takes_place(group);
+        Some(Place {
+            shared: shared.clone(),
+            group: group.clone(),
+            counts: true,
+        })
+    }
+
+    /// A function has a place, or has it again.
+    pub(super) fn takes_place(&self, group: &Arc<GroupShared>) {
+        self.functions.placed.fetch_add(1, Ordering::Relaxed);
+        for group in group.bearing() {
+            group.line.places.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// R1 and R2: it has ended, or blocks.
+    pub(crate) fn gives_up_place(&self, shared: &Shared, group: &Arc<GroupShared>) {
+        self.functions.placed.fetch_sub(1, Ordering::Relaxed);
+        for group in group.bearing() {
+            group.line.places.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.look_at_lines(shared);
+    }
+
+    fn look_at_lines(&self, shared: &Shared) {
+        fence(Ordering::SeqCst);
+        if self.has_lines() {
+            shared.tick.hurry();
+        }
+        self.functions.room.notify_all();
+    }
+
+    /// Whether functions wait in lines, or to be dropped.
+    pub(crate) fn has_lines(&self) -> bool {
+        let functions = &self.functions;
+        functions.in_line.load(Ordering::SeqCst) > 0
+            || functions.unburied.load(Ordering::SeqCst) > 0
+    }
+
+    /// For a thread that has no place: waits a little, at most until one was given up.
+    pub(super) fn wait_for_place(&self) {
+        let gate = lock(&self.functions.gate);
+        // A wake-up that comes before this costs the time, and no more.
+        drop(self.functions.room.wait_timeout(gate, LOOK_AGAIN));
+    }
+
+    /// Begins a function of a group with a limit, or puts it in line.
+    ///
+    /// # Errors
+    /// It comes back if the line is full.
+    pub(crate) fn bring(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+        id: Id,
+        function: Waiting,
+    ) -> Result<(), Waiting> {
+        let _shield = quotient_pause::uninterrupted();
+        let mut line = lock(&group.line.waiting);
+        if line.is_empty()
+            && let Some(place) = self.find_place(shared, group)
+        {
+            drop(line);
+            function.go(shared, Begin::Run(Some(place)));
+            return Ok(());
+        }
+        if line.len() >= LINE_MAX {
+            return Err(function);
+        }
+        line.insert(id.number(), function);
+        let is_new = !group.line.is_listed.swap(true, Ordering::Relaxed);
+        self.functions.in_line.fetch_add(1, Ordering::SeqCst);
+        drop(line);
+        self.functions.lined_up.fetch_add(1, Ordering::Relaxed);
+        if is_new {
+            lock(&self.functions.lines).push(group.clone());
+        }
+        fence(Ordering::SeqCst);
+        shared.tick.hurry();
+        Ok(())
+    }
+
+    /// The tick thread: lets those begin for whom there are places.
+    pub(super) fn let_lines_go(&self, shared: &Arc<Shared>) {
+        let lines = std::mem::take(&mut *lock(&self.functions.lines));
+        for group in lines {
+            if self.let_line_go(shared, &group) {
+                lock(&self.functions.lines).push(group);
+            }
+        }
+        self.bury(shared);
+    }
+
+    /// Whether some are left.
+    fn let_line_go(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) -> bool {
+        loop {
+            let needs_place = group.is_limited() && shared.phase() == OPEN;
+            let place = needs_place
+                .then(|| self.find_place(shared, group))
+                .flatten();
+            let mut line = lock(&group.line.waiting);
+            if line.is_empty() {
+                group.line.is_listed.store(false, Ordering::Relaxed);
+                return false;
+            }
+            if needs_place && place.is_none() {
+                return true;
+            }
+            let first = line.pop_first();
+            drop(line);
+            if let Some((_, function)) = first {
+                self.functions.in_line.fetch_sub(1, Ordering::Relaxed);
+                function.go(shared, Begin::Run(place));
+            }
+        }
+    }
+
+    /// The functions of these groups that have not begun never will: they were killed, or the scheduler ends.
+    pub(crate) fn end_functions(
+        &self,
+        shared: &Arc<Shared>,
+        groups: &[Arc<GroupShared>],
+        loss: Loss,
+        reason: &str,
+    ) {
+        for group in groups {
+            let _shield = quotient_pause::uninterrupted();
+            group.line.kills.fetch_add(1, Ordering::Release);
+            let waiting = std::mem::take(&mut *lock(&group.line.waiting));
+            let functions = &self.functions;
+            functions
+                .in_line
+                .fetch_sub(waiting.len(), Ordering::Relaxed);
+            note(shared, group, loss, waiting.len(), &reason);
+            if !waiting.is_empty() {
+                let waiting = waiting.into_values().collect();
+                self.end_unbegun(shared, group, waiting);
+            }
+        }
+        self.wake_unbegun();
+        let _shield = quotient_pause::uninterrupted();
+        self.functions.room.notify_all();
+    }
+
+    /// What has ended without having begun is dropped by a thread of the pool.
+    pub(crate) fn end_unbegun(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+        functions: Vec<Waiting>,
+    ) {
+        let _shield = quotient_pause::uninterrupted();
+        let mut ended = lock(&self.functions.ended);
+        let known = ended
+            .iter_mut()
+            .find(|(known, _)| Arc::ptr_eq(known, group));
+        match known {
+            Some((_, all)) => all.extend(functions),
+            None => ended.push((group.clone(), functions)),
+        }
+        self.functions.unburied.store(ended.len(), Ordering::SeqCst);
+        drop(ended);
+        self.bury(shared);
+    }
+
+    /// Has a thread of the pool see to what has ended, unless one does.
+    fn bury(&self, shared: &Arc<Shared>) {
+        let functions = &self.functions;
+        let is_due = self.next_unbegun_is_due(shared);
+        if !is_due || functions.is_burying.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let digger = Digger(shared.clone());
+        Waiting::new(None, move |_| digger.dig()).go(shared, Begin::Never);
+    }
+
+    fn next_unbegun_is_due(&self, shared: &Shared) -> bool {
+        let ended = lock(&self.functions.ended);
+        let now = shared.now();
+        let is_open = shared.phase() == OPEN;
+        let mut groups = ended.iter();
+        groups.any(|(group, _)| !is_open || !group.dead_are_in_debt(now))
+    }
+
+    /// One that may be dropped now.
+    fn next_unbegun(&self, shared: &Shared) -> Option<Waiting> {
+        let mut ended = lock(&self.functions.ended);
+        let now = shared.now();
+        let is_open = shared.phase() == OPEN;
+        let mut groups = ended.iter();
+        let is_due = |group: &Arc<GroupShared>| !is_open || !group.dead_are_in_debt(now);
+        let place = groups.position(|(group, _)| is_due(group))?;
+        let function = ended[place].1.pop();
+        if ended[place].1.is_empty() {
+            ended.swap_remove(place);
+            self.functions.unburied.store(ended.len(), Ordering::SeqCst);
+        }
+        function
+    }
+
+    /// Functions with a place, and those that are blocked.
+    pub(super) fn begun(&self) -> usize {
+        self.functions.begun.load(Ordering::Relaxed)
+    }
+
+    /// How many wait in lines now, and how often one had to.
+    pub(super) fn lines_stats(&self) -> (usize, u64) {
+        let functions = &self.functions;
+        (
+            functions.in_line.load(Ordering::Relaxed),
+            functions.lined_up.load(Ordering::Relaxed),
+        )
+    }
+}
