@@ -1,6 +1,8 @@
 //! Groups, as users hold them.
 
+mod ahead;
 mod builder;
+mod dead;
 mod kept;
 mod kept_back;
 mod members;
@@ -23,6 +25,7 @@ use quotient_core::{Limit, Weight};
 
 pub use self::builder::GroupBuilder;
 #[cfg(any(feature = "tower", feature = "hyper"))]
+pub(crate) use self::dead::SeatOfTheDead;
 pub(crate) use self::members::{Seat, spawn_uncounted};
 pub(crate) use self::members::{admits, spawn_at, spawn_member};
 pub(crate) use self::shared::{GroupShared, finish_removals, lookup};

@@ -1,4 +1,5 @@
-//! What a virtual CPU was asked to queue anew: tasks that wait in a limited group, and were lent a place elsewhere or were aborted.
+//! What a virtual CPU was asked to queue anew: tasks that wait in a limited group, and were lent a place elsewhere, or were aborted. These are
+//! two lists: the first kind others wait for, the second is not worth holding up anybody.
 //!
 //! Whoever asks names a group; the virtual CPU looks through its queue for such tasks, by parts: a hundred thousand that are killed at once,
 //! or a task in each of as many groups, keep nobody waiting for longer than a part takes, and are looked at once or a few times each. The
@@ -29,9 +30,26 @@ pub(crate) struct Releases(Mutex<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
+    /// Searches that have come to where they cannot go on.
+    waiting: VecDeque<Search>,
     groups: VecDeque<Arc<GroupShared>>,
     all: bool,
     under_way: Option<Search>,
+}
+
+impl Requests {
+    fn ask(&mut self, group: &Arc<GroupShared>) {
+        let is_known = |known: &Arc<GroupShared>| Arc::ptr_eq(known, group);
+        if self.all || self.groups.iter().any(is_known) {
+            return;
+        }
+        if self.groups.len() < GROUPS_MAX {
+            self.groups.push_back(group.clone());
+        } else {
+            self.groups.clear();
+            self.all = true;
+        }
+    }
 }
 
 /// One search: of the tasks of a group and below it, or of all; and where it goes on.
@@ -39,26 +57,25 @@ struct Requests {
 pub(crate) struct Search {
     pub(crate) group: Option<Arc<GroupShared>>,
     pub(crate) next: u32,
+    /// It has passed some that could not go yet.
+    pub(crate) skipped: bool,
+}
+
+impl Search {
+    /// From the beginning.
+    pub(crate) fn of(group: Option<Arc<GroupShared>>) -> Self {
+        Self {
+            group,
+            next: 0,
+            skipped: false,
+        }
+    }
 }
 
 impl Releases {
     /// Asks for the tasks of `group` and below it.
     pub(crate) fn ask(&self, group: &Arc<GroupShared>) {
-        let mut requests = self.lock();
-        if requests.all
-            || requests
-                .groups
-                .iter()
-                .any(|known| Arc::ptr_eq(known, group))
-        {
-            return;
-        }
-        if requests.groups.len() < GROUPS_MAX {
-            requests.groups.push_back(group.clone());
-        } else {
-            requests.groups.clear();
-            requests.all = true;
-        }
+        self.lock().ask(group);
     }
 
     /// What is to be looked for now.
@@ -68,16 +85,38 @@ impl Releases {
             return Some(search);
         }
         if std::mem::take(&mut requests.all) {
-            return Some(Search {
-                group: None,
-                next: 0,
-            });
+            return Some(Search::of(None));
         }
-        let group = requests.groups.pop_front();
-        group.map(|group| Search {
-            group: Some(group),
-            next: 0,
-        })
+        let new = requests.groups.pop_front();
+        let new = new.map(|group| Search::of(Some(group)));
+        new.or_else(|| requests.waiting.pop_front())
+    }
+
+    /// Whether there is anything to look for.
+    pub(crate) fn any(&self) -> bool {
+        let requests = self.lock();
+        requests.all
+            || requests.under_way.is_some()
+            || !requests.groups.is_empty()
+            || !requests.waiting.is_empty()
+    }
+
+    /// The search goes on after all others.
+    pub(crate) fn postpone(&self, search: Search) {
+        let mut requests = self.lock();
+        let same = |known: &Search| match (&known.group, &search.group) {
+            (Some(known), Some(group)) => Arc::ptr_eq(known, group),
+            (known, group) => known.is_none() && group.is_none(),
+        };
+        if let Some(known) = requests.waiting.iter_mut().find(|known| same(known)) {
+            // The one that was asked for first has passed what came since.
+            known.next = 0;
+        } else if requests.waiting.len() < GROUPS_MAX {
+            requests.waiting.push_back(search);
+        } else {
+            requests.waiting.clear();
+            requests.waiting.push_back(Search::of(None));
+        }
     }
 
     /// The search has not come to the end of the queue.
@@ -122,6 +161,7 @@ mod tests {
         let search = Search {
             group: None,
             next: 7,
+            skipped: false,
         };
         releases.go_on_later(search);
         releases.ask(&groups[3].inner);

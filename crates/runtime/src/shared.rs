@@ -87,10 +87,13 @@ pub(crate) struct VcpuShared {
     /// When a poll that a gate had let through began, plus one, on the thread of the last turn, and since that turn; or ended, if it is
     /// over. 0 for none.
     pub(crate) gated_at: AtomicU64,
-    /// Groups in which a task waits that was lent a place elsewhere, or was aborted.
+    /// Groups in which a task waits that was lent a place elsewhere.
     pub(crate) releases: Releases,
     /// Whether there are any: saves the lock.
     pub(crate) has_releases: AtomicBool,
+    /// The same of groups in which a task was aborted, and when to look for it, on the scheduler's clock, at the earliest; 0 if there is none.
+    pub(crate) dying: Releases,
+    pub(crate) dying_at: AtomicU64,
     /// The hand of its CPU clocks.
     pub(crate) clock: Arc<CpuClock>,
 }
@@ -188,6 +191,8 @@ impl Shared {
                     inbox: Inbox::default(),
                     releases: Releases::default(),
                     has_releases: AtomicBool::new(false),
+                    dying: Releases::default(),
+                    dying_at: AtomicU64::new(0),
                     park: Park::new(),
                     online: AtomicBool::new(index < regular),
                     resched: AtomicBool::new(false),
@@ -309,12 +314,43 @@ impl Shared {
         woken
     }
 
-    /// Asks a virtual CPU to take tasks of `group` that have a place elsewhere, lent or as the dead, out of its queue. O(1).
+    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere out of its queue. O(1).
     pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
         let me = &self.vcpus[vcpu];
         me.releases.ask(group);
         me.has_releases.store(true, Ordering::Release);
         self.wake_vcpu(vcpu);
+    }
+
+    /// As [`Shared::ask_to_release`], of the group's dead: when they may go.
+    fn ask_for_the_dead(&self, vcpu: usize, group: &Arc<GroupShared>) {
+        let me = &self.vcpus[vcpu];
+        me.dying.ask(group);
+        let now = self.now();
+        let at = now.saturating_add(group.dead_wait_for(now)).as_nanos();
+        let sooner = |known: u64| (known == 0 || at < known).then_some(at);
+        let _ = me
+            .dying_at
+            .fetch_update(Ordering::Release, Ordering::Relaxed, sooner);
+        self.look_at_the_dying(vcpu, now);
+    }
+
+    /// Whether a virtual CPU has such a search before it; wakes it if that is due.
+    fn look_at_the_dying(&self, vcpu: usize, now: Nanos) -> bool {
+        let at = self.vcpus[vcpu].dying_at.load(Ordering::Relaxed);
+        if at != 0 && at <= now.as_nanos() {
+            self.wake_vcpu(vcpu);
+        }
+        at != 0
+    }
+
+    /// The tick thread: wakes those whose search for the dead is due. Whether there are any.
+    pub(crate) fn look_at_all_dying(&self, now: Nanos) -> bool {
+        let mut any = false;
+        for vcpu in 0..self.vcpus.len() {
+            any |= self.look_at_the_dying(vcpu, now);
+        }
+        any
     }
 
     /// L2 of `group::shared`: a group with tasks that were aborted while its limit may keep them back.
@@ -356,7 +392,7 @@ impl Shared {
             group.unlist_dying();
             for (index, vcpu) in self.vcpus.iter().enumerate() {
                 if vcpu.online.load(Ordering::Relaxed) {
-                    self.ask_to_release(index, &group);
+                    self.ask_for_the_dead(index, &group);
                 }
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Nanos, TaskEntity};
 
 use crate::bandwidth::Deferral;
-use crate::group::GroupShared;
+use crate::group::{GroupShared, SeatOfTheDead};
 use crate::owned::Place;
 use crate::preempt::Carrier;
 use crate::queue_wait::Tickets;
@@ -149,6 +149,8 @@ pub(crate) struct Throttling {
     pub(crate) calm: Option<NonZeroU32>,
     /// The group that it is queued in now, if another than its own lends it a place.
     pub(crate) seat: Option<Arc<GroupShared>>,
+    /// It has that place because it is dead.
+    pub(crate) dead: Option<SeatOfTheDead>,
     /// Its deferral of throttles, from its first guard to its first poll without one.
     pub(crate) deferral: Option<Arc<Deferral>>,
     /// Of a proxy: the thread whose poll it stands for.

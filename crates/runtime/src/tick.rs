@@ -216,6 +216,7 @@ fn has_to_look(shared: &Shared) -> bool {
     awake(shared)
         || shared.preempt.as_ref().is_some_and(keeps_back)
         || shared.has_dying()
+        || shared.look_at_all_dying(shared.now())
         || shared.has_leaving()
         || (0..shared.vcpus.len()).any(stands_back)
 }
@@ -249,6 +250,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     let waiting = watch.look(shared, now);
     shared.alarms.ring(now);
     shared.let_go_of_the_dead();
+    let dying = shared.look_at_all_dying(now);
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();
@@ -260,7 +262,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         preempting.tick(shared);
     }
     Seen {
-        awake: removing || awake(shared),
+        awake: removing || dying || awake(shared),
         waiting: waiting || removing,
     }
 }

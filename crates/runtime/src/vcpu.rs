@@ -40,6 +40,7 @@ mod bill;
 mod borne;
 mod dispatch;
 mod migrate;
+mod release;
 mod successor;
 mod switch;
 
@@ -55,6 +56,7 @@ use quotient_pause::Regions;
 
 use self::aside::{Aside, is_filling};
 use self::bill::{Reference, thread_mark};
+use self::release::Rest;
 use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -112,6 +114,8 @@ pub(crate) struct Vcpu {
     shared: Arc<Shared>,
     index: usize,
     arrivals: Vec<Arrival>,
+    /// Of a group that brings more than others. Empty between two uses.
+    flood: Vec<Arrival>,
     detached: Vec<Detached<Task>>,
     /// The group that ran last and its figures here: saves the lookup while one group runs.
     figures: Option<(Arc<GroupShared>, Arc<GroupCpu>)>,
@@ -154,6 +158,7 @@ pub(crate) struct Vcpu {
     short_tasks: usize,
     /// What the thread that reads its sockets has handed in.
     brought: Brought,
+    rest: Rest,
 }
 
 impl Vcpu {
@@ -163,6 +168,7 @@ impl Vcpu {
             shared,
             index,
             arrivals: Vec::new(),
+            flood: Vec::new(),
             detached: Vec::new(),
             figures: None,
             reference: None,
@@ -186,6 +192,7 @@ impl Vcpu {
             handed_over: false,
             short_tasks: 0,
             brought: Brought::default(),
+            rest: Rest::default(),
         }
     }
 
@@ -326,7 +333,9 @@ impl Vcpu {
                     shared.tick.run();
                 }
                 let refilled = shared.loads[self.index].has_unthrottles();
-                let asked = me.has_releases.load(Ordering::Relaxed);
+                let dying_at = me.dying_at.load(Ordering::Relaxed);
+                let asked = me.has_releases.load(Ordering::Relaxed)
+                    || dying_at != 0 && self.rest.ends(dying_at, shared.now());
                 let offered = || shared.has_offers(self.index, shared.now());
                 if me.inbox.len() > 0 || refilled || asked || shared.may_end() || offered() {
                     me.park.cancel_sleep();
@@ -361,6 +370,9 @@ impl Vcpu {
         }
         // Asked for while there was a limit, which may be lifted by now.
         self.release(shared, me, now);
+        if me.dying_at.load(Ordering::Relaxed) != 0 {
+            now = self.release_the_dead(shared, me, now);
+        }
         here.entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();
         let mut previous = Previous::Nothing;
@@ -382,6 +394,9 @@ impl Vcpu {
                 me.inbox.take_all(&mut self.arrivals);
                 if PREEMPTS && let Some(preempting) = &shared.preempt {
                     self.brought.look(preempting, self.index);
+                }
+                if me.inbox.len() > 0 {
+                    now = self.take_in_flood(shared, me, held.as_deref_mut(), now);
                 }
             }
             let next = self.take_next::<PREEMPTS>(me).map(Arrival::from_slot);

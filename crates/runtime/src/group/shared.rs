@@ -15,12 +15,13 @@
 //! - *frozen:* it takes the token out of the list, under the list's lock, under which `hold` looks for the mark. Of a task whose poll was
 //!   stopped inside (`preempt`), the proxy's token lies there instead: `hold` looks for the mark of the task that it stands for.
 //! - *limited:* it lists the group in `Shared::dying` (L2), and the tick thread asks every virtual CPU (L3) to queue the group's dead
-//!   anew: in the place of the lowest group above that has no limit (`vcpu::switch`, [`GroupShared::seat_of_the_dead`]), where they are
-//!   dispatched at once, by [`DEAD_ALLOWANCE`] ahead of what the limits earn: the rest waits in its own group, so that destructors are no way
-//!   round a limit. The limited group's clocks, budgets and virtual times pay ([`GroupShared::pay_for_the_dead`]), not those of the group
-//!   that lends the place. *Nobody is missed*: a virtual CPU that looked at L1's
-//!   mark before it was set has the task in its queue when it is asked; one that queues the task after it was asked sees the mark.
-//!   `dying_listed` is taken back before L3, so a mark that is set later lists the group again.
+//!   anew: in the place of the lowest group above that has no limit (`vcpu::release`, [`GroupShared::seat_of_the_dead`]), where they are
+//!   dispatched at once, 10 ms of CPU time ahead of what the limits earn and some at a time (`group::dead`): the rest waits in its own group, so
+//!   that destructors are no way round a limit. The limited group's clocks, budgets and virtual times pay
+//!   ([`GroupShared::pay_for_the_dead`]), not those of the group that lends the place. *Nobody is missed*: a virtual CPU that looked at L1's
+//!   mark before it was set has the task in its queue when it is asked; one that queues the task after it was asked sees the mark; and a search
+//!   that has passed some which could not go yet begins anew. `dying_listed` is taken back before L3, so a mark that is set later lists the
+//!   group again.
 //!
 //! # Kills
 //! See `kills`. The tokens that a frozen group keeps go back to the virtual CPUs, which drop the futures: no destructor runs on the
@@ -38,23 +39,21 @@ use std::time::Duration;
 use quotient_core::{Enqueue, GroupError, Nanos};
 use quotient_keys::EnableGuard;
 
+use super::ahead::Ahead;
+use super::dead::Dead;
 use super::kept::Kept;
 use crate::in_group::Allowance;
 use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
-use crate::preempt::{Carrier, Line, Overtime};
+use crate::preempt::{Carrier, Line};
 use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
 use crate::shared::Shared;
 use crate::stats::GroupCpus;
 use crate::task::Id;
 use crate::task_context::Task;
-
-/// How much CPU time the dead of a limited group may use ahead of what its limit earns. Unit: nanoseconds. Default 10 ms: thousands of
-/// ordinary destructors, and 1 % of the budget that a limit of a fifth of a processor earns in five seconds.
-const DEAD_ALLOWANCE: Nanos = Nanos::from_millis(10);
 
 /// What the scheduler keeps for a group.
 #[derive(Debug)]
@@ -92,14 +91,14 @@ pub(crate) struct GroupShared {
     pub(super) keeps_back: AtomicBool,
     /// Long polls of the group and below it that other threads bear.
     pub(crate) borne: AtomicU32,
-    /// What polls of it and below use although they should stand.
-    pub(crate) overtime: Overtime,
+    /// What polls of it and below use although they should stand (`preempt::overtime`).
+    pub(crate) overtime: Ahead,
     /// Its blocking functions under preemption.
     pub(crate) line: Line,
     /// The group is in `Shared::dying`.
     dying_listed: AtomicBool,
-    /// When the limit will have earned what the dead have used so far, on the scheduler's clock. Unit: nanoseconds.
-    dead_until: AtomicU64,
+    /// What its dead use ahead of its limit.
+    pub(super) dead: Dead,
     /// This group or an ancestor has a limit; written under `Shared::shape`.
     limited: AtomicBool,
     /// This group or an ancestor bounds the wait for first polls; written under `Shared::shape`.
@@ -147,10 +146,10 @@ impl GroupShared {
             parked: Mutex::default(),
             keeps_back: AtomicBool::new(false),
             borne: AtomicU32::new(0),
-            overtime: Overtime::default(),
+            overtime: Ahead::default(),
             line: Line::default(),
             dying_listed: AtomicBool::new(false),
-            dead_until: AtomicU64::new(0),
+            dead: Dead::default(),
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
             wait_bounded: AtomicBool::new(parent.is_some_and(|parent| parent.is_wait_bounded())),
             long_wraps: AtomicBool::new(false),
@@ -239,6 +238,7 @@ impl GroupShared {
                 .is_some_and(|parent| parent.is_limited());
             let own = group.core.limit();
             group.overtime.set_limit(own);
+            group.dead.set_limit(own);
             let limited = above || own.is_some();
             group.limited.store(limited, Ordering::Relaxed);
             groups.extend(
@@ -429,57 +429,6 @@ impl GroupShared {
         self.dying_listed.swap(false, Ordering::AcqRel);
     }
 
-    /// Where the dead of a limited group are queued: in the lowest group above it that no limit holds. The root group has none. `None` if
-    /// they have used too much: then they wait for their own group's turn.
-    pub(crate) fn seat_of_the_dead(self: &Arc<Self>, now: Nanos) -> Option<Arc<Self>> {
-        if self.dead_are_in_debt(now) {
-            return None;
-        }
-        let mut above = std::iter::successors(Some(self), |group| group.parent.as_ref());
-        above.find(|group| !group.is_limited()).cloned()
-    }
-
-    /// Whether the dead of the group, or of one above it with a limit, have used more than they may ahead of it. O(depth).
-    pub(crate) fn dead_are_in_debt(self: &Arc<Self>, now: Nanos) -> bool {
-        self.lineage().any(|group| {
-            let until = Nanos(group.dead_until.load(Ordering::Relaxed));
-            let ahead = until.saturating_sub(now);
-            ahead != Nanos::ZERO
-                && group
-                    .core
-                    .limit()
-                    .is_some_and(|limit| scale(ahead, limit.quota, limit.period) >= DEAD_ALLOWANCE)
-        })
-    }
-
-    /// A dead task of the group used `time` in the place of another group, up to `now`, on the virtual CPU `place`. O(depth).
-    #[cold]
-    pub(crate) fn pay_for_the_dead(self: &Arc<Self>, time: Nanos, place: usize, now: Nanos) {
-        self.core.show_foreign_cpu_time(place, time);
-        self.core.charge_foreign_cpu_time(time, now);
-        self.dead_have_used(time, now);
-    }
-
-    /// The dead of the group used `time` that is paid for otherwise. O(depth).
-    pub(crate) fn dead_have_used(self: &Arc<Self>, time: Nanos, now: Nanos) {
-        for group in self.lineage() {
-            let Some(limit) = group.core.limit() else {
-                continue;
-            };
-            let earned_in = scale(time, limit.period, limit.quota);
-            // It cannot fail: the closure always gives a value.
-            let _ = group
-                .dead_until
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
-                    Some(
-                        until
-                            .max(now.as_nanos())
-                            .saturating_add(earned_in.as_nanos()),
-                    )
-                });
-        }
-    }
-
     /// Sets `held` from the parent's and the own flag; queues what may run again. Called under `Shared::shape`, for parents before
     /// their children.
     pub(super) fn settle_held(&self, shared: &Shared) {
@@ -520,13 +469,6 @@ fn take_proxy(parked: &mut BTreeMap<u64, Task>, id: Id) -> Option<Task> {
     };
     let place = tokens.find_map(|(place, token)| is_for(token).then_some(*place))?;
     parked.remove(&place)
-}
-
-/// `time` x `up` / `down`, saturating; a limit has neither a quota nor a period of zero.
-fn scale(time: Nanos, up: Nanos, down: Nanos) -> Nanos {
-    let scaled = u128::from(time.as_nanos()) * u128::from(up.as_nanos());
-    let scaled = scaled / u128::from(down.as_nanos().max(1));
-    Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
 /// Gives removed groups without tasks back to the core; returns whether any still waits.

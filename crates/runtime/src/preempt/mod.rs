@@ -130,7 +130,6 @@ use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
-pub(crate) use self::overtime::Overtime;
 use self::parts::Parts;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;

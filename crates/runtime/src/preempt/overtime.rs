@@ -11,12 +11,12 @@
 //!
 //! # How much
 //! Guards are good for [`GUARDED_MAX`] in a poll, and for as much ahead of what a limit earns in all polls of the limited group and below it
-//! together ([`Overtime`]): after that guards are no reason not to stand. Otherwise each of as many polls as can be borne had its own.
+//! together (`GroupShared::overtime`): after that guards are no reason not to stand. Otherwise each of as many polls as can be borne had its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use quotient_core::{Limit, Nanos};
+use quotient_core::Nanos;
 
 use super::carrier::Carrier;
 use super::{Preempting, lock};
@@ -29,50 +29,12 @@ use crate::vcpu::look_at_refill;
 /// turns in a poll, and pays for it.
 pub(super) const GUARDED_MAX: Nanos = Nanos::from_micros(50_000);
 
-/// Nanoseconds in a second.
-const SECOND: u128 = 1_000_000_000;
-
-/// What guards have kept going in one limited group and below it. Written by the watch, but for the rate.
-#[derive(Debug, Default)]
-pub(crate) struct Overtime {
-    /// What the limit earns in a second. Unit: nanoseconds of CPU time; 0 without a limit.
-    rate: AtomicU64,
-    /// When the limit will have earned what guards have used, on the scheduler's clock. Unit: nanoseconds.
-    until: AtomicU64,
-}
-
-impl Overtime {
-    /// The group's own limit is this from now on.
-    pub(crate) fn set_limit(&self, limit: Option<Limit>) {
-        let earns = |limit: Limit| {
-            let (quota, period) = (limit.quota.as_nanos(), limit.period.as_nanos().max(1));
-            let rate = u128::from(quota) * SECOND / u128::from(period);
-            u64::try_from(rate).unwrap_or(u64::MAX).max(1)
-        };
-        let rate = limit.map_or(0, earns);
-        self.rate.store(rate, Ordering::Relaxed);
-    }
-
-    /// A guard has kept a poll going for `time`, up to `now`; whether there is more ahead of the limit than guards are good for.
-    fn add(&self, time: Nanos, now: Nanos) -> bool {
-        let rate = u128::from(self.rate.load(Ordering::Relaxed));
-        if rate == 0 {
-            return false;
-        }
-        let until = Nanos(self.until.load(Ordering::Relaxed)).max(now);
-        let earned_in = u128::from(time.as_nanos()) * SECOND / rate;
-        let earned_in = Nanos(u64::try_from(earned_in).unwrap_or(u64::MAX));
-        let until = until.saturating_add(earned_in);
-        self.until.store(until.as_nanos(), Ordering::Relaxed);
-        let ahead = u128::from(until.saturating_sub(now).as_nanos()) * rate / SECOND;
-        ahead >= u128::from(GUARDED_MAX.as_nanos())
-    }
-}
-
 /// A guard has kept a poll of `group` going for `time`, up to `now`; whether guards are good for no more there. O(depth).
 pub(super) fn is_used_up(group: &Arc<GroupShared>, time: Nanos, now: Nanos) -> bool {
-    let add = |used_up, group: &Arc<GroupShared>| group.overtime.add(time, now) || used_up;
-    group.lineage().fold(false, add)
+    group.lineage().fold(false, |used_up, group| {
+        group.overtime.add(time, now);
+        used_up || group.overtime.at(now) >= GUARDED_MAX
+    })
 }
 
 impl Preempting {
@@ -113,6 +75,8 @@ pub(super) fn charge_so_far(shared: &Shared, bearer: &Carrier) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use quotient_core::Limit;
+
     use super::*;
 
     #[test]

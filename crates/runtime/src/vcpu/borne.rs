@@ -336,12 +336,14 @@ impl Vcpu {
         } else {
             TURN
         };
+        let is_due = |at: u64| at != 0 && at <= started.as_nanos();
         let has_work = || {
             me.inbox.len() > 0
                 || me.next.is_filled()
                 || bearer.is_finished()
                 || shared.may_end()
                 || me.has_releases.load(Ordering::Relaxed)
+                || is_due(me.dying_at.load(Ordering::Relaxed))
                 || shared.loads[self.index].has_unthrottles()
                 || shared.phase() == CLOSED
         };

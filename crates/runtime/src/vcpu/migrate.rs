@@ -7,12 +7,11 @@ use quotient_core::balance::{self, Reason};
 use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
-use super::switch::{changes_seat, enqueue, note_choice, note_left};
+use super::switch::{enqueue, note_choice, note_left};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::idle::VcpuSet;
 use crate::inbox::{Arrival, give_back};
-use crate::releases::PART;
-use crate::shared::{CLOSED, Shared, VcpuShared, cpu_id};
+use crate::shared::{CLOSED, Shared, cpu_id};
 use crate::task_context::Task;
 
 /// Largest number of tasks taken from a stuck virtual CPU at once. Unit: tasks; bounds the time under its lock to some 20 us.
@@ -141,6 +140,7 @@ impl Vcpu {
                 self.arrivals.push(arrival);
             }
             other.inbox.take_all(&mut self.arrivals);
+            other.inbox.take_flood(&mut self.arrivals);
             let everything = Pull {
                 from: cpu_id(index),
                 max: RELIEF_MAX,
@@ -150,35 +150,6 @@ impl Vcpu {
             if !crowded || self.detached.len() >= RELIEF_MAX {
                 return;
             }
-        }
-    }
-
-    /// Queues tasks anew that were lent a place, or were aborted, while they waited in a limited group: a part of them a turn.
-    pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
-        // Acquires the marks of the dead that it was set for.
-        if !me.has_releases.load(Ordering::Acquire) {
-            return;
-        }
-        me.has_releases.store(false, Ordering::Relaxed);
-        let Some(mut search) = me.releases.next() else {
-            return;
-        };
-        // Before the next look at it: there may be another request, and there is more of this one, perhaps.
-        me.has_releases.store(true, Ordering::Relaxed);
-        let mut queue = shared.queue(self.index);
-        let mut wanted = |task: &mut Task| task.is_aborted() || changes_seat(task.owned_mut());
-        let group = search.group.as_ref().map(|group| &group.core);
-        let out = &mut self.detached;
-        let more = queue.drain_part(group, search.next, PART, &mut wanted, now, out);
-        for detached in self.detached.drain(..) {
-            let mut task = detached.handle;
-            task.owned_mut().entity = detached.entity;
-            enqueue(&mut queue, task, Enqueue::Migrate, now);
-        }
-        drop(queue);
-        if let Some(next) = more {
-            search.next = next;
-            me.releases.go_on_later(search);
         }
     }
 

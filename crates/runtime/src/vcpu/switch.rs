@@ -113,10 +113,7 @@ impl Vcpu {
         }
         self.arrivals.extend(next);
         if PREEMPTS {
-            for arrival in &mut self.arrivals {
-                let is_proxy = arrival.task.owned_mut().bearer().is_some();
-                self.short_tasks += usize::from(!is_proxy);
-            }
+            self.count_short_tasks();
         }
         self.admit(queue, now);
         match previous {
@@ -172,6 +169,14 @@ impl Vcpu {
             note_choice(shared, queue, picked.as_mut(), now);
         }
         picked
+    }
+
+    /// Those that have come and are no proxies.
+    pub(super) fn count_short_tasks(&mut self) {
+        for arrival in &mut self.arrivals {
+            let is_proxy = arrival.task.owned_mut().bearer().is_some();
+            self.short_tasks += usize::from(!is_proxy);
+        }
     }
 
     /// A task that is no proxy was polled and does not want to go on. (With [`hand_over`] another has come for it.)
@@ -400,6 +405,7 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
 /// The task is about to be queued: in the place that another group lends it, if one does.
 #[inline]
 fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
+    known.dead = None;
     if let Some(deferral) = &known.deferral {
         known.seat = deferral.seat_on(queue.cpu().0);
         known.calm = None;
@@ -414,10 +420,11 @@ fn seat_the_dead(owned: &mut Owned, now: Nanos) {
     // (A proxy stands for a poll, which ends by itself and within its limit.)
     if owned.queued_in().is_limited()
         && owned.bearer().is_none()
-        && let Some(seat) = owned.group.seat_of_the_dead(now)
+        && let Some((seat, dead)) = owned.group.seat_of_the_dead(now)
     {
         let known = owned.throttling.get_or_insert_default();
         known.seat = Some(seat);
+        known.dead = Some(dead);
         known.calm = None;
     }
 }
@@ -438,7 +445,9 @@ fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
 #[inline]
 pub(super) fn payer_of_the_dead(task: &mut Task) -> Option<Arc<GroupShared>> {
     let owned = task.owned_mut();
-    let seated = owned.throttling.as_ref()?.seat.is_some();
+    let known = owned.throttling.as_mut()?;
+    known.dead = None;
+    let seated = known.seat.is_some();
     let group = seated.then(|| owned.group.clone())?;
     task.is_aborted().then_some(group)
 }

@@ -1,0 +1,129 @@
+//! The dead of limited groups; the protocol is in the header of `group::shared`.
+//!
+//! # What they cost others
+//! A dead task of a throttled group leaves the group's queue for its seat in another's, and goes back if those before it have used up what the
+//! dead may. All that is work which nobody's poll pays for. So it is bounded:
+//! - *No more than [`SEATED_MAX`] of a limited group sit elsewhere at a time*: so many at most go back, and only these.
+//! - *Once they have used up what they may, they wait until half of it is earned again*: of the 5 ms that come then, what goes back takes a
+//!   hundredth.
+//! - *The search for them* (`vcpu::release`) is paid for by the group, and takes no more than a twentieth of a virtual CPU that has other work.
+//!
+//! So a dead task is moved to its seat once, and back by one in some hundred.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use quotient_core::{Limit, Nanos};
+
+use super::ahead::Ahead;
+use super::shared::GroupShared;
+
+/// How much CPU time the dead of a limited group may use ahead of what its limit earns. Unit: nanoseconds. Default 10 ms: thousands of
+/// ordinary destructors, and 1 % of the budget that a limit of a fifth of a processor earns in five seconds.
+const DEAD_ALLOWANCE: Nanos = Nanos::from_millis(10);
+/// Once that is used up, how much of it they are ahead at most when they go on. Unit: nanoseconds. Half of it.
+const GOES_ON_AT: Nanos = Nanos::from_millis(5);
+/// How many of a limited group and below it sit elsewhere at once. Unit: tasks. As many as one part of a search finds.
+const SEATED_MAX: u32 = 64;
+
+/// What a limited group has of the dead in it and below it.
+#[derive(Debug, Default)]
+pub(super) struct Dead {
+    ahead: Ahead,
+    /// They have used up what they may, and it is not half earned again.
+    wait: AtomicBool,
+    /// Those that sit in another group's place.
+    seated: AtomicU32,
+}
+
+impl Dead {
+    pub(super) fn set_limit(&self, limit: Option<Limit>) {
+        self.ahead.set_limit(limit);
+    }
+
+    /// Whether they wait for the limit.
+    fn waits(&self, now: Nanos) -> bool {
+        let ahead = self.ahead.at(now);
+        if ahead == Nanos::ZERO && !self.wait.load(Ordering::Relaxed) {
+            return false;
+        }
+        if ahead >= DEAD_ALLOWANCE {
+            self.wait.store(true, Ordering::Relaxed);
+        } else if ahead < GOES_ON_AT {
+            self.wait.store(false, Ordering::Relaxed);
+        }
+        self.wait.load(Ordering::Relaxed)
+    }
+
+    /// How long they will.
+    fn wait_at(&self, now: Nanos) -> Nanos {
+        if !self.waits(now) {
+            return Nanos::ZERO;
+        }
+        let more = self.ahead.at(now).saturating_sub(GOES_ON_AT);
+        self.ahead.earned_in(more).saturating_add(Nanos(1))
+    }
+}
+
+/// A dead task sits in another group's place while this lives.
+#[derive(Debug)]
+pub(crate) struct SeatOfTheDead(Arc<GroupShared>);
+
+impl Drop for SeatOfTheDead {
+    fn drop(&mut self) {
+        for group in self.0.lineage() {
+            group.dead.seated.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl GroupShared {
+    /// Where a dead task of a limited group is queued: in the lowest group above it that no limit holds. The root group has none. `None` if
+    /// they have used too much, or as many sit there as may: then it waits for its own group's turn.
+    pub(crate) fn seat_of_the_dead(
+        self: &Arc<Self>,
+        now: Nanos,
+    ) -> Option<(Arc<Self>, SeatOfTheDead)> {
+        if !self.has_seats_for_the_dead() || self.dead_are_in_debt(now) {
+            return None;
+        }
+        let mut above = std::iter::successors(Some(self), |group| group.parent.as_ref());
+        let seat = above.find(|group| !group.is_limited()).cloned()?;
+        for group in self.lineage() {
+            group.dead.seated.fetch_add(1, Ordering::Relaxed);
+        }
+        Some((seat, SeatOfTheDead(self.clone())))
+    }
+
+    /// Whether another of the group's dead may sit elsewhere. O(depth).
+    pub(crate) fn has_seats_for_the_dead(self: &Arc<Self>) -> bool {
+        self.lineage()
+            .all(|group| group.dead.seated.load(Ordering::Relaxed) < SEATED_MAX)
+    }
+
+    /// Whether the dead of the group, or of one above it with a limit, have used more than they may ahead of it. O(depth).
+    pub(crate) fn dead_are_in_debt(self: &Arc<Self>, now: Nanos) -> bool {
+        self.lineage().any(|group| group.dead.waits(now))
+    }
+
+    /// How long that will be so. O(depth).
+    pub(crate) fn dead_wait_for(self: &Arc<Self>, now: Nanos) -> Nanos {
+        let waits = self.lineage().map(|group| group.dead.wait_at(now));
+        waits.max().unwrap_or(Nanos::ZERO)
+    }
+
+    /// A dead task of the group used `time` in the place of another group, up to `now`, on the virtual CPU `place`. O(depth).
+    #[cold]
+    pub(crate) fn pay_for_the_dead(self: &Arc<Self>, time: Nanos, place: usize, now: Nanos) {
+        self.core.show_foreign_cpu_time(place, time);
+        self.core.charge_foreign_cpu_time(time, now);
+        self.dead_have_used(time, now);
+    }
+
+    /// The dead of the group used `time` that is paid for otherwise. O(depth).
+    pub(crate) fn dead_have_used(self: &Arc<Self>, time: Nanos, now: Nanos) {
+        for group in self.lineage() {
+            group.dead.ahead.add(time, now);
+        }
+    }
+}

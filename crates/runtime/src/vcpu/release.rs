@@ -1,0 +1,213 @@
+//! Work that nobody's poll pays for, in parts: tasks of limited groups that are queued anew since they were lent a place or died, and floods of
+//! arrivals. The dead and the floods are paid for by their groups, and keep nobody else waiting for longer than a part takes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quotient_core::{DrainPart, Enqueue, Nanos};
+
+use super::Vcpu;
+use super::switch::{changes_seat, enqueue, look_at_refill};
+use crate::gates::RunQueue;
+use crate::group::GroupShared;
+use crate::inbox::give_back;
+use crate::releases::{PART, Search};
+use crate::shared::{Shared, VcpuShared};
+use crate::task_context::Task;
+
+/// After a part of a search for the dead other work goes on for so many times as long as that took, if there is any.
+const REST: u64 = 20;
+/// How long a search waits that can go on with nothing. Unit: nanoseconds. A tick.
+const PAUSE: Nanos = Nanos::from_micros(1_000);
+
+/// When to go on with the search for the dead.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Not before, unless there is nothing else to do.
+    until: Nanos,
+    /// That is why it waits; if not, it waits for the limit.
+    is_on: bool,
+    /// There is nothing else to do.
+    idles: bool,
+}
+
+impl Rest {
+    /// Nothing else is to be done: whether the search, which goes on at `at`, goes on now.
+    pub(super) fn ends(&mut self, at: u64, now: Nanos) -> bool {
+        self.idles = at != 0 && (self.is_on || at <= now.as_nanos());
+        self.idles
+    }
+}
+
+impl Vcpu {
+    /// Queues tasks anew that were lent a place while they waited in a limited group: a part of them a turn.
+    pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
+        if !me.has_releases.load(Ordering::Acquire) {
+            return;
+        }
+        me.has_releases.store(false, Ordering::Relaxed);
+        let Some(search) = me.releases.next() else {
+            return;
+        };
+        // Before the next look at it: there may be another request, and there is more of this one, perhaps.
+        me.has_releases.store(true, Ordering::Relaxed);
+        let mut lent = |task: &mut Task| changes_seat(task.owned_mut());
+        let (more, _) = self.requeue(shared, &search, PART, &mut lent, now);
+        if let Some(next) = more {
+            me.releases.go_on_later(Search { next, ..search });
+        }
+    }
+
+    /// As [`Vcpu::release`], of the dead: their groups pay for it. Returns the time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn release_the_dead(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        now: Nanos,
+    ) -> Nanos {
+        // Acquires the marks of the dead that it was set for.
+        let at = me.dying_at.load(Ordering::Acquire);
+        let idles = std::mem::take(&mut self.rest.idles);
+        if at == 0 || at > now.as_nanos() && !idles {
+            return now;
+        }
+        if now < self.rest.until && !idles {
+            self.rest.is_on = true;
+            me.dying_at
+                .store(self.rest.until.as_nanos(), Ordering::Relaxed);
+            return now;
+        }
+        // Before the look at the requests: who asks from here on says so again.
+        me.dying_at.store(0, Ordering::Release);
+        let Some(mut search) = me.dying.next() else {
+            return now;
+        };
+        let wait = search
+            .group
+            .as_ref()
+            .map_or(Nanos::ZERO, |group| wait_of(group, now));
+        if wait != Nanos::ZERO {
+            me.dying.postpone(search);
+            return self.look_for_the_dead_at(me, now.saturating_add(wait), now);
+        }
+        let mut skipped = false;
+        let mut taken = 0;
+        let mut dead = |task: &mut Task| {
+            let dead = task.is_aborted() && !changes_seat(task.owned_mut());
+            let goes =
+                dead && taken < PART.tasks && wait_of(&task.owned_mut().group, now) == Nanos::ZERO;
+            skipped |= dead && !goes;
+            taken += u32::from(goes);
+            goes
+        };
+        let (more, last) = self.requeue(shared, &search, PART, &mut dead, now);
+        let later = shared.now();
+        let cost = later.saturating_sub(now);
+        if let Some(payer) = search.group.as_ref().or(last.as_ref()) {
+            payer.pay_for_the_dead(cost, self.index, later);
+            look_at_refill(shared);
+        }
+        self.rest.until = later.saturating_add(Nanos(cost.as_nanos() * REST));
+        let mut goes_on_at = self.rest.until;
+        search.skipped |= skipped;
+        if let Some(next) = more {
+            search.next = next;
+            me.dying.go_on_later(search);
+        } else if search.skipped {
+            // From the beginning, for those that could not go yet.
+            let group = search.group;
+            me.dying.postpone(Search::of(group));
+            goes_on_at = goes_on_at.max(later.saturating_add(PAUSE));
+            return self.look_for_the_dead_at(me, goes_on_at, later);
+        }
+        if me.dying.any() {
+            self.look_for_the_dead_at(me, goes_on_at, later);
+            self.rest.is_on = true;
+        }
+        later
+    }
+
+    /// Not before `at`, unless somebody asks for others. Returns `now`.
+    fn look_for_the_dead_at(&mut self, me: &VcpuShared, at: Nanos, now: Nanos) -> Nanos {
+        self.rest.is_on = false;
+        // Who has asked meanwhile is served sooner.
+        let sooner = |known: u64| (known == 0).then_some(at.as_nanos());
+        let _ = me
+            .dying_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sooner);
+        now
+    }
+
+    /// Queues a part of those that are `wanted` anew. Where the search goes on, if it does, and whose the last of them was.
+    fn requeue(
+        &mut self,
+        shared: &Shared,
+        search: &Search,
+        part: DrainPart,
+        wanted: &mut dyn FnMut(&mut Task) -> bool,
+        now: Nanos,
+    ) -> (Option<u32>, Option<Arc<GroupShared>>) {
+        let mut queue = shared.queue(self.index);
+        let group = search.group.as_ref().map(|group| &group.core);
+        let out = &mut self.detached;
+        let more = queue.drain_part(group, search.next, part, wanted, now, out);
+        let mut last = None;
+        for detached in self.detached.drain(..) {
+            let mut task = detached.handle;
+            task.owned_mut().entity = detached.entity;
+            if search.group.is_none() {
+                last = Some(task.owned_mut().group.clone());
+            }
+            enqueue(&mut queue, task, Enqueue::Migrate, now);
+        }
+        (more, last)
+    }
+
+    /// Takes in a part of what a group has brought beyond ordinary arrivals, which pays for that. Returns the time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_in_flood(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        held: Option<&mut RunQueue<Task>>,
+        now: Nanos,
+    ) -> Nanos {
+        let mut flood = std::mem::take(&mut self.flood);
+        let Some(group) = me.inbox.take_flood(&mut flood) else {
+            self.flood = flood;
+            return now;
+        };
+        let began = shared.now();
+        std::mem::swap(&mut self.arrivals, &mut flood);
+        self.count_short_tasks();
+        match held {
+            Some(queue) => self.admit(queue, began),
+            None => self.admit(&mut super::lock(me), began),
+        }
+        std::mem::swap(&mut self.arrivals, &mut flood);
+        give_back(&mut flood, 0);
+        self.flood = flood;
+        let later = shared.now();
+        let cost = later.saturating_sub(began);
+        group.core.show_foreign_cpu_time(self.index, cost);
+        group.core.charge_foreign_cpu_time(cost, later);
+        look_at_refill(shared);
+        // Not the task's that was polled last.
+        let apart = later.saturating_sub(now);
+        self.notes.excluded = self.notes.excluded.saturating_add(apart);
+        self.notes.noted = true;
+        later
+    }
+}
+
+/// How long the group's dead wait at least before more of them go first.
+fn wait_of(group: &Arc<GroupShared>, now: Nanos) -> Nanos {
+    let wait = group.dead_wait_for(now);
+    if wait == Nanos::ZERO && !group.has_seats_for_the_dead() {
+        return PAUSE;
+    }
+    wait
+}
