@@ -124,6 +124,14 @@ impl Handle {
         time.filter(|_| !self.slot.has_left())
     }
 
+    /// Whether the thread is [`uninterrupted`](crate::uninterrupted) just now: perhaps it holds what others need, and should not be lowered before
+    /// it has given that back. A hint. One load.
+    #[inline]
+    #[must_use]
+    pub fn is_uninterrupted(&self) -> bool {
+        self.slot.is_shielded()
+    }
+
     /// Whether the kernel says that the thread sleeps (in a lock, in a system call); `None` if it has left or nobody can tell. Three
     /// system calls, no allocation.
     ///

@@ -230,6 +230,11 @@ impl Slot {
         verdicts.alive.then_some(verdicts)
     }
 
+    /// Whether the thread keeps itself from being stopped just now. A hint.
+    pub(crate) fn is_shielded(&self) -> bool {
+        self.shield.load(Ordering::Relaxed) != 0
+    }
+
     /// As [`Slot::lock_alive`], or `None` if somebody has the lock.
     pub(crate) fn try_lock_alive(&self) -> Option<MutexGuard<'_, Verdicts>> {
         self.try_lock().filter(|verdicts| verdicts.alive)

@@ -11,6 +11,7 @@ mod shared;
 
 use crate::alarms::Alarm;
 use crate::bandwidth::nanos;
+use crate::preempt::at_usual_priority;
 use crate::shared::CLOSED;
 use crate::task_context::TaskRef;
 use crate::tick::TICK;
@@ -28,7 +29,7 @@ pub use self::builder::GroupBuilder;
 pub(crate) use self::dead::SeatOfTheDead;
 pub(crate) use self::members::{Seat, spawn_uncounted};
 pub(crate) use self::members::{admits, spawn_at, spawn_member};
-pub(crate) use self::shared::{GroupShared, finish_removals, lookup};
+pub(crate) use self::shared::{GroupShared, finish_removals, known, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
 use crate::local;
@@ -362,6 +363,11 @@ impl Group {
     /// some microseconds each: a caller who may not run, or is to be ended itself, goes on with it later. Nobody waits for that: the dead are
     /// flagged, and those that are polled meanwhile end by it.
     fn kill_subtree(&self) -> Vec<TaskRef> {
+        let own = self.clone();
+        at_usual_priority(&self.shared, move || own.kill_subtree_here())
+    }
+
+    fn kill_subtree_here(&self) -> Vec<TaskRef> {
         let mut dead = Vec::new();
         let mut subtree = Vec::new();
         {
@@ -403,6 +409,11 @@ impl Group {
     /// descendant has live tasks: nothing changed.
     pub fn remove(&self, leftover: Leftover) -> Result<(), Error> {
         self.check_changeable()?;
+        let own = self.clone();
+        at_usual_priority(&self.shared, move || own.remove_here(leftover))
+    }
+
+    fn remove_here(&self, leftover: Leftover) -> Result<(), Error> {
         let subtree = {
             // What is made below from here on is removed from the start: it is made under the same lock.
             let _shape = self.shared.lock_shape();
@@ -482,6 +493,11 @@ impl Group {
 
     /// `inside`: polls in progress stop, too.
     fn set_frozen(&self, frozen: bool, inside: bool) {
+        let own = self.clone();
+        at_usual_priority(&self.shared, move || own.set_frozen_here(frozen, inside));
+    }
+
+    fn set_frozen_here(&self, frozen: bool, inside: bool) {
         let _shape = self.shared.lock_shape();
         self.inner.frozen.store(frozen, Ordering::Relaxed);
         self.inner.frozen_inside.store(inside, Ordering::Relaxed);

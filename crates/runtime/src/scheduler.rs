@@ -264,6 +264,12 @@ impl Scheduler {
     /// # Errors
     /// [`Error::Group`] if the path is malformed or unknown.
     pub fn find(&self, path: &str) -> Result<Group, Error> {
+        // Nobody is to be stopped while it looks at the tree.
+        let _shield = self.shared.shield();
+        let core = self.shared.tree.find(path)?;
+        if let Some(known) = crate::group::known(&self.shared, &core) {
+            return Ok(self.wrap(known));
+        }
         // Nobody removes the group between the two steps: it would be listed anew, for ever, in place of the next of its number.
         let _shape = self.shared.lock_shape();
         let core = self.shared.tree.find(path)?;

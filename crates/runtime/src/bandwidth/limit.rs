@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::gates;
 use crate::group::{Group, GroupShared};
 use crate::idle::VcpuSet;
+use crate::preempt::at_usual_priority;
 use crate::shared::Shared;
 
 /// A number of processors: `Cpus(0.5)` is 50 ms in each 100 ms.
@@ -203,38 +204,48 @@ impl LimitChange {
     ///
     /// # Errors
     /// The limit in force stays.
-    pub(crate) fn apply(&self, shared: &Shared, group: &Arc<GroupShared>) -> Result<(), Error> {
+    pub(crate) fn apply(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+    ) -> Result<(), Error> {
         if self.is_nothing() {
             return Ok(());
         }
-        let mut kicked = VcpuSet::default();
-        let applied = {
-            let _shape = shared.lock_shape();
-            self.apply_under_shape(shared, group, &mut kicked)
-        };
-        shared.kick(&kicked);
-        applied
+        let (change, on, group) = (self.clone(), shared.clone(), group.clone());
+        at_usual_priority(shared, move || {
+            let mut kicked = VcpuSet::default();
+            let applied = {
+                let _shape = on.lock_shape();
+                change.apply_under_shape(&on, &group, &mut kicked)
+            };
+            on.kick(&kicked);
+            applied
+        })
     }
 
     /// Applies the change if `expected` is the limit in force; returns whether it is. As [`LimitChange::apply`] otherwise.
     pub(crate) fn apply_if(
         &self,
         expected: Option<Limit>,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         group: &Arc<GroupShared>,
     ) -> Result<bool, Error> {
-        let mut kicked = VcpuSet::default();
-        let applied = {
-            let _shape = shared.lock_shape();
-            if group.core.limit() == expected {
-                let applied = self.apply_under_shape(shared, group, &mut kicked);
-                applied.map(|()| true)
-            } else {
-                Ok(false)
-            }
-        };
-        shared.kick(&kicked);
-        applied
+        let (change, on, group) = (self.clone(), shared.clone(), group.clone());
+        at_usual_priority(shared, move || {
+            let mut kicked = VcpuSet::default();
+            let applied = {
+                let _shape = on.lock_shape();
+                if group.core.limit() == expected {
+                    let applied = change.apply_under_shape(&on, &group, &mut kicked);
+                    applied.map(|()| true)
+                } else {
+                    Ok(false)
+                }
+            };
+            on.kick(&kicked);
+            applied
+        })
     }
 
     /// [`LimitChange::apply`] for who holds `Shared::shape` and kicks the virtual CPUs that are added to `kicked` once it is free.

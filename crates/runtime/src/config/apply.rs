@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::gates;
 use crate::group::{GroupShared, lookup};
 use crate::idle::VcpuSet;
+use crate::preempt::at_usual_priority;
 use crate::shared::{OPEN, Shared};
 
 /// Settings of one group afterwards; `None` is "as it is".
@@ -52,6 +53,11 @@ struct Step {
 /// Makes `config` the scheduler's; see [`crate::Scheduler::apply`].
 pub(crate) fn apply(shared: &Arc<Shared>, config: &Config) -> Result<Applied, ApplyError> {
     config.check(shared.regular)?;
+    let (on, config) = (shared.clone(), config.clone());
+    at_usual_priority(shared, move || apply_here(&on, &config))
+}
+
+fn apply_here(shared: &Arc<Shared>, config: &Config) -> Result<Applied, ApplyError> {
     let _shield = shared.shield();
     let mut kicked = VcpuSet::default();
     let applied = {

@@ -11,6 +11,7 @@ use crate::bandwidth::Max;
 use crate::config::GroupConfig;
 use crate::error::Error;
 use crate::idle::VcpuSet;
+use crate::preempt::at_usual_priority;
 use crate::scheduler::Handles;
 use crate::shared::{OPEN, Shared};
 
@@ -132,6 +133,11 @@ impl GroupBuilder {
 
     /// The group, with the settings unless it existed and is to `keep` its own; whether it was made.
     fn create_unless(self, keep: bool) -> Result<(Group, bool), Error> {
+        let shared = self.shared.clone();
+        at_usual_priority(&shared, move || self.create_here(keep))
+    }
+
+    fn create_here(self, keep: bool) -> Result<(Group, bool), Error> {
         self.config.weight.map(Weight::new).transpose()?;
         if self.shared.phase() != OPEN {
             return Err(Error::ShutDown);

@@ -504,22 +504,28 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
     !leaving.is_empty()
 }
 
+/// The runtime's part of a core group, if there is one.
+pub(crate) fn known(shared: &Shared, core: &Arc<quotient_core::Group>) -> Option<Arc<GroupShared>> {
+    if core.parent().is_none() {
+        return Some(shared.root.clone());
+    }
+    let groups = shared.groups.read();
+    let groups = groups.unwrap_or_else(|poison| poison.into_inner());
+    let known = groups.get(&core.id());
+    known
+        .filter(|known| Arc::ptr_eq(&known.core, core))
+        .cloned()
+}
+
 /// The runtime's part of a core group, made for it and its ancestors on first use; of one that was removed, a part that nobody else
 /// knows and that takes no task. Called under `Shared::shape`.
 pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<GroupShared> {
+    if let Some(known) = known(shared, core) {
+        return known;
+    }
     let Some(parent) = core.parent() else {
         return shared.root.clone();
     };
-    let known = shared
-        .groups
-        .read()
-        .unwrap_or_else(|poison| poison.into_inner())
-        .get(&core.id())
-        .filter(|known| Arc::ptr_eq(&known.core, core))
-        .cloned();
-    if let Some(known) = known {
-        return known;
-    }
     let parent = lookup(shared, parent);
     let group = Arc::new(GroupShared::new(
         core.clone(),

@@ -35,6 +35,8 @@ pub(crate) struct Carrier {
     thread: Thread,
     /// It was lowered, so it must be raised before it serves again.
     pub(super) demoted: AtomicBool,
+    /// It is to be lowered, in so many looks at most (`priority`). The watch's alone.
+    pub(super) lower_in: AtomicU32,
     /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`] and [`Carrier::stands_killed`].
     frozen: AtomicBool,
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
@@ -116,6 +118,7 @@ impl Carrier {
             handle,
             thread: std::thread::current(),
             demoted: AtomicBool::new(false),
+            lower_in: AtomicU32::new(0),
             frozen: AtomicBool::new(false),
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
@@ -159,6 +162,12 @@ impl Carrier {
     /// Whether the poll has ended.
     pub(crate) fn is_finished(&self) -> bool {
         self.turns.is_finished()
+    }
+
+    /// Runs `act` unless the poll has ended, which it does not meanwhile.
+    pub(super) fn unless_finished<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+        let _inner = self.turns.lock();
+        (!self.is_finished()).then(act)
     }
 
     /// What its thread has used up to here is charged otherwise.

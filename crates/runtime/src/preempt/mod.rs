@@ -67,7 +67,8 @@
 //! # Locks held by paused threads
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
-//! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`). Users' guards
+//! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`), and are not lowered meanwhile
+//! (`priority`). Users' guards
 //! (`quotient_pause::undisturbed`) end with their poll, forgotten or not, and keep it going for 50 ms of CPU time in all: then the watch insists
 //! (`overtime`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
@@ -106,6 +107,7 @@ mod others;
 mod overtime;
 mod parts;
 mod pool;
+mod priority;
 mod seat;
 mod settings;
 mod turns;
@@ -133,6 +135,7 @@ pub(crate) use self::others::{
 use self::parts::Parts;
 use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
+pub(crate) use self::priority::at_usual_priority;
 use self::seat::NOWHERE;
 pub(crate) use self::seat::Seat;
 pub use self::settings::{Preempt, PreemptStats};

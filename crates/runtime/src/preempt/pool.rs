@@ -24,6 +24,8 @@ pub(super) enum Job {
     Serve(VcpuFuture),
     /// Go on with the virtual CPU of a detached poll.
     TakeOver(Arc<Shared>, usize, Arc<Carrier>),
+    /// Something for a thread of low priority.
+    Act(Box<dyn FnOnce() + Send>),
 }
 
 /// The threads of one scheduler.
@@ -166,6 +168,10 @@ impl Pool {
 
     /// Does a job; whether the thread can do another.
     fn work(&self, job: Job) -> bool {
+        if let Job::Act(act) = job {
+            act();
+            return true;
+        }
         let mut job = Some(job);
         let entered = self.pauser.enter(|thread| {
             let carrier = Arc::new(Carrier::new(thread.handle()));
@@ -187,6 +193,7 @@ impl Pool {
                 let future = Vcpu::taking_over(shared, index, bearer);
                 self.handle.block_on(future);
             }
+            Some(Job::Act(act)) => act(),
             None => {}
         }
     }

@@ -306,6 +306,7 @@ impl Preempting {
         let begun = |bearer: &&Arc<Carrier>| !bearer.is_unbegun();
         for bearer in state.bearers.iter().filter(begun) {
             self.govern(bearer);
+            self.lower_later(bearer);
         }
         for bearer in state.bearers.iter().filter(begun).filter(|_| quiet) {
             standing |= self.enforce(bearer, now);
@@ -452,7 +453,7 @@ impl Preempting {
             return;
         }
         // Lowered before the verdict: the bearer knows whether it must be raised.
-        let demotion = if is_asleep {
+        let demotion = if is_asleep || Self::is_lowered_later(carrier) {
             Demotion::None
         } else {
             self.settings.demote

@@ -112,10 +112,11 @@ impl Vcpu {
                 payer.pay_for_the_dead(billed, self.index, now);
                 payer
             }
-            None => {
+            // The tree's lock may be held by a thread that has no processor.
+            None => group::known(shared, &core).unwrap_or_else(|| {
                 let _shape = shared.lock_shape();
                 group::lookup(shared, &core)
-            }
+            }),
         };
         bearer.is_of(&group);
         charge_others(shared, bearer, now);
