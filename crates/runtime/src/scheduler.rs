@@ -127,13 +127,16 @@ impl Builder {
     /// Preempts polls that do not return, so that weights, limits and freezes hold inside polls, too. Off by default: a poll is then
     /// never interrupted. Linux on x86-64 and aarch64.
     ///
-    /// The virtual CPUs are then polled by threads of the scheduler (`quotient-carrier`, each inside the tokio runtime's context) and not by
-    /// tokio's workers, which keep I/O, timers and other tasks. A poll that takes longer than [`Preempt::turn`] goes on at
-    /// lower priority on its thread while another thread goes on with the virtual CPU; it may be stopped at any instruction, as
-    /// the kernel might, only longer. So a lock of the program's own that is held across a long poll keeps others waiting up
-    /// to some tens of milliseconds longer, system calls that do not restart return `EINTR`, and threads that such a poll
-    /// starts inherit its priority. [`uninterrupted`](crate::uninterrupted) shields a section, [`SteadyAllocator`](crate::SteadyAllocator) all
-    /// allocations.
+    /// Threads of the scheduler (`quotient-carrier`, each inside the tokio runtime's context) then poll the virtual CPUs; tokio's workers
+    /// keep I/O, timers and other tasks. A poll that takes longer than [`Preempt::turn`] goes on at lower priority on its thread, and
+    /// another thread goes on with the virtual CPU. A long poll may also be stopped at any instruction, as the kernel stops threads, only for
+    /// longer. So
+    ///
+    /// - a lock of the program's own that is held across a long poll keeps others waiting up to some tens of milliseconds longer;
+    /// - system calls that do not restart return `EINTR`;
+    /// - threads that a long poll starts inherit its priority.
+    ///
+    /// [`uninterrupted`](crate::uninterrupted) shields a section, [`SteadyAllocator`](crate::SteadyAllocator) all allocations.
     ///
     /// On a current-thread runtime the same holds: tasks get on, within weights and limits, on the scheduler's threads, whether anybody is inside
     /// `block_on` or not; what needs the runtime (I/O, timers, `tokio::spawn`) waits until somebody is.

@@ -156,6 +156,6 @@ pub struct PreemptStats {
     pub in_line: usize,
     /// Times that one had to.
     pub lined_up: u64,
-    /// Threads now, spare ones included.
+    /// Threads of the scheduler that poll, spare ones included, now.
     pub threads: usize,
 }

@@ -11,12 +11,12 @@ pub struct Uninterrupted {
 /// lives: for a section that holds what other groups need, such as a lock. The poll can still be taken off its virtual CPU and get a lower
 /// priority. Without preemption the guard does nothing. About 10 ns.
 ///
-/// A guard is good for its poll only, so one that is forgotten ends with it; and for 50 ms of CPU time in which policy wanted the poll to stop,
-/// all guards of the poll together. Under a limit all polls of the limited group and below it have these 50 ms together, ahead of what the
-/// limit earns: 200 tasks that kept a guard for 45 ms at a time had 208 to 253 ms of CPU time in 4 s under a limit of 5 % (`cargo test -p quotient
-/// --test guards_add_up_beyond_a_limit -- --nocapture`). After that a poll stops as any other, up to its end
-/// ([`PreemptStats::insisted`](crate::PreemptStats::insisted) counts it): otherwise code that keeps one would be held by no limit and no
-/// weight. What it uses is charged within some milliseconds, and nothing else of its group begins until the limit has earned that.
+/// A guard ends with its poll, even if it is kept or forgotten. All guards of a poll together are good for 50 ms of CPU time in which policy
+/// wanted the poll to stop; under a limit, all polls of the limited group and below it have these 50 ms together, ahead of what the limit
+/// earns. After that a poll is stopped like any other ([`PreemptStats::insisted`](crate::PreemptStats::insisted) counts this), since
+/// otherwise code that keeps a guard would be bound by no limit and no weight. What the poll uses is charged within some milliseconds,
+/// and nothing else of its group begins until the limit has earned it: 200 tasks that kept a guard for 45 ms at a time had 208 to 253 ms
+/// of CPU time in 4 s under a limit of 5 % (`cargo test -p quotient --test guards_add_up_beyond_a_limit -- --nocapture`).
 ///
 /// ```
 /// static TOTALS: std::sync::Mutex<(u64, u64)> = std::sync::Mutex::new((0, 0));
