@@ -7,11 +7,11 @@
 //! # Floods
 //! The owner takes in all that has come before it chooses, so what one group brings keeps everybody waiting (a tenant that spawned and aborted
 //! tasks from threads of its own kept others for a second). So beyond [`ORDINARY`] arrivals what comes is kept by group, in the order in which
-//! it came, and so is what that group brings from then on until the owner has taken it in, [`FLOOD_PART`] a switch, the groups in turn. Who
+//! it came, and so is what that group brings from then on until the owner has taken it in, [`FLOOD_PART`] a turn, the groups in turn. Who
 //! brings little is never behind it: its arrivals are among the ordinary ones, or few.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use quotient_core::Enqueue;
@@ -120,6 +120,8 @@ pub(crate) struct Inbox {
     /// Written under the lock, read without it: a hint for the owner, and exact for the sleep protocol because the push comes
     /// before the waker's fence (see `park`).
     len: AtomicUsize,
+    /// Whether there are floods. As `len`.
+    flooded: AtomicBool,
 }
 
 impl Inbox {
@@ -131,6 +133,7 @@ impl Inbox {
         }
         if inner.arrivals.len() >= ORDINARY || !inner.turns.is_empty() {
             inner.push_beyond(arrival);
+            self.look_at_floods(&inner);
         } else {
             inner.arrivals.push(arrival);
         }
@@ -142,6 +145,11 @@ impl Inbox {
     /// Number of waiting tasks.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
+    }
+
+    /// Whether there are floods. A hint, as [`Inbox::len`].
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
     }
 
     /// Moves all ordinary arrivals to the end of `target`, oldest first.
@@ -159,6 +167,7 @@ impl Inbox {
         let mut inner = self.lock();
         let taken = inner.take_part(target);
         self.less(taken);
+        self.look_at_floods(&inner);
         drop(inner);
         let last = target.last_mut().filter(|_| taken > 0)?;
         Some(last.task.owned_mut().group.clone())
@@ -175,6 +184,7 @@ impl Inbox {
             0
         };
         self.less(count + beyond);
+        self.look_at_floods(&inner);
     }
 
     /// Refuses everything from now on, and gives back what waits.
@@ -199,6 +209,12 @@ impl Inbox {
     fn less(&self, taken: usize) {
         let len = self.len.load(Ordering::Relaxed) - taken;
         self.len.store(len, Ordering::Release);
+    }
+
+    /// Under the lock, after a part of a flood was taken.
+    fn look_at_floods(&self, inner: &Inner) {
+        let flooded = !inner.turns.is_empty();
+        self.flooded.store(flooded, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

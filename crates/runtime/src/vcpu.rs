@@ -114,8 +114,6 @@ pub(crate) struct Vcpu {
     shared: Arc<Shared>,
     index: usize,
     arrivals: Vec<Arrival>,
-    /// Of a group that brings more than others. Empty between two uses.
-    flood: Vec<Arrival>,
     detached: Vec<Detached<Task>>,
     /// The group that ran last and its figures here: saves the lookup while one group runs.
     figures: Option<(Arc<GroupShared>, Arc<GroupCpu>)>,
@@ -168,7 +166,6 @@ impl Vcpu {
             shared,
             index,
             arrivals: Vec::new(),
-            flood: Vec::new(),
             detached: Vec::new(),
             figures: None,
             reference: None,
@@ -370,8 +367,8 @@ impl Vcpu {
         }
         // Asked for while there was a limit, which may be lifted by now.
         self.release(shared, me, now);
-        if me.dying_at.load(Ordering::Relaxed) != 0 {
-            now = self.release_the_dead(shared, me, now);
+        if me.dying_at.load(Ordering::Relaxed) != 0 || me.inbox.is_flooded() {
+            now = self.do_unpaid_work(shared, me, now);
         }
         here.entered.set_reference(self.own_time());
         self.alive = shared.host.alive_tasks();
@@ -394,9 +391,6 @@ impl Vcpu {
                 me.inbox.take_all(&mut self.arrivals);
                 if PREEMPTS && let Some(preempting) = &shared.preempt {
                     self.brought.look(preempting, self.index);
-                }
-                if me.inbox.len() > 0 {
-                    now = self.take_in_flood(shared, me, held.as_deref_mut(), now);
                 }
             }
             let next = self.take_next::<PREEMPTS>(me).map(Arrival::from_slot);

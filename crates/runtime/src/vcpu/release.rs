@@ -8,9 +8,7 @@ use quotient_core::{DrainPart, Enqueue, Nanos};
 
 use super::Vcpu;
 use super::switch::{changes_seat, enqueue, look_at_refill};
-use crate::gates::RunQueue;
 use crate::group::GroupShared;
-use crate::inbox::give_back;
 use crate::releases::{PART, Search};
 use crate::shared::{Shared, VcpuShared};
 use crate::task_context::Task;
@@ -58,15 +56,16 @@ impl Vcpu {
         }
     }
 
-    /// As [`Vcpu::release`], of the dead: their groups pay for it. Returns the time.
+    /// A part of each kind that there is, before a turn. Returns the time.
     #[cold]
     #[inline(never)]
-    pub(super) fn release_the_dead(
-        &mut self,
-        shared: &Shared,
-        me: &VcpuShared,
-        now: Nanos,
-    ) -> Nanos {
+    pub(super) fn do_unpaid_work(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
+        let now = self.release_the_dead(shared, me, now);
+        self.take_in_flood(shared, me, now)
+    }
+
+    /// As [`Vcpu::release`], of the dead: their groups pay for it. Returns the time.
+    fn release_the_dead(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
         // Acquires the marks of the dead that it was set for.
         let at = me.dying_at.load(Ordering::Acquire);
         let idles = std::mem::take(&mut self.rest.idles);
@@ -166,39 +165,18 @@ impl Vcpu {
     }
 
     /// Takes in a part of what a group has brought beyond ordinary arrivals, which pays for that. Returns the time.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_in_flood(
-        &mut self,
-        shared: &Shared,
-        me: &VcpuShared,
-        held: Option<&mut RunQueue<Task>>,
-        now: Nanos,
-    ) -> Nanos {
-        let mut flood = std::mem::take(&mut self.flood);
-        let Some(group) = me.inbox.take_flood(&mut flood) else {
-            self.flood = flood;
+    fn take_in_flood(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
+        // Nothing else is there between two turns.
+        let Some(group) = me.inbox.take_flood(&mut self.arrivals) else {
             return now;
         };
-        let began = shared.now();
-        std::mem::swap(&mut self.arrivals, &mut flood);
         self.count_short_tasks();
-        match held {
-            Some(queue) => self.admit(queue, began),
-            None => self.admit(&mut super::lock(me), began),
-        }
-        std::mem::swap(&mut self.arrivals, &mut flood);
-        give_back(&mut flood, 0);
-        self.flood = flood;
+        self.admit(&mut super::lock(me), now);
         let later = shared.now();
-        let cost = later.saturating_sub(began);
+        let cost = later.saturating_sub(now);
         group.core.show_foreign_cpu_time(self.index, cost);
         group.core.charge_foreign_cpu_time(cost, later);
         look_at_refill(shared);
-        // Not the task's that was polled last.
-        let apart = later.saturating_sub(now);
-        self.notes.excluded = self.notes.excluded.saturating_add(apart);
-        self.notes.noted = true;
         later
     }
 }
