@@ -24,13 +24,16 @@ mod enqueue;
 mod follow;
 mod hand_over;
 mod members;
+mod notes;
 mod pick;
+mod promises;
 mod put;
 mod siblings;
 #[cfg(test)]
 mod spikes;
 mod split;
 mod throttle;
+mod view;
 
 pub(crate) use averages::QueueLoad;
 use averages::TaskLoad;

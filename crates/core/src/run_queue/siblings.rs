@@ -1,27 +1,17 @@
-//! A CPU's side of the groups' times ([`crate::group_time`]): nodes that follow their groups, service that is published,
-//! and what a choice has to know of other CPUs.
+//! A CPU's side of the groups' times ([`crate::group_time`]): nodes that follow their groups, and service that is published.
 
+use super::view::Seen;
 use super::{ROOT, RunQueue};
-use crate::balance::Pull;
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{Beside, GroupTime, Here, Note, OWED_MIN, Service, Told};
-use crate::node::{NONE, Node, Place};
+use crate::group_time::{GroupTime, OWED_MIN, Service, Told};
+use crate::node::{Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
-
-/// Most groups passed over in one choice for what they are about to get elsewhere: bounds the choice.
-const PASSED_OVER_MAX: usize = 3;
 
 /// How long it is remembered where a group left a machine of one CPU: an hour, in which virtual time goes less than half
 /// round whatever the weights.
 const ABSENCE_MAX: Nanos = Nanos::from_secs(3_600);
-
-/// Most groups that are cut together: bounds the time for which the siblings' lock is held. Default 64.
-const TOGETHER_MAX: usize = 64;
-
-/// Turns that a group may get on each other CPU while its tasks here wait, before one of them is worth pulling.
-const MISSED_TURNS: u64 = 4;
 
 /// Why a group comes back among its siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +102,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.leave(&parent.group.time);
     }
 
-    fn with_parent(&self, level: u32) -> (&Timeline, &Timeline) {
+    pub(super) fn with_parent(&self, level: u32) -> (&Timeline, &Timeline) {
         let timeline = &self.timelines[level as usize];
         (timeline, &self.timelines[timeline.parent as usize])
     }
@@ -172,7 +162,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Whether a group owes more than turns and polls explain.
     #[inline]
-    fn owes_much(&self, timeline: &Timeline, above: &Timeline) -> bool {
+    pub(super) fn owes_much(&self, timeline: &Timeline, above: &Timeline) -> bool {
         let clock = &self.service_clock;
         let lag = timeline.group.time.lag(&above.group.time);
         lag < -clock.credit.cast_signed() && lag < -clock.slack(&timeline.group, self.load.grain())
@@ -354,219 +344,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.publish_entities(parent);
     }
 
-    /// Whether it is a group that competes here and is not chosen.
-    pub(super) fn is_waiting_group(&self, level: u32) -> bool {
-        let node = self.timelines[level as usize].node;
-        node != NONE && self.slab.get(node).place.is_queued()
-    }
-
-    /// A group of which something waits here: what it is owed is not to be cut, and worth a note if it is enough.
-    pub(super) fn note_waiting(&mut self, level: u32) {
-        if !self.service_clock.is_global() {
-            return;
-        }
-        let (timeline, above) = self.with_parent(level);
-        let (time, siblings) = (&timeline.group.time, &above.group.time);
-        let lag = time.lag(siblings);
-        time.note_waiting(lag);
-        if lag > OWED_MIN {
-            siblings.note_owed(self.cpu, timeline.group.id(), lag);
-        }
-        let turns = MISSED_TURNS * u64::from(time.cpus()) * u64::from(self.rules.base_slice);
-        if timeline.tasks > 0 && timeline.missed > turns {
-            time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
-        }
-    }
-
-    /// Own tasks wait beside groups of which some may be served elsewhere: notes them if they are owed enough to be worth pulling.
-    pub(super) fn note_tasks_waiting(&self, level: u32) {
-        let timeline = &self.timelines[level as usize];
-        if timeline.tasks == 0 || !timeline.is_anchored {
-            return;
-        }
-        let first = timeline.ready.peek().or_else(|| timeline.later.peek());
-        let Some(node) = first.map(|(index, _)| self.slab.get(index)) else {
-            return;
-        };
-        if node.is_task() {
-            let time = &timeline.group.time;
-            let lag = to_service_lag(timeline.anchor().since(node.v), node.shares);
-            if lag > OWED_MIN {
-                time.note_owed(self.cpu, timeline.group.id(), lag);
-            }
-        }
-    }
-
-    /// The turn of the group that was put back is over and another one is chosen: the first waits from now on, and so does what
-    /// had its turn inside it. The next look around may come after the other's poll, and see nobody waiting however often
-    /// it happens.
-    pub(super) fn note_put_back(&mut self, mut level: u32, chosen: u32) {
-        let put_back = |queue: &mut Self, level: u32| {
-            core::mem::replace(&mut queue.timelines[level as usize].put_back, NONE)
-        };
-        let mut index = put_back(self, level);
-        while index != NONE && index != chosen {
-            let node = self.slab.nodes.get(index as usize);
-            let Some(node) = node.filter(|node| node.timeline == level && node.place.is_queued())
-            else {
-                break;
-            };
-            if node.is_task() {
-                break;
-            }
-            level = node.owned;
-            self.note_waiting(level);
-            index = put_back(self, level);
-        }
-    }
-
-    /// The best choice but for groups that other CPUs are about to serve: those are passed over if that puts them behind
-    /// the next one.
-    pub(super) fn pass_over_promised(&mut self, level: u32, best: u32) -> u32 {
-        let mut aside = [(NONE, VirtualTime::default()); PASSED_OVER_MAX];
-        let (mut next, mut count) = (best, 0);
-        let (mut chosen, mut least) = (NONE, VirtualTime::default());
-        loop {
-            let expected = self.with_promised(next);
-            if chosen == NONE || expected.is_before(least) {
-                (chosen, least) = (next, expected);
-            }
-            if count == PASSED_OVER_MAX || expected == self.slab.get(next).v {
-                break;
-            }
-            let nodes = &mut self.slab.nodes;
-            let timeline = &mut self.timelines[level as usize];
-            if timeline.nr as usize <= count + 1 {
-                break;
-            }
-            timeline.unqueue(nodes, next, &self.rules);
-            aside[count] = (next, expected);
-            count += 1;
-            let Some((following, _)) = timeline.best(nodes, &self.rules) else {
-                break;
-            };
-            next = following;
-            if !self.slab.get(next).is_task() {
-                self.correct(level, next);
-            }
-        }
-        for &(index, _) in &aside[..count] {
-            self.timelines[level as usize].queue(&mut self.slab.nodes, index, &self.rules);
-        }
-        chosen
-    }
-
-    /// Tells other CPUs what a group is about to get here, and notes whether it is chosen in debt.
-    pub(super) fn promise(&mut self, level: u32, chosen: u32) {
-        let node = self.slab.get(chosen);
-        let (expected, owned) = (node.slice, node.owned);
-        if owned == NONE {
-            return;
-        }
-        let (timeline, above) = (
-            &self.timelines[owned as usize],
-            &self.timelines[level as usize],
-        );
-        let owes = self.owes_much(timeline, above);
-        let timeline = &mut self.timelines[owned as usize];
-        timeline.knowingly = owes;
-        timeline.promised = timeline.group.time.promise(expected);
-    }
-
-    /// What the child group that would have the next turn inside a waiting group is owed, ns; 0 if that is a task.
-    fn lag_inside(&self, level: u32) -> i64 {
-        let inside = &self.timelines[level as usize];
-        let first = inside.ready.peek().or_else(|| inside.later.peek());
-        let owned = first.map_or(NONE, |(index, _)| self.slab.get(index).owned);
-        let child = self.timelines.get(owned as usize);
-        child.map_or(0, |child| child.group.time.lag(&inside.group.time))
-    }
-
-    /// Where a node will stand with what it is about to get on other CPUs, and how much what it would run here needs the turn.
-    fn with_promised(&self, index: u32) -> VirtualTime {
-        let node = self.slab.get(index);
-        if node.is_task() {
-            return node.v;
-        }
-        let inside = &self.timelines[node.owned as usize];
-        let pending = inside.group.time.pending();
-        let promised = match pending {
-            0 => node.v,
-            pending => node.v.plus(to_virtual(pending, node.shares)),
-        };
-        if inside.groups() == 0 || inside.group.time.cpus() < 2 {
-            return promised;
-        }
-        // On which of its CPUs the group has its turn is for who is inside: a turn's worth, which its time makes up for.
-        let bound = i64::from(node.slice);
-        let lag = self.lag_inside(node.owned).clamp(-bound, bound);
-        let distance = to_virtual(lag.unsigned_abs(), node.shares).cast_signed();
-        promised.offset(-distance * lag.signum())
-    }
-
-    /// The choice is a group that is owed nothing: if a sibling that is waits on another CPU, that is where to pull from.
-    pub(super) fn suggest_pull(&mut self, level: u32, chosen: u32) {
-        let siblings = &self.timelines[level as usize].group.time;
-        let owned = self.slab.get(chosen).owned;
-        if let Some(inside) = self.timelines.get(owned as usize)
-            && inside.group.time.is_somebody_owed()
-            && inside.tasks > 0
-            && let Some(note) = inside.group.time.take_owed(self.cpu)
-        {
-            // Its own tasks, which wait while others of the group run elsewhere.
-            self.suggest(note);
-            return;
-        }
-        if !siblings.is_somebody_owed() || self.should_spread(level) {
-            return;
-        }
-        let offset = self.timelines[level as usize].offset;
-        let v = self.slab.get(chosen).v.offset(offset.wrapping_neg());
-        let gives_way = self
-            .timelines
-            .get(owned as usize)
-            .is_none_or(Timeline::gives_way);
-        if gives_way
-            && !v.is_before(siblings.now())
-            && let Some(note) = siblings.take_owed(self.cpu)
-        {
-            self.suggest(note);
-        }
-    }
-
-    /// Whether a group is owed more than turns and polls explain: then what of it waits elsewhere is where it should be, since another CPU is
-    /// what the group lacks. (Pulled back to where the rest of it runs as often as it was pulled away, a task never saw the end of the poll that it
-    /// waited for, and its group had one CPU of the two that were its due.)
-    fn should_spread(&self, level: u32) -> bool {
-        if level == ROOT {
-            return false;
-        }
-        let (timeline, above) = self.with_parent(level);
-        let lag = timeline.group.time.lag(&above.group.time);
-        lag > self.service_clock.slack(&timeline.group, self.load.grain())
-    }
-
-    fn suggest(&mut self, note: Note) {
-        self.suggested = Some(Pull {
-            from: note.cpu,
-            max: 1,
-            group: note.group,
-        });
-    }
-
-    /// Whom to pull from rather than run what was picked last: set where that is of a group that is owed nothing and a
-    /// sibling that is owed something waits on another CPU. The host asks after each [`RunQueue::pick`] and
-    /// [`RunQueue::switch`], pulls, puts the picked task back and picks again. Left to the next balancing, the sibling comes
-    /// where its parent has just had its turn, and that may repeat itself for as long as the machine runs: spinners beside
-    /// siblings with long polls had 0.003 of their share.
-    #[inline]
-    pub fn take_pull(&mut self) -> Option<Pull> {
-        let pull = self.suggested.take()?;
-        // What comes must not wait for a turn that should have been its own.
-        self.repick = true;
-        Some(pull)
-    }
-
     /// What a group comes back with on a machine of one CPU or under split weights: its credit, and where it left, which it
     /// does not go back beyond. So debt decays as V passes it, and by nothing else: measured against V, which debtors
     /// who come and go move to and fro, each would take the other's debt for paid.
@@ -580,44 +357,5 @@ impl<T, G: Gates> RunQueue<T, G> {
         // Before virtual time can have come round.
         let recent = now.0.saturating_sub(timeline.left_at) < ABSENCE_MAX.0;
         (timeline.lag.max(0), recent.then_some(timeline.left_v))
-    }
-}
-
-/// A group as its timeline here sees it.
-struct Seen<'a, T, G: Gates> {
-    queue: &'a RunQueue<T, G>,
-    level: u32,
-}
-
-impl<T, G: Gates> Here for Seen<'_, T, G> {
-    fn slack(&self) -> i64 {
-        let queue = self.queue;
-        let timeline = &queue.timelines[self.level as usize];
-        let grain = queue.load.grain();
-        queue.service_clock.slack(&timeline.group, grain)
-    }
-
-    fn first(&self) -> Option<VirtualTime> {
-        let (_, above) = self.queue.with_parent(self.level);
-        let grain = self.queue.load.grain();
-        // Those that are bound here are cut together down to what turns and polls explain, and then have a turn: before that they were owed a
-        // sleeper's credit, which tells them apart from who is owed for a moment.
-        let slack = self.queue.service_clock.credit;
-        let first = above.least_v_before_turns(&self.queue.slab.nodes, (slack, grain))?;
-        Some(first.offset(above.offset.wrapping_neg()))
-    }
-
-    fn for_each_waiting(&self, act: &mut dyn FnMut(Beside<'_>)) -> bool {
-        let queue = self.queue;
-        let (_, above) = queue.with_parent(self.level);
-        let grain = queue.load.grain();
-        above.for_each_waiting(&queue.slab.nodes, TOGETHER_MAX, &mut |index| {
-            let node = &queue.slab.nodes[index as usize];
-            let timeline = queue.timelines.get(node.owned as usize);
-            act(timeline.map(|timeline| {
-                let slack = queue.service_clock.slack(&timeline.group, grain);
-                (&timeline.group.time, slack)
-            }));
-        })
     }
 }
