@@ -19,9 +19,9 @@
 
 mod limits;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use quotient_core::event::{Definition, Event, GroupId, TaskId};
+use quotient_core::event::{Definition, Event, GroupId, Kind, TaskId};
 use quotient_core::{CpuId, Nanos};
 use serde::Serialize;
 
@@ -160,8 +160,14 @@ struct Judge {
     line: u64,
     now: Nanos,
     idle: HashMap<CpuId, VecDeque<(Nanos, Nanos)>>,
-    /// On which of the first 128 CPUs a task has run: it may not be allowed on others.
+    /// On which of the first 128 CPUs a task has run since `places_from`: it may not be allowed on others.
     places: HashMap<TaskId, u128>,
+    /// When the last CPU came: tasks whose own CPUs were all gone had run anywhere, and may not any more.
+    places_from: Nanos,
+    /// Who was woken or moved since then; nobody before a CPU came. Others are where they were, and may not be allowed there any more.
+    placed: HashSet<TaskId>,
+    /// When the last CPU went: who waited there was moved to where it may not have been allowed before.
+    gone_at: Nanos,
     /// Whether the trace lacks what some tasks do in their own context, wake-ups among it.
     has_silent_wakers: bool,
     /// Whether it lacks switches at all.
@@ -182,6 +188,9 @@ impl Check {
                 now: Nanos::ZERO,
                 idle: HashMap::new(),
                 places: HashMap::new(),
+                places_from: Nanos::ZERO,
+                placed: HashSet::new(),
+                gone_at: Nanos::ZERO,
                 has_silent_wakers: false,
                 is_repaired: false,
                 limits,
@@ -208,6 +217,7 @@ impl Check {
         self.judge.now = event.time;
         self.judge.findings.events += 1;
         self.replay.event(event, &mut self.judge);
+        self.judge.plugged(event);
         let Judge { limits, .. } = &mut self.judge;
         if let Some((rule, message)) = limits.event(&self.replay, event) {
             self.judge.report(rule, message);
@@ -272,6 +282,24 @@ impl Judge {
         }
     }
 
+    /// CPUs that go and come change who may run where.
+    fn plugged(&mut self, event: &Event) {
+        match event.kind {
+            Kind::Hotplug { online: true } => {
+                self.places.clear();
+                self.placed.clear();
+                self.places_from = event.time;
+            }
+            Kind::Hotplug { online: false } => self.gone_at = event.time,
+            Kind::Wakeup { task, .. } | Kind::Migrate { task, .. } | Kind::Spawn { task, .. }
+                if self.places_from > Nanos::ZERO =>
+            {
+                self.placed.insert(task);
+            }
+            _ => {}
+        }
+    }
+
     fn report_usage(&mut self, replay: &Replay) {
         while let Some((rule, message)) = self.limits.next_breach(replay) {
             self.report(rule, message);
@@ -281,17 +309,24 @@ impl Judge {
     /// The longest time within `from..to` that a CPU on which `task` has run was idle.
     fn idle_beside(&self, replay: &Replay, wait: &Wait) -> Option<(CpuId, Nanos)> {
         let places = self.places.get(&wait.task).copied().unwrap_or(0);
-        let may_run =
-            |cpu: CpuId| cpu == wait.cpu || cpu.0 < 128 && places & (1_u128 << (cpu.0 % 128)) != 0;
-        let overlap = |from: Nanos, to: Nanos| to.min(wait.to) - from.max(wait.from);
+        let has_run = |cpu: CpuId| cpu.0 < 128 && places & (1_u128 << (cpu.0 % 128)) != 0;
+        let may_run = |cpu: CpuId| cpu == wait.cpu || has_run(cpu);
+        let overlap = |cpu: CpuId, from: Nanos, to: Nanos| {
+            let since = if has_run(cpu) {
+                wait.from
+            } else {
+                wait.from.max(self.gone_at.min(wait.to))
+            };
+            to.min(wait.to) - from.max(since)
+        };
         let past = self.idle.iter().flat_map(|(cpu, stretches)| {
             stretches
                 .iter()
-                .map(|(from, to)| (*cpu, overlap(*from, *to)))
+                .map(|(from, to)| (*cpu, overlap(*cpu, *from, *to)))
         });
         let present = replay
             .idle_cpus()
-            .map(|(cpu, since)| (cpu, overlap(since, wait.to)));
+            .map(|(cpu, since)| (cpu, overlap(cpu, since, wait.to)));
         past.chain(present)
             .filter(|(cpu, _)| may_run(*cpu))
             .max_by_key(|(cpu, idle)| (*idle, *cpu))
@@ -300,7 +335,9 @@ impl Judge {
 
 impl Observer for Judge {
     fn ran(&mut self, replay: &Replay, run: &Run) {
-        if run.cpu.0 < 128 {
+        let is_placed = self.places_from == Nanos::ZERO
+            || run.from >= self.places_from && self.placed.contains(&run.task);
+        if run.cpu.0 < 128 && is_placed {
             *self.places.entry(run.task).or_default() |= 1 << run.cpu.0;
         }
         if run
