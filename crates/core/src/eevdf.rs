@@ -13,8 +13,9 @@
 //! # What a sleeper keeps
 //! Who is owed something keeps it up to its slice and [`crate::Config::lag_limit`]. Who owes left at some v beyond V, and comes back to
 //! the same CPU at `max(v, V)` ([`crate::Config::debts_fade`]): while others catch up, they get what it had too much of, and once they have
-//! there is nothing left to pay. *Nothing is minted*: it never comes before V, nor before where it left; and never later than by the debt
-//! it left with (V goes back when others leave, which is not its doing). The kernel since 6.12 gets there by leaving such a task in
+//! there is nothing left to pay. *Nothing is minted*: it never comes before V, nor before where it left, as long as that is no later than the debt
+//! it left with and a sleeper's credit. (V goes back when others leave with debts, which is not its doing. But V also goes back while a sleeper
+//! with credit is here. A task that owes and was placed by its lag alone, each time that such a sleeper was here, shed its debt.) The kernel since 6.12 gets there by leaving such a task in
 //! its queue until it would be due and setting its lag to zero then. Kept out of the queue, a sleeper costs choices nothing, and is no part of
 //! V meanwhile: V may be beyond v a little earlier than there. v is remembered with the CPU (`RunQueue::parting`): the virtual times of two
 //! CPUs, or of two groups, do not compare, so who is moved owes what it owed.

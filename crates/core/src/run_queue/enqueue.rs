@@ -20,8 +20,8 @@ struct Bounds {
     lag: i64,
     /// Not before this.
     least: Option<VirtualTime>,
-    /// If it owes, not after this or V, whichever is later.
-    most: Option<VirtualTime>,
+    /// If it owes and comes back: where it left, which it goes back to unless V has passed that.
+    left: Option<VirtualTime>,
 }
 
 /// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
@@ -73,7 +73,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let bounds = Bounds {
             lag,
             least: None,
-            most: self.where_it_left(&entity, kind),
+            left: self.where_it_left(&entity, kind),
         };
         self.admit(level, node, bounds, fresh, now);
         if self.timelines[level as usize].nr == 1 {
@@ -133,7 +133,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             let bounds = Bounds {
                 lag,
                 least,
-                most: None,
+                left: None,
             };
             self.admit(level, node, bounds, false, now);
             if self.timelines[level as usize].nr > 1 {
@@ -210,7 +210,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         Bounds {
             mut lag,
             mut least,
-            most,
+            left,
         }: Bounds,
         fresh: bool,
         now: Nanos,
@@ -255,10 +255,20 @@ impl<T, G: Gates> RunQueue<T, G> {
                     node.deadline = node.deadline.plus(least.since(node.v).unsigned_abs());
                     node.v = least;
                 }
-                let most = most.map(|most| most.max(reference));
-                if let Some(most) = most.filter(|&most| most.is_before(node.v)) {
-                    node.deadline = node.deadline.offset(most.since(node.v));
-                    node.v = most;
+                if let Some(left) = left {
+                    let latest = if timeline.is_anchored {
+                        node.v
+                    } else {
+                        // By that much a sleeper that came with credit may have moved V back.
+                        let credit = u64::from(node.slice) + self.rules.lag_limit;
+                        node.v.plus(to_virtual(credit, node.shares))
+                    };
+                    let distance = left.max(reference).min(latest).since(node.v);
+                    if timeline.is_anchored {
+                        timeline.count_lag(distance.wrapping_neg(), node.shares);
+                    }
+                    node.deadline = node.deadline.offset(distance);
+                    node.v = node.v.offset(distance);
                 }
             }
             Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),

@@ -348,3 +348,24 @@ fn tasks_beside_a_group_ask_who_is_owed() {
     let setup = setup.with(None, 7, hog(50_000));
     holds(0.90, &setup.with(Some(0), 6, periodic(50_000, 100_000)));
 }
+
+/// Seed 2, set-up 460, made smaller: 0.049. A sleeper with credit moves V back while it is there; the task that slept came back with its debt
+/// measured against that V, which put it before its sibling again, and the sibling got nothing.
+#[test]
+fn a_sleeper_with_credit_does_not_pay_for_a_task_that_owes() {
+    let tops: [Top; 2] = [
+        (
+            100,
+            &[
+                (100, 1, periodic(50_000, 5_000_000)),
+                (100, 1, hog(250_000)),
+            ],
+        ),
+        (100, &[(100, 1, hog(50_000))]),
+    ];
+    let setup = Setup::of(1, &tops).with(None, 2, hog(250_000));
+    holds(
+        0.97,
+        &setup.with(Some(0), 1, periodic(2_000_000, 5_000_000)),
+    );
+}
