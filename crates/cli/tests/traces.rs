@@ -141,7 +141,12 @@ fn noted() -> String {
     );
     noted += &format!("  web-77 [001] ..... {time} tracing_mark_write: S|70|get|5\n");
     noted += &format!("  web-78 [001] ..... {time} tracing_mark_write: F|70|get|5\n");
-    noted + line + body + "# meanwhile throttled in 3 of 9 periods\n"
+    noted
+        + line
+        + body
+        + "# at 7.000042 s the limit of /a: 50000 us in every 100000 us, burst 9 us\n"
+        + "# at 8.000000 s no limit any more\n"
+        + "# meanwhile throttled in 3 of 9 periods\n"
 }
 
 /// Hazard: `convert` drops what `advise` reads beside the events, and nobody is told.
@@ -160,6 +165,8 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
     let text = convert(&source, &first).0.expect("text");
     for part in [
         "# recorded under the limit of /a: 60000 us in every 100000 us\n",
+        "# at 7.000042 s the limit of /a: 50000 us in every 100000 us, burst 9 us\n",
+        "# at 8.000000 s no limit any more\n",
         "# meanwhile throttled in 3 of 9 periods\n",
         "function=sched_cfs_period_timer",
         "tracing_mark_write: S|77|get|5\n",
@@ -168,7 +175,7 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
         assert!(text.contains(part), "{part}");
     }
     let as_log = convert(&source, &log).0.expect("text");
-    for part in ["limit", "throttles", "period", "mark", "recorder"] {
+    for part in ["limit", "change", "throttles", "period", "mark", "recorder"] {
         assert!(
             as_log.contains(&format!(r#"{{"note":{{"{part}":"#)),
             "{part}"

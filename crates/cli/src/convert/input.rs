@@ -153,6 +153,9 @@ impl Input {
                 break;
             }
         }
+        for change in self.reader.noted_changes() {
+            sink.note(&Note::Change(change.clone()));
+        }
         if let Some(counted) = self.reader.noted_throttles() {
             sink.note(&Note::Throttles(counted));
         }

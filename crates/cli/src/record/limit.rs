@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use quotient_core::Nanos;
-use quotient_trace::{NotedLimit, NotedThrottles};
+use quotient_trace::{NotedChange, NotedLimit, NotedThrottles};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::members::Hierarchy;
 
@@ -13,6 +15,7 @@ use super::members::Hierarchy;
 pub(super) struct Limit {
     pub(super) quota_us: u64,
     pub(super) period_us: u64,
+    pub(super) burst_us: u64,
     /// Whose it is, as `/proc/PID/cgroup` names it.
     cgroup: String,
 }
@@ -23,6 +26,7 @@ impl Limit {
         NotedLimit {
             quota: Nanos(self.quota_us.saturating_mul(1_000)),
             period: Nanos(self.period_us.saturating_mul(1_000)),
+            burst: Nanos(self.burst_us.saturating_mul(1_000)),
             cgroup: self.cgroup.clone(),
         }
     }
@@ -39,23 +43,82 @@ impl Limit {
         self.quota_us.saturating_mul(1_000_000) / self.period_us.max(1)
     }
 
-    /// That of a cgroup's folder: `cpu.max` of version 2, two files of version 1.
+    /// That of a cgroup's folder: `cpu.max` and `cpu.max.burst` of version 2, three files of version 1. Kernels before 5.14 have no bursts.
     fn of_folder(folder: &Path, cgroup: &str) -> Option<Limit> {
         let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-        let (quota, period) = match read("cpu.max") {
+        let (quota, period, burst) = match read("cpu.max") {
             Some(text) => {
                 let (quota, period) = text.trim().split_once(' ')?;
-                (quota.to_owned(), period.to_owned())
+                (quota.to_owned(), period.to_owned(), read("cpu.max.burst"))
             }
-            None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+            None => (
+                read("cpu.cfs_quota_us")?,
+                read("cpu.cfs_period_us")?,
+                read("cpu.cfs_burst_us"),
+            ),
         };
         // `max`, and -1, are none.
         Some(Limit {
             quota_us: quota.trim().parse().ok()?,
             period_us: period.trim().parse().ok().filter(|period| *period > 0)?,
+            burst_us: burst.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
             cgroup: cgroup.to_owned(),
         })
     }
+}
+
+/// Between two looks whether a limit is another one. Default 1 s: `advise` needs to know that it was changed, not when to the millisecond.
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// Looks after a limit while it is recorded under.
+pub(super) struct Watch {
+    last: Option<Limit>,
+    next: Instant,
+    changes: Vec<NotedChange>,
+}
+
+impl Watch {
+    /// From now on, with the limit as it is now.
+    pub(super) fn new(limit: Option<Limit>, now: Instant) -> Watch {
+        Watch {
+            last: limit,
+            next: now + LOOKS,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Notes another limit, if it is time to look, or the last time.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        is_last: bool,
+        limit: impl FnOnce() -> Option<Limit>,
+    ) {
+        if now < self.next && !is_last {
+            return;
+        }
+        self.next = now + LOOKS;
+        let limit = limit();
+        if limit != self.last {
+            self.changes.push(NotedChange {
+                at: clock(),
+                limit: limit.as_ref().map(Limit::noted),
+            });
+            self.last = limit;
+        }
+    }
+
+    /// What was seen.
+    pub(super) fn changes(&self) -> &[NotedChange] {
+        &self.changes
+    }
+}
+
+/// The clock of the events: `mono` in tracefs.
+fn clock() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The kernel's count of a limit's periods, from a moment on.
@@ -116,6 +179,8 @@ impl Hierarchy {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -128,8 +193,10 @@ mod tests {
         let write = |file: &str, text: &str| fs::write(root.join(file), text).unwrap();
         write("a/web/cpu.max", "60000 100000\n");
         write("a/cpu.max", "max 100000\n");
+        write("a/web/cpu.max.burst", "7000\n");
         let limit = hierarchy.limit_of("/a/web").expect("a limit");
         assert_eq!((limit.quota_us, limit.period_us), (60_000, 100_000));
+        assert_eq!(limit.burst_us, 7_000);
         write("a/cpu.max", "10000 20000\n");
         let limit = hierarchy.limit_of("a/web").expect("a limit");
         assert_eq!((limit.quota_us, limit.cgroup.as_str()), (10_000, "a"));
@@ -139,6 +206,7 @@ mod tests {
         write("a/web/cpu.cfs_period_us", "100000\n");
         assert_eq!(hierarchy.limit_of("a/web"), None);
         write("a/web/cpu.cfs_quota_us", "84000\n");
+        write("a/web/cpu.cfs_burst_us", "0\n");
         let limit = hierarchy.limit_of("a/web").expect("a limit");
         assert_eq!(
             limit.noted().to_string(),
@@ -161,5 +229,40 @@ mod tests {
         stat(10, 0);
         assert_eq!(count.so_far(), None);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_limit_that_is_changed_meanwhile_is_noted_with_its_time() {
+        let limit = |quota_us| {
+            Some(Limit {
+                quota_us,
+                period_us: 100_000,
+                burst_us: 0,
+                cgroup: "web".into(),
+            })
+        };
+        let begin = Instant::now();
+        let mut watch = Watch::new(limit(50_000), begin);
+        let looks = Cell::new(0);
+        let mut look = |millis: u64, is_last: bool, now: Option<Limit>| {
+            watch.look(begin + Duration::from_millis(millis), is_last, || {
+                looks.set(looks.get() + 1);
+                now
+            });
+        };
+        look(10, false, limit(60_000));
+        assert_eq!(looks.get(), 0);
+        look(1_010, false, limit(50_000));
+        look(2_020, false, limit(60_000));
+        look(2_030, false, None);
+        look(2_040, true, None);
+        assert_eq!(looks.get(), 3);
+        let changes = watch.changes();
+        let quotas: Vec<Option<u64>> = changes
+            .iter()
+            .map(|change| change.limit.as_ref().map(|limit| limit.quota.0))
+            .collect();
+        assert_eq!(quotas, [Some(60_000_000), None]);
+        assert!(changes[0].at <= changes[1].at && changes[0].at > Nanos::ZERO);
     }
 }

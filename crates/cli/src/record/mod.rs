@@ -9,6 +9,7 @@ mod members;
 mod pump;
 mod tracefs;
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,12 +19,12 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quotient_core::Nanos;
 use quotient_sim::scenario::time;
-use quotient_trace::{Ftrace, Sink};
+use quotient_trace::{Ftrace, NotedChange, Sink};
 
 use crate::convert::input::interruption;
 use crate::failure::Failure;
 use crate::output::Output;
-use limit::Limit;
+use limit::{Limit, Watch};
 use members::{Hierarchy, Members};
 use pump::{Pumped, pump};
 use tracefs::{Instance, Tracefs};
@@ -85,17 +86,28 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
             eprintln!("removed {}, which it had not finished", partial.display());
         }
     }
-    let limit = arguments.limit(&hierarchy, &members);
+    let cgroups = arguments.cgroups(&hierarchy, &members);
+    let limit = limit_of(&hierarchy, &cgroups);
     let mut output = Output::create(&arguments.out)?;
     output = head(output, members, limit.as_ref())?;
     let begin = Instant::now();
     let mut pipe = instance.pipe()?;
     let count = limit.as_ref().and_then(|limit| limit.count(&hierarchy));
     instance.run(true)?;
-    let is_over = || interrupted.load(Relaxed) || begin.elapsed() >= arguments.duration;
+    let watch = RefCell::new(Watch::new(limit.clone(), begin));
+    let look = |is_last| {
+        let now = Instant::now();
+        let limit = || limit_of(&hierarchy, &cgroups);
+        watch.borrow_mut().look(now, is_last, limit);
+    };
+    let is_over = || {
+        look(false);
+        interrupted.load(Relaxed) || begin.elapsed() >= arguments.duration
+    };
     let mut counted = None;
     let stop = || {
         instance.run(false)?;
+        look(true);
         counted = count.and_then(|count| count.so_far());
         Ok(())
     };
@@ -111,11 +123,16 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     };
     let length = begin.elapsed();
     drop((pipe, instance));
+    let watch = watch.into_inner();
+    for change in watch.changes() {
+        writeln!(output, "{change}").map_err(Failure::writing(WRITING))?;
+    }
     if let Some(counted) = counted {
         writeln!(output, "{counted}").map_err(Failure::writing(WRITING))?;
     }
     output.keep()?;
-    let summary = summary(arguments, &hierarchy, pumped, length, limit.as_ref());
+    let limits = (limit.as_ref(), watch.changes());
+    let summary = summary(arguments, &hierarchy, pumped, length, limits);
     eprint!("{summary}");
     Ok(())
 }
@@ -156,21 +173,27 @@ fn subjects(
 }
 
 impl RecordArguments {
-    /// The tightest limit that all of whom the recording is about are under; `None` where there is none, or they are under different ones.
-    fn limit(&self, hierarchy: &Hierarchy, members: &Members) -> Option<Limit> {
+    /// The cgroups of all of whom the recording is about; `None` of one that is gone.
+    fn cgroups(&self, hierarchy: &Hierarchy, members: &Members) -> Vec<Option<String>> {
         let of_pids = self.pid.iter().map(|pid| members.cgroup_of(*pid));
         let of_cgroup = self
             .cgroup
             .as_deref()
             .map(|path| Some(hierarchy.within(path)));
-        let mut limits = of_pids
-            .chain(of_cgroup)
-            .map(|path| hierarchy.limit_of(path?));
-        let first = limits.next()??;
-        limits
-            .all(|other| other.as_ref() == Some(&first))
-            .then_some(first)
+        let paths = of_pids.chain(of_cgroup);
+        paths.map(|path| path.map(str::to_owned)).collect()
     }
+}
+
+/// The tightest limit that all of these are under; `None` where there is none, or they are under different ones.
+fn limit_of(hierarchy: &Hierarchy, cgroups: &[Option<String>]) -> Option<Limit> {
+    let mut limits = cgroups
+        .iter()
+        .map(|path| hierarchy.limit_of(path.as_deref()?));
+    let first = limits.next()??;
+    limits
+        .all(|other| other.as_ref() == Some(&first))
+        .then_some(first)
 }
 
 /// Writes what was known before the first event.
@@ -199,7 +222,7 @@ fn summary(
     hierarchy: &Hierarchy,
     pumped: Pumped,
     length: Duration,
-    limit: Option<&Limit>,
+    (limit, changes): (Option<&Limit>, &[NotedChange]),
 ) -> String {
     let mut text = format!(
         "{:.1} s, {} lines, {:.1} MB: {}\n",
@@ -218,6 +241,14 @@ fn summary(
         text += limit.noted().to_string().trim_start_matches("# ");
         text.push('\n');
     }
+    for change in changes {
+        text += change.to_string().trim_start_matches("# ");
+        text.push('\n');
+    }
+    if !changes.is_empty() {
+        text +=
+            "THE LIMIT WAS CHANGED meanwhile: advise recommends nothing from such a recording\n";
+    }
     // Without a trace there is nothing to ask, and of what went to standard output nobody knows where it is.
     if pumped.lines == 0 || arguments.out.as_os_str() == "-" {
         return text;
@@ -232,7 +263,12 @@ fn summary(
         None => String::new(),
     };
     let under = limit.map_or_else(String::new, |limit| {
-        format!(" --recorded-limit {}/{}", limit.quota_us, limit.period_us)
+        let burst = match limit.burst_us {
+            0 => String::new(),
+            burst => format!("/{burst}"),
+        };
+        let (quota, period) = (limit.quota_us, limit.period_us);
+        format!(" --recorded-limit {quota}/{period}{burst}")
     });
     let out = quoted(&arguments.out.to_string_lossy());
     text + &format!("now: quotient advise {out}{subject}{under}\n")

@@ -35,7 +35,7 @@ pub(super) struct Pumped {
 pub(super) fn pump(
     pipe: &mut impl Read,
     output: &mut impl Write,
-    is_over: impl Fn() -> bool,
+    mut is_over: impl FnMut() -> bool,
     stop: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Pumped, Failure> {
     let mut tally = Tally::default();

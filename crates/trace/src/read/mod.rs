@@ -26,7 +26,7 @@ pub use gaps::Gaps;
 use lines::Lines;
 pub use marks::{Mark, MarkKind};
 use noted::Noted;
-pub use noted::{Note, NotedLimit, NotedThrottles, Recorder};
+pub use noted::{Note, NotedChange, NotedLimit, NotedThrottles, Recorder};
 use reorder::Reorder;
 pub(crate) use text::{OWN_EVENT, PERIOD_TIMER};
 
@@ -207,6 +207,11 @@ impl<R: BufRead> Reader<R> {
     /// The limit that the trace was recorded under, as far as it was read: `quotient record` notes it in a comment.
     pub fn noted_limit(&self) -> Option<&NotedLimit> {
         self.noted.limit.as_ref()
+    }
+
+    /// How that limit was changed meanwhile, as far as it was read: noted behind the last event.
+    pub fn noted_changes(&self) -> &[NotedChange] {
+        &self.noted.changes
     }
 
     /// How often that limit was reached, as far as it was read: noted behind the last event.

@@ -36,6 +36,8 @@ pub enum Note {
     Recorder(Recorder),
     /// The limit that it was recorded under.
     Limit(NotedLimit),
+    /// That limit was changed meanwhile.
+    Change(NotedChange),
     /// How often that was reached.
     Throttles(NotedThrottles),
     /// A period of a limit began then, by the kernel's timer.
@@ -53,13 +55,16 @@ impl Note {
             _ => {}
         }
         let limit = NotedLimit::in_remark(text).map(Note::Limit);
-        limit.or_else(|| NotedThrottles::in_remark(text).map(Note::Throttles))
+        let change = || NotedChange::in_remark(text).map(Note::Change);
+        let throttles = || NotedThrottles::in_remark(text).map(Note::Throttles);
+        limit.or_else(change).or_else(throttles)
     }
 
     /// Whether it says something that can be.
     pub(super) fn is_possible(&self) -> bool {
         match self {
             Note::Limit(limit) => limit.is_possible(),
+            Note::Change(change) => change.limit.as_ref().is_none_or(NotedLimit::is_possible),
             Note::Throttles(counted) => counted.throttled <= counted.periods,
             Note::Recorder(_) | Note::Period(_) | Note::Mark(_) => true,
         }
@@ -76,12 +81,17 @@ impl Recorder {
     }
 }
 
+/// Changes of a limit that are kept of a trace. Default 4,096: `quotient record` looks once a second, for an hour at most.
+const CHANGES_MAX: usize = 4_096;
+
 /// The notes of a trace, as far as it was read.
 #[derive(Default)]
 pub(super) struct Noted {
     pub recorder: Option<Recorder>,
     pub limit: Option<NotedLimit>,
     pub throttles: Option<NotedThrottles>,
+    /// The first [`CHANGES_MAX`] changes of the limit.
+    pub changes: Vec<NotedChange>,
     /// Marks that nobody has taken, with their lines; `None` if nobody wants them.
     pub marks: Option<VecDeque<(u64, Mark)>>,
     /// Begins of limits' periods that nobody has taken: the last [`REORDER_EVENTS`].
@@ -97,6 +107,11 @@ impl Noted {
             Note::Recorder(recorder) => self.recorder = Some(recorder),
             Note::Limit(limit) => self.limit = Some(limit),
             Note::Throttles(counted) => self.throttles = Some(counted),
+            Note::Change(change) => {
+                if self.changes.len() < CHANGES_MAX {
+                    self.changes.push(change);
+                }
+            }
             Note::Period(at) => {
                 if self.periods.len() == REORDER_EVENTS {
                     self.periods.pop_front();
@@ -148,6 +163,9 @@ pub struct NotedLimit {
     pub quota: Nanos,
     /// The period, 1 ms to 1 s.
     pub period: Nanos,
+    /// What may be saved of it for later periods.
+    #[serde(default)]
+    pub burst: Nanos,
     /// Whose limit it is: a path below the root, without a slash before it.
     pub cgroup: String,
 }
@@ -156,34 +174,104 @@ impl NotedLimit {
     /// Reads the comment; `None` if it is another one.
     pub(super) fn in_remark(text: &str) -> Option<NotedLimit> {
         let (cgroup, limit) = text.strip_prefix(REMARK)?.rsplit_once(": ")?;
+        NotedLimit::parse(cgroup, limit)
+    }
+
+    /// Reads "60000 us in every 100000 us" and, where there is one, ", burst 5000 us".
+    fn parse(cgroup: &str, limit: &str) -> Option<NotedLimit> {
+        let (limit, burst) = match limit.split_once(", burst ") {
+            Some((limit, burst)) => (limit, burst),
+            None => (limit, "0 us"),
+        };
         let (quota, period) = limit.split_once(" in every ")?;
         let micros = |text: &str| text.trim().strip_suffix(" us")?.parse::<u64>().ok();
         let nanos = |text: &str| Some(Nanos(micros(text)?.checked_mul(1_000)?));
         let limit = NotedLimit {
             quota: nanos(quota)?,
             period: nanos(period)?,
+            burst: nanos(burst)?,
             cgroup: cgroup.to_owned(),
         };
         limit.is_possible().then_some(limit)
     }
 
-    /// Whether a kernel has such limits: any quota but none, in 1 ms to 1 s.
+    /// Whether a kernel has such limits: any quota but none, in 1 ms to 1 s, and no more saved than a quota.
     fn is_possible(&self) -> bool {
         let periods = Nanos::from_millis(1)..=Nanos::from_secs(1);
-        self.quota > Nanos::ZERO && periods.contains(&self.period)
+        self.quota > Nanos::ZERO && periods.contains(&self.period) && self.burst <= self.quota
+    }
+
+    /// The path with question marks for control characters.
+    fn place(&self) -> String {
+        let printable = |letter: char| if letter.is_control() { '?' } else { letter };
+        self.cgroup.chars().map(printable).collect()
+    }
+
+    /// What it allows, in words.
+    fn amount(&self) -> String {
+        let micros = |time: Nanos| time.0 / 1_000;
+        let (quota, period) = (micros(self.quota), micros(self.period));
+        let burst = match micros(self.burst) {
+            0 => String::new(),
+            burst => format!(", burst {burst} us"),
+        };
+        format!("{quota} us in every {period} us{burst}")
     }
 }
 
 /// The comment, without an end of its line. Control characters in the path become question marks.
 impl fmt::Display for NotedLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let printable = |letter: char| if letter.is_control() { '?' } else { letter };
-        let cgroup: String = self.cgroup.chars().map(printable).collect();
-        let (quota, period) = (self.quota.0 / 1_000, self.period.0 / 1_000);
-        write!(
-            formatter,
-            "{REMARK}{cgroup}: {quota} us in every {period} us"
-        )
+        write!(formatter, "{REMARK}{}: {}", self.place(), self.amount())
+    }
+}
+
+/// Begins the comment about another limit, behind the last event.
+const CHANGE: &str = "# at ";
+
+/// Another limit than at first, or none any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NotedChange {
+    /// When it was seen, by the clock of the events.
+    pub at: Nanos,
+    /// To what; `None`: it was lifted.
+    pub limit: Option<NotedLimit>,
+}
+
+impl NotedChange {
+    /// Reads the comment; `None` if it is another one, or says nothing that can be.
+    pub(super) fn in_remark(text: &str) -> Option<NotedChange> {
+        let (at, rest) = text.trim_end().strip_prefix(CHANGE)?.split_once(" s ")?;
+        let (seconds, micros) = at.split_once('.')?;
+        let whole: u64 = seconds.parse().ok()?;
+        let micros: u64 = micros.parse().ok().filter(|_| micros.len() == 6)?;
+        let at = whole.checked_mul(1_000_000)?.checked_add(micros)?;
+        let at = Nanos(at.checked_mul(1_000)?);
+        if rest == "no limit any more" {
+            return Some(NotedChange { at, limit: None });
+        }
+        let (cgroup, limit) = rest.strip_prefix("the limit of /")?.rsplit_once(": ")?;
+        let limit = Some(NotedLimit::parse(cgroup, limit)?);
+        Some(NotedChange { at, limit })
+    }
+}
+
+/// The comment, without an end of its line.
+impl fmt::Display for NotedChange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.at.0 / 1_000;
+        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+        write!(formatter, "{CHANGE}{seconds}.{micros:06} s ")?;
+        match &self.limit {
+            None => formatter.write_str("no limit any more"),
+            Some(limit) => write!(
+                formatter,
+                "the limit of /{}: {}",
+                limit.place(),
+                limit.amount()
+            ),
+        }
     }
 }
 
@@ -244,14 +332,40 @@ mod tests {
         let limit = NotedLimit {
             quota: Nanos::from_millis(60),
             period: Nanos::from_millis(100),
+            burst: Nanos::ZERO,
             cgroup: "odd: 1 us in every 2 us/a".into(),
         };
-        assert_eq!(NotedLimit::in_remark(&limit.to_string()), Some(limit));
+        let with_burst = NotedLimit {
+            burst: Nanos::from_millis(5),
+            ..limit.clone()
+        };
+        assert!(with_burst.to_string().ends_with("100000 us, burst 5000 us"));
+        for limit in [limit, with_burst] {
+            let read = NotedLimit::in_remark(&limit.to_string());
+            assert_eq!(read.as_ref(), Some(&limit));
+            for limit in [Some(limit), None] {
+                let at = Nanos::from_micros(7_000_042);
+                let change = NotedChange { at, limit };
+                let text = change.to_string();
+                assert!(text.starts_with("# at 7.000042 s "), "{text}");
+                assert_eq!(NotedChange::in_remark(&text), Some(change));
+            }
+        }
+        for text in [
+            "# at 7 s no limit any more",
+            "# at 7.1 s no limit any more",
+            "# at 99999999999999999.000000 s no limit any more",
+            "# at 7.000042 s something else",
+            "# at 7.000042 s the limit of /a: 1 us in every 1 us",
+        ] {
+            assert_eq!(NotedChange::in_remark(text), None, "{text}");
+        }
         for text in [
             "# recorded",
             "# recorded under the limit of /a: 1 us in every 0 us",
             "# recorded under the limit of /a: 1 us in every 18446744073709551 us",
             "# recorded under the limit of /a: 0 us in every 100000 us",
+            "# recorded under the limit of /a: 10 us in every 100000 us, burst 11 us",
             "# recorded under the limit of /a: 99999999999999999999 us in every 1 us",
         ] {
             assert_eq!(NotedLimit::in_remark(text), None, "{text}");

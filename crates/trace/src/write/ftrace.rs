@@ -97,6 +97,7 @@ impl<W: Write> NoteSink for Ftrace<W> {
         let remark = match note {
             Note::Recorder(recorder) => recorder.remark().to_owned(),
             Note::Limit(limit) => limit.to_string(),
+            Note::Change(change) => change.to_string(),
             Note::Throttles(counted) => counted.to_string(),
             Note::Period(at) => {
                 self.write_definitions(*at);
