@@ -171,6 +171,7 @@ fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
         group: 0,
         meter: 0,
         work: Work::Time,
+        blocks: 0,
     };
     let target = Target {
         throttled_permille: 1000,

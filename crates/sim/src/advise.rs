@@ -1,6 +1,12 @@
 //! What would this limit do? A sweep over limits, and the smallest that does no harm.
 
+mod interval;
+
+use interval::Draws;
+pub use interval::Interval;
+
 use crate::batch::{BatchError, Control, run_all};
+use crate::meters::{Percentiles, Times};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -18,7 +24,7 @@ pub struct Sweep {
     pub bursts_percent: Vec<u64>,
     /// Numbers of threads; 0 leaves them as they are.
     pub threads: Vec<u32>,
-    /// How many times each is tried, with another seed and another phase of the period.
+    /// How many times each is tried, with another seed, another phase of the period and another draw of the load.
     pub seeds: u32,
     /// Whether shares between the largest harmful and the smallest harmless one are tried as well, so that what is recommended does
     /// not jump from one share of the list to the next.
@@ -50,29 +56,6 @@ impl Sweep {
             * self.periods.len()
             * self.bursts_percent.len()
             * self.cpus_permille.len()
-    }
-}
-
-/// The middle and the ends of a figure over the seeds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Interval {
-    /// The least.
-    pub low: f64,
-    /// The median.
-    pub mid: f64,
-    /// The most.
-    pub high: f64,
-}
-
-impl Interval {
-    fn of(mut values: Vec<f64>) -> Interval {
-        values.sort_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
-        Interval {
-            low: at(0),
-            mid: at(values.len() / 2),
-            high: at(values.len().saturating_sub(1)),
-        }
     }
 }
 
@@ -108,11 +91,11 @@ pub struct Prediction {
 /// What counts as harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Most throttled periods, in thousandths.
+    /// Most throttled periods, in thousandths, at the upper end of their interval.
     pub throttled_permille: u64,
-    /// Most added to the 99th percentile.
+    /// Most added to the 99th percentile, on average over the seeds; in 19 of 20 cases, by how these differ.
     pub added_p99: Nanos,
-    /// Least part of the work that is done, in thousandths. A limit under which little is done adds little to p99.
+    /// Least part of the work that is done, in thousandths, at the lower end of its interval. A limit under which little is done adds little to p99.
     pub done_permille: u64,
     /// CPU time that is known to be used, in thousandths of a CPU: no limit below that is harmless, whatever is played. 0: not known.
     pub used_permille: u64,
@@ -121,7 +104,7 @@ pub struct Target {
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// Median and 99th percentile without a limit, ns, for the first number of threads.
+    /// Median and 99th percentile without a limit, ns, for the first number of threads: the medians of all seeds'.
     pub free_p50_ns: u64,
     /// See `free_p50_ns`.
     pub free_p99_ns: u64,
@@ -145,6 +128,8 @@ pub struct Subject<'a> {
     pub meter: usize,
     /// What counts as done.
     pub work: Work,
+    /// Of how many blocks of a recording the load of each seed is drawn; 0 where each seed makes a load of its own.
+    pub blocks: u64,
 }
 
 /// What counts as work that was done.
@@ -212,11 +197,13 @@ pub fn advise(
     for (block, &count) in outcomes.chunks(per_threads).zip(&sweep.threads) {
         let (free, limited) = block.split_at(seeds as usize);
         if advice.predictions.is_empty() {
-            let times = &free[0].meters[subject.meter].times;
-            advice.free_p50_ns = times.p50_ns;
-            advice.free_p99_ns = times.p99_ns;
-            let used = free[0].groups[subject.group + 1].usage_ns;
-            advice.free_usage_permille = used.saturating_mul(1000) / free[0].elapsed_ns.max(1);
+            let times = |outcome: &Outcome| outcome.meters[subject.meter].times;
+            advice.free_p50_ns = median(free, &|outcome| times(outcome).p50_ns);
+            advice.free_p99_ns = median(free, &|outcome| times(outcome).p99_ns);
+            advice.free_usage_permille = median(free, &|outcome| {
+                let used = outcome.groups[subject.group + 1].usage_ns;
+                used.saturating_mul(1000) / outcome.elapsed_ns.max(1)
+            });
         }
         let mut predictions = Vec::new();
         for (tried, limit) in limited.chunks(seeds as usize).zip(&limits) {
@@ -243,6 +230,22 @@ pub fn advise(
     let cpus = outcomes.first().map_or(0, |outcome| outcome.cpus);
     advice.recommended = recommend(&advice.predictions, cpus);
     Ok(advice)
+}
+
+/// The times of a meter in all of these runs.
+fn all_together(runs: &[Outcome], meter: usize) -> Percentiles {
+    let mut times = Times::new();
+    for run in runs {
+        times.add(&run.meters[meter].parts);
+    }
+    Percentiles::of(&times)
+}
+
+/// The median of a figure over the seeds.
+fn median(outcomes: &[Outcome], figure: &dyn Fn(&Outcome) -> u64) -> u64 {
+    let mut figures: Vec<u64> = outcomes.iter().map(figure).collect();
+    figures.sort_unstable();
+    figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
 
 /// Tries shares between the largest that does harm and the smallest from which on none does, for each combination of period and
@@ -326,31 +329,42 @@ fn compare(
     threads: u32,
     target: Target,
 ) -> Prediction {
-    let over = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
-        Interval::of(
-            free.iter()
-                .zip(tried)
-                .map(|(free, tried)| figure(free, tried))
-                .collect(),
-        )
+    let draws = Draws {
+        blocks: subject.blocks,
+    };
+    let each = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
+        let pairs = free.iter().zip(tried);
+        pairs
+            .map(|(free, tried)| figure(free, tried))
+            .collect::<Vec<f64>>()
     };
     let meter = |outcome: &Outcome| outcome.meters[subject.meter].times;
-    let throttled_ratio = over(&|_, tried| {
-        let group = &tried.groups[subject.group + 1];
-        // Periods in which the group was not even active cannot be throttled, but they pass for whoever watches.
-        group.nr_throttled as f64 / group.nr_periods.max(1) as f64
-    });
-    let added_p50_ns = over(&|free, tried| meter(tried).p50_ns as f64 - meter(free).p50_ns as f64);
-    let added_p99_ns = over(&|free, tried| meter(tried).p99_ns as f64 - meter(free).p99_ns as f64);
-    let done_ratio = over(&|free, tried| {
-        let done = |outcome: &Outcome| match subject.work {
-            Work::Time => outcome.groups[subject.group + 1].usage_ns,
-            Work::Laps => outcome.meters[subject.meter].done,
-        };
-        done(tried) as f64 / done(free).max(1) as f64
-    });
-    let p50_ns = over(&|_, tried| meter(tried).p50_ns as f64);
-    let p99_ns = over(&|_, tried| meter(tried).p99_ns as f64);
+    let groups = || tried.iter().map(|tried| &tried.groups[subject.group + 1]);
+    // Periods in which the group was not even active cannot be throttled, but they pass for whoever watches.
+    let parts = groups().map(|group| group.nr_throttled as f64 / group.nr_periods.max(1) as f64);
+    let periods: u64 = groups().map(|group| group.nr_periods).sum();
+    let throttled_ratio = draws.of_parts(parts.collect(), periods / tried.len().max(1) as u64);
+    let [free_together, together] = [free, tried].map(|runs| all_together(runs, subject.meter));
+    let added = |figure: fn(&Percentiles) -> u64| {
+        let values =
+            each(&|free, tried| figure(&meter(tried)) as f64 - figure(&meter(free)) as f64);
+        let all = figure(&together) as f64 - figure(&free_together) as f64;
+        (draws.interval(values.clone(), Some(all)), values)
+    };
+    let (added_p50_ns, _) = added(|times| times.p50_ns);
+    let (added_p99_ns, added_p99) = added(|times| times.p99_ns);
+    let done = |outcome: &Outcome| match subject.work {
+        Work::Time => outcome.groups[subject.group + 1].usage_ns,
+        Work::Laps => outcome.meters[subject.meter].done,
+    };
+    let done_ratio = each(&|free, tried| done(tried) as f64 / done(free).max(1) as f64);
+    let done_ratio = draws.interval(done_ratio, None);
+    let times = |figure: fn(&Percentiles) -> u64| {
+        let values = tried.iter().map(|tried| figure(&meter(tried)) as f64);
+        draws.of_times(values.collect(), figure(&together) as f64)
+    };
+    let p50_ns = times(|times| times.p50_ns);
+    let p99_ns = times(|times| times.p99_ns);
     // What is not done waits at the end: a percentile of that size is a matter of how long was looked.
     let elapsed = free
         .first()
@@ -367,7 +381,7 @@ fn compare(
         && done_ratio.mid < DONE_IN_TIME
         && p99_ns.mid > (1.0 - done_ratio.mid) * elapsed / 2.0;
     let is_harmless = throttled_ratio.high * 1000.0 <= target.throttled_permille as f64
-        && added_p99_ns.high <= target.added_p99.0 as f64
+        && draws.mean_at_most(&added_p99) <= target.added_p99.0 as f64
         && done_ratio.low * 1000.0 >= target.done_permille as f64
         && u128::from(limit.quota.0) * 1000
             > u128::from(limit.period.0) * u128::from(target.used_permille);

@@ -49,6 +49,21 @@ impl Times {
         }
     }
 
+    /// The places that were used, with how many there are.
+    pub(crate) fn parts(&self) -> Vec<(u32, u64)> {
+        let used = (0_u32..).zip(self.counts.iter().copied());
+        used.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Adds what another one has in its places.
+    pub(crate) fn add(&mut self, parts: &[(u32, u64)]) {
+        for (place, more) in parts {
+            if let Some(count) = self.counts.get_mut(*place as usize) {
+                *count += more;
+            }
+        }
+    }
+
     /// From 1 ns to 1,000 s with two significant digits.
     fn histogram(&self) -> Histogram<u64> {
         let Ok(mut histogram) = Histogram::new_with_bounds(1, LONGEST, 2) else {

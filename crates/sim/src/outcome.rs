@@ -167,6 +167,9 @@ pub struct MeterOutcome {
     pub last_ns: u64,
     /// Times of those that were timed.
     pub times: Percentiles,
+    /// The same by their places, so that runs can be put together.
+    #[serde(skip)]
+    pub(crate) parts: Vec<(u32, u64)>,
 }
 
 /// What came of a run.
@@ -238,6 +241,7 @@ impl<S: Sink> Simulation<S> {
                     done: meter.count,
                     last_ns: meter.last_at,
                     times: Percentiles::of(&meter.times),
+                    parts: meter.times.parts(),
                 })
                 .collect(),
         }

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
-use std::sync::OnceLock;
 
-use quotient_sim::advise::{Work, phase};
+use quotient_sim::advise::Work;
 use quotient_sim::replay::{
-    Evidence, Loop, Placement, RecordedLimit, Recording, RecordingError, Requests, Rule, Selection,
+    Blocks, Evidence, Loop, Placement, RecordedLimit, Recording, RecordingError, Requests, Rule,
+    Seats, Selection,
 };
 use quotient_sim::scenario::{Folder, Scenario};
 use quotient_sim::{Kernel, Machine, Plan};
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::doubts::{self, Doubts};
 use super::fidelity;
+use super::load::{Draw, Load};
 use super::{AdviseArguments, Given, How, Unit};
 use crate::failure::Failure;
 use crate::sim::unusable;
@@ -34,8 +35,8 @@ pub(super) struct Base {
     pub(super) played: Option<Played>,
     /// How well the kernel of a trace saw idle CPUs.
     pub(super) placement: Option<Placement>,
-    /// Of a trace: kept to play it with other numbers of threads.
-    recording: Option<Recorded>,
+    /// That of a trace.
+    load: Option<Load>,
 }
 
 /// How a trace is played and why.
@@ -47,66 +48,6 @@ pub(super) struct Played {
     pub(super) given: bool,
     /// What the trace says.
     pub(super) evidence: Evidence,
-}
-
-struct Recorded {
-    limited: Recording,
-    /// What ran beside it, not limited.
-    beside: Option<Recording>,
-    how: How,
-    /// What a request is; `None`: bursts.
-    rule: Option<Rule>,
-    requests: Option<Requests>,
-    limit: Option<RecordedLimit>,
-    /// The demand without that limit, for each seed.
-    variants: Vec<OnceLock<Variant>>,
-}
-
-/// What may have been wanted.
-struct Variant {
-    limited: Recording,
-    requests: Option<Requests>,
-}
-
-impl Recorded {
-    fn variant(&self, seed: u64) -> Option<&Variant> {
-        let limit = self.limit.as_ref()?;
-        let index = usize::try_from(seed).unwrap_or(0) % self.variants.len();
-        Some(self.variants[index].get_or_init(|| {
-            let limited = self.limited.without_limit(limit, seed);
-            let requests = self
-                .rule
-                .as_ref()
-                .map(|rule| Requests::of(&limited, self.beside.as_ref(), rule));
-            Variant { limited, requests }
-        }))
-    }
-
-    fn add_to(&self, plan: &mut Plan, threads: u32, group: Option<u32>, seed: u64) {
-        let variant = self.variant(seed);
-        let limited = variant.map_or(&self.limited, |variant| &variant.limited);
-        let requests = variant.map_or(self.requests.as_ref(), |variant| variant.requests.as_ref());
-        let how = self.how.as_loop();
-        let mut beside = self.beside.as_ref();
-        match (threads, self.how, requests) {
-            (0, How::Open | How::Closed, Some(requests)) => {
-                // Sources are moved by the sweep itself, by as much.
-                requests.add_to(plan, "requests", group, how, phase(seed));
-                beside = beside.map(|_| &requests.rest);
-            }
-            (0, How::Open | How::Closed, None) => {
-                limited.add_later(plan, "bursts", group, how, phase(seed));
-            }
-            (0, How::Pooled, _) => {
-                let threads = u32::try_from(limited.tasks()).unwrap_or(u32::MAX);
-                limited.add_pooled(plan, "bursts", group, threads);
-            }
-            (threads, ..) => limited.add_pooled(plan, "bursts", group, threads),
-        }
-        if let Some(beside) = beside.filter(|beside| beside.tasks() > 0) {
-            beside.add_to(plan, "beside", None, Loop::Open);
-        }
-    }
 }
 
 impl Base {
@@ -123,57 +64,69 @@ impl Base {
         }
     }
 
-    /// The plan for a number of threads (0: as it is) and a seed.
-    pub(super) fn planned(&self, threads: u32, seed: u64) -> Plan {
+    /// The plan for a number of threads (0: as it is), a seed, and a load of a trace.
+    pub(super) fn planned(&self, threads: u32, seed: u64, draw: Draw) -> Plan {
         let mut plan = self.plan.clone();
         plan.seed = seed;
         let group = Some(self.group as u32);
-        let Some(recorded) = &self.recording else {
+        let Some(load) = &self.load else {
             with_threads(&mut plan, group, threads);
             return plan;
         };
-        recorded.add_to(&mut plan, threads, group, seed);
+        load.add_to(&mut plan, (threads, group), (seed, draw));
         plan
     }
 
     /// The requests of a trace.
     pub(super) fn requests(&self) -> Option<&Requests> {
-        self.recording.as_ref()?.requests.as_ref()
+        self.load.as_ref()?.requests.as_ref()
+    }
+
+    /// CPU time that a trace says was used, in thousandths of a CPU; 0 of a scenario.
+    pub(super) fn used_permille(&self) -> u64 {
+        self.load.as_ref().map_or(0, |load| {
+            let usage = u128::from(load.limited.recorded.0) * 1_000;
+            let length = u128::from(load.limited.length.0.max(1));
+            u64::try_from(usage / length).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// Of how many blocks each seed's load is drawn; 0 of a scenario, which makes it.
+    pub(super) fn blocks(&self) -> u64 {
+        self.load.as_ref().map_or(0, |load| load.blocks.count())
     }
 
     /// The limit that a trace was recorded under.
     pub(super) fn recorded_limit(&self) -> Option<RecordedLimit> {
-        self.recording.as_ref()?.limit
+        self.load.as_ref()?.limit
     }
 
     /// What the trace itself says, if what is played can come to the same: its own threads beside its own company.
     pub(super) fn recorded(&self, arguments: &AdviseArguments) -> Option<fidelity::Recorded> {
-        let recorded = self.recording.as_ref()?;
-        let is_as_it_was = recorded.how != How::Pooled
+        let load = self.load.as_ref()?;
+        let is_as_it_was = load.how != How::Pooled
             && arguments.threads.is_empty()
             && arguments.machine.is_none()
             && !arguments.alone;
-        let how = recorded.how.as_loop();
-        let times = match &recorded.requests {
+        let how = load.how.as_loop();
+        let times = match &load.requests {
             Some(requests) => requests.recorded_in(how),
-            None => recorded.limited.recorded_times(),
+            None => load.limited.recorded_times(),
         };
-        let usage = u128::from(recorded.limited.recorded.0) * 1_000;
-        let length = u128::from(recorded.limited.length.0.max(1));
         is_as_it_was.then(|| fidelity::Recorded {
-            usage_permille: u64::try_from(usage / length).unwrap_or(u64::MAX),
+            usage_permille: self.used_permille(),
             times,
-            limit: recorded.limit,
+            limit: load.limit,
         })
     }
 
     /// What latencies are those of.
     pub(super) fn latency_of(&self, threads: &[u32]) -> &'static str {
-        let Some(recorded) = &self.recording else {
+        let Some(load) = &self.load else {
             return "laps";
         };
-        let is_pooled = recorded.how == How::Pooled || threads.iter().any(|&count| count > 0);
-        if recorded.requests.is_some() && !is_pooled {
+        let is_pooled = load.how == How::Pooled || threads.iter().any(|&count| count > 0);
+        if load.requests.is_some() && !is_pooled {
             "requests"
         } else {
             "bursts"
@@ -229,7 +182,7 @@ fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure> {
         doubts: Doubts::default(),
         played: None,
         placement: None,
-        recording: None,
+        load: None,
     })
 }
 
@@ -336,27 +289,17 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         &mut notes,
     );
     doubts::about_limits(&limited, &mut doubts);
-    doubts::about_saturation(&whole, &mut doubts);
-    let beside = has_beside.then_some(beside);
+    doubts::about_changes(limited.limit_changes_of(&whole), &mut doubts);
+    doubts::about_saturation(&whole, &limited, &mut doubts);
+    let noted = whole.noted_limit.as_ref();
+    doubts::about_sharing(&limited, &beside, noted, limit.is_some(), &mut doubts);
+    let (plan, own, beside) = plan_of(&whole, &limited, beside, arguments, has_beside);
     let (rule, requests) = requests_of(&limited, beside.as_ref(), arguments, &mut doubts)?;
     let evidence = match &requests {
         Some(requests) => requests.evidence,
         None => limited.evidence(),
     };
-    // With everything woken by something in the trace that does not wait for answers itself, nothing is left to be guessed.
-    let all_woken = requests.as_ref().is_some_and(|requests| {
-        requests.woken * 100 >= requests.parts * 99 && requests.answered * 100 < requests.requests
-    });
-    let (how, given) = match (arguments.r#loop, evidence.verdict()) {
-        (Some(how), _) => (how, true),
-        (None, Some(Loop::Closed)) => (How::Closed, false),
-        (None, Some(Loop::Open)) => (How::Open, false),
-        (None, None) if all_woken => (How::Open, false),
-        (None, None) => {
-            doubts::about_loop(&mut doubts);
-            (How::Open, false)
-        }
-    };
+    let (how, given, all_woken) = how_of(requests.as_ref(), &evidence, arguments, &mut doubts);
     notes.push(worded(how, given, &evidence));
     if let Some(requests) = &requests {
         notes.push(chains_worded(requests, how));
@@ -368,20 +311,28 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         How::Closed => !is_seen,
         _ => !given && !all_woken && evidence.verdict().is_none(),
     };
+    if let Some(limit) = limit.as_ref().filter(|_| how != How::Closed || !is_seen) {
+        doubts::about_woken(limit, &limited.restored_by(limit), &mut doubts);
+    }
     if let Some(limit) = limit.as_ref().filter(|_| may_wait) {
         doubts::about_clients(limit, &mut doubts);
     } else if let Some(limit) = limit.as_ref().filter(|_| how != How::Closed) {
         doubts::about_held_arrivals(limit, &mut doubts);
     }
-    let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
-    let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
-    let mut plan = Plan::new(machine);
-    plan.duration = whole.length;
-    // The first group of the plan, whatever it was called.
-    plan.group("limited");
+    let times = match &requests {
+        Some(requests) => requests.recorded_in(how.as_loop()),
+        None => limited.recorded_times(),
+    };
+    let blocks = Blocks::of(&limited, beside.as_ref(), times.as_ref(), arguments.seeds);
+    notes.push(format!(
+        "intervals are of 90 %, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these",
+        arguments.seeds,
+        blocks.count(),
+        blocks.length().0 as f64 / 1e9
+    ));
     Ok(Base {
         plan,
-        group: 0,
+        group: own,
         meter: 0,
         work: Work::Time,
         notes,
@@ -392,16 +343,61 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             evidence,
         }),
         placement: Some(whole.placement),
-        recording: Some(Recorded {
+        load: Some(Load {
+            kept: Load::places(&limited, beside.as_ref(), arguments.seeds),
             limited,
             beside,
             how,
             rule,
             requests,
             limit,
-            variants: (0..arguments.seeds + 1).map(|_| OnceLock::new()).collect(),
+            blocks,
         }),
     })
+}
+
+/// The machine with everybody's groups: that of what is asked about is named, and those beside have their seats, if they are played.
+fn plan_of(
+    whole: &Recording,
+    limited: &Recording,
+    mut beside: Recording,
+    arguments: &AdviseArguments,
+    has_beside: bool,
+) -> (Plan, usize, Option<Recording>) {
+    let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
+    let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
+    let mut plan = Plan::new(machine);
+    plan.duration = whole.length;
+    let mut seats = Seats::of(limited, &beside, &mut plan);
+    if has_beside {
+        seats.seat(&mut beside, &mut plan);
+    }
+    let own = seats.own.unwrap_or(0) as usize;
+    (plan, own, has_beside.then_some(beside))
+}
+
+/// How it is played, whether that was given, and whether everything is woken by something in the trace that does not wait for answers itself: then
+/// nothing is left to be guessed.
+fn how_of(
+    requests: Option<&Requests>,
+    evidence: &Evidence,
+    arguments: &AdviseArguments,
+    doubts: &mut Doubts,
+) -> (How, bool, bool) {
+    let all_woken = requests.is_some_and(|requests| {
+        requests.woken * 100 >= requests.parts * 99 && requests.answered * 100 < requests.requests
+    });
+    let (how, given) = match (arguments.r#loop, evidence.verdict()) {
+        (Some(how), _) => (how, true),
+        (None, Some(Loop::Closed)) => (How::Closed, false),
+        (None, Some(Loop::Open)) => (How::Open, false),
+        (None, None) if all_woken => (How::Open, false),
+        (None, None) => {
+            doubts::about_loop(doubts);
+            (How::Open, false)
+        }
+    };
+    (how, given, all_woken)
 }
 
 /// The limit that this was recorded under: given, noted in the trace, or found by its shape.

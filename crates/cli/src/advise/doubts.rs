@@ -1,7 +1,8 @@
 //! What speaks against a prediction. A figure is never given alone where its ground is thin.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::{RecordedLimit, Recording, Requests, Restored};
+use quotient_sim::replay::{RecordedLimit, Recording, Requests, Restored, is_within};
+use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
 
 /// A recording shorter than so many periods says little of how many are throttled: one more or less is 5 %, the part
@@ -14,6 +15,12 @@ const RESTORED_MAX_PERCENT: u64 = 10;
 
 /// CPUs that were busy for more than this, per cent, hide what else was wanted.
 const BUSY_MAX_PERCENT: u64 = 95;
+/// On such CPUs, work of threads that were never idle and had to wait, in thousandths of all: with more, the machine held back what was wanted.
+const HELD_BACK_MAX_PERMILLE: u64 = 200;
+/// Who shares a cgroup with what is asked about and works less than this part of it, per cent, does not count.
+const SHARED_MIN_PERCENT: u64 = 5;
+/// Removing a limit makes nothing use less than this part of what it used under it, per cent.
+const USED_MIN_PERCENT: u64 = 97;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
 const LOST_MAX_PERCENT: u64 = 5;
 
@@ -191,16 +198,127 @@ pub(super) fn about_held_arrivals(limit: &RecordedLimit, doubts: &mut Doubts) {
     }
 }
 
-/// The machine was full without any limit.
-pub(super) fn about_saturation(whole: &Recording, doubts: &mut Doubts) {
+/// The machine was full. Threads that sleep between requests got all that they wanted, if late; of those that never do, only what they got is known.
+pub(super) fn about_saturation(whole: &Recording, limited: &Recording, doubts: &mut Doubts) {
     let room = u128::from(whole.length.0) * u128::from(whole.cpus);
-    if u128::from(whole.recorded.0) * 100 > room * u128::from(BUSY_MAX_PERCENT) {
+    if u128::from(whole.recorded.0) * 100 <= room * u128::from(BUSY_MAX_PERCENT) {
+        return;
+    }
+    let held = limited.held_back_permille();
+    let busy = format!(
+        "all {} CPUs were busy for {:.0} % of the time",
+        whole.cpus,
+        100.0 * whole.recorded.0 as f64 / room.max(1) as f64
+    );
+    if held > HELD_BACK_MAX_PERMILLE {
+        doubts.add(
+            true,
+            format!(
+                "{busy}, and threads with {:.0} % of the work waited for one whenever they had none: the machine held them back, and what they would use with more room is not in the trace; record where a CPU is idle now and then",
+                held as f64 / 10.0
+            ),
+        );
+    } else {
+        doubts.add(
+            false,
+            format!("{busy}: what was wanted came late, and the next may not have been asked for"),
+        );
+    }
+}
+
+/// Others are in the cgroup that is asked about, or share the limit that it was recorded under.
+pub(super) fn about_sharing(
+    limited: &Recording,
+    others: &Recording,
+    noted: Option<&NotedLimit>,
+    is_limited: bool,
+    doubts: &mut Doubts,
+) {
+    let own = limited.groups();
+    let noted = noted.map(|limit| limit.cgroup.as_str());
+    let roots: Vec<&str> = own
+        .keys()
+        .map(|path| path.trim_matches('/'))
+        .chain(noted.filter(|_| is_limited))
+        .filter(|path| !path.is_empty())
+        .collect();
+    let is_shared = |path: &str| roots.iter().any(|root| is_within(path, root));
+    let all = others.groups();
+    let shared = all
+        .iter()
+        .filter(|(path, _)| is_shared(path.trim_matches('/')));
+    let (mut paths, mut work) = (Vec::new(), 0_u64);
+    for (path, wanted) in shared {
+        paths.push(*path);
+        work = work.saturating_add(wanted.0);
+    }
+    if work.saturating_mul(100) <= limited.recorded.0.saturating_mul(SHARED_MIN_PERCENT) {
+        return;
+    }
+    let cpus = work as f64 / limited.length.0.max(1) as f64;
+    paths.truncate(3);
+    if is_limited {
+        doubts.add(
+            true,
+            format!(
+                "others, in {paths:?}, used {cpus:.2} CPUs of the limit that this was recorded under: what it left to these tasks alone is not known; ask about all of them (--group), or record without it"
+            ),
+        );
+    } else {
         doubts.add(
             false,
             format!(
-                "all {} CPUs were busy for {:.0} % of the time: what was wanted cannot be seen, only what was got",
-                whole.cpus,
-                100.0 * whole.recorded.0 as f64 / room.max(1) as f64
+                "others are in the same cgroup, in {paths:?}, with {cpus:.2} CPUs: a limit on it holds for them too, and this one is for a cgroup of these tasks alone; --group asks about all of them"
+            ),
+        );
+    }
+}
+
+/// The limit was another one for a part of the time.
+pub(super) fn about_changes(changes: &[NotedChange], doubts: &mut Doubts) {
+    let Some(first) = changes.first() else {
+        return;
+    };
+    let became = match &first.limit {
+        None => "none".to_owned(),
+        Some(limit) => format!(
+            "{:.2} CPUs",
+            limit.quota.0 as f64 / limit.period.0.max(1) as f64
+        ),
+    };
+    doubts.add(
+        true,
+        format!(
+            "the limit was changed while this was recorded ({}, first to {became}): what was wanted under one of them is not what was wanted under another; record again",
+            if changes.len() == 1 { "once".to_owned() } else { format!("{} times", changes.len()) }
+        ),
+    );
+}
+
+/// Requests that others in the trace sent while a limit held their thread back left no wake-up of their own.
+pub(super) fn about_woken(limit: &RecordedLimit, restored: &Restored, doubts: &mut Doubts) {
+    if restored.whole_permille > 10 * RESTORED_MAX_PERCENT {
+        doubts.add(
+            true,
+            format!(
+                "a limit of {:.2} CPUs held back threads that others in the trace wake, and {:.0} % of the work is in bursts that hold several requests: when each of these was sent is not in the trace; record without a limit",
+                limit.permille() as f64 / 1000.0,
+                restored.whole_permille as f64 / 10.0
+            ),
+        );
+    }
+}
+
+/// Played without the limit that it was recorded under, it uses less than it used under that.
+pub(super) fn about_use(limit: &RecordedLimit, used: u64, free: u64, doubts: &mut Doubts) {
+    if u128::from(free) * 100 < u128::from(used) * u128::from(USED_MIN_PERCENT) {
+        doubts.add(
+            true,
+            format!(
+                "played without the limit of {:.2} CPUs that it was recorded under, it uses {:.2} CPUs, and used {:.2} under it: what is played is not what was recorded; record without a limit",
+                limit.permille() as f64 / 1000.0,
+                free as f64 / 1000.0,
+                used as f64 / 1000.0
             ),
         );
     }
@@ -263,6 +381,7 @@ mod tests {
             let limit = RecordedLimit {
                 quota_ns: 35_000_000,
                 period_ns: 100_000_000,
+                burst_ns: 0,
                 given: true,
                 throttled_permille,
             };

@@ -66,7 +66,11 @@ impl Recorded {
         control: &Control,
     ) -> Result<Option<Played>, BatchError> {
         let limit = match &self.limit {
-            Some(limit) => (limit.permille(), Nanos(limit.period_ns)),
+            Some(limit) => {
+                let saved = u128::from(limit.burst_ns) * 100 / u128::from(limit.quota_ns.max(1));
+                let saved = u64::try_from(saved.min(100)).unwrap_or(100);
+                (limit.permille(), Nanos(limit.period_ns), saved)
+            }
             None => WIDE,
         };
         let advice = under(subject, limit, 0, (seeds, threads), control)?;
@@ -111,7 +115,7 @@ impl Recorded {
                 ("99th percentile", times.p99_ns, played.p99_ns),
             ];
             for (name, recorded, again) in percentiles {
-                let off = beyond(recorded as f64, (again.low, again.high), TIMES_ALLOWED);
+                let off = beyond(recorded as f64, (again.least, again.most), TIMES_ALLOWED);
                 let what = format!(
                     "a {name} of {:.1} ms for {:.1}",
                     again.mid / 1e6,
@@ -177,6 +181,7 @@ mod tests {
         RecordedLimit {
             quota_ns: 60_000_000,
             period_ns: 100_000_000,
+            burst_ns: 0,
             given: true,
             throttled_permille,
         }
@@ -199,6 +204,8 @@ mod tests {
             low: millis as f64 * 0.9e6,
             mid: millis as f64 * 1e6,
             high: millis as f64 * 1.1e6,
+            least: millis as f64 * 0.9e6,
+            most: millis as f64 * 1.1e6,
         };
         let played = Played {
             usage_permille,

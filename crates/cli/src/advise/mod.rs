@@ -3,6 +3,7 @@
 mod base;
 mod doubts;
 mod fidelity;
+mod load;
 mod show;
 
 use std::io::Write;
@@ -26,6 +27,7 @@ use crate::sim::set_kernel;
 use base::{Base, Played};
 use doubts::Doubts;
 use fidelity::Recorded;
+use load::Draw;
 use quotient_sim::Kernel;
 
 /// What `quotient advise` takes.
@@ -57,8 +59,8 @@ pub struct AdviseArguments {
     /// Of a trace: requests are what the program marked by this name (trace_marker: B|, E|, S|, F|); may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "request_from")]
     marker: Vec<String>,
-    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max in microseconds, or `none` [default: as the trace notes, else looked for]
-    #[arg(long, value_name = "QUOTA/PERIOD", value_parser = recorded_limit)]
+    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max and cpu.max.burst in microseconds, or `none` [default: as the trace notes, else looked for]
+    #[arg(long, value_name = "QUOTA/PERIOD[/BURST]", value_parser = recorded_limit)]
     recorded_limit: Option<Given>,
     /// Of a scenario: the meter by which harm is measured [default: the first one]
     #[arg(long, value_name = "NAME")]
@@ -78,7 +80,7 @@ pub struct AdviseArguments {
     /// Numbers of threads to try (1..=4096) [default: as recorded]
     #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = value_parser!(u32).range(1..=4096))]
     threads: Vec<u32>,
-    /// How often each setting is tried, each time with another phase and seed (1..=100)
+    /// How often each setting is tried, each time with another phase and seed, and of a trace with its blocks drawn anew (1..=100)
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=100))]
     seeds: u32,
     /// Throttled periods that are accepted, per cent (0..=100)
@@ -148,24 +150,27 @@ enum Given {
     Limit(Limit),
 }
 
-/// Reads `60000/100000` or `none`.
+/// Reads `60000/100000`, `60000/100000/5000` or `none`.
 fn recorded_limit(text: &str) -> Result<Given, String> {
     if text == "none" {
         return Ok(Given::None);
     }
-    let expected = || format!("{text:?} is neither QUOTA/PERIOD in microseconds nor `none`");
+    let expected =
+        || format!("{text:?} is neither QUOTA/PERIOD[/BURST] in microseconds nor `none`");
     let (quota, period) = text.split_once('/').ok_or_else(expected)?;
+    let (period, burst) = period.split_once('/').unwrap_or((period, "0"));
     let micros = |text: &str| text.trim().parse::<u64>().map_err(|_| expected());
-    let (quota, period) = (micros(quota)?, micros(period)?);
+    let (quota, period, burst) = (micros(quota)?, micros(period)?, micros(burst)?);
     if !(1_000..=1_000_000).contains(&period) || !(1_000..=4_096_000_000).contains(&quota) {
         return Err(format!(
             "{text:?}: a quota is at least 1000 and a period in 1000..=1000000 microseconds"
         ));
     }
-    Ok(Given::Limit(Limit::new(
-        Nanos::from_micros(quota),
-        Nanos::from_micros(period),
-    )))
+    if burst > quota {
+        return Err(format!("{text:?}: a burst is at most the quota"));
+    }
+    let limit = Limit::new(Nanos::from_micros(quota), Nanos::from_micros(period));
+    Ok(Given::Limit(limit.with_burst(Nanos::from_micros(burst))))
 }
 
 /// How a trace is played.
@@ -269,14 +274,20 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         base.place_as_recorded(kernel);
     }
     base.plan.groups[base.group].limit = None;
-    let subject = Subject {
-        plan: &|threads, seed| base.planned(threads, seed),
+    let as_recorded = Subject {
+        plan: &|threads, seed| base.planned(threads, seed, Draw::AsRecorded),
         group: base.group,
         meter: base.meter,
         work: base.work,
+        blocks: 0,
+    };
+    let subject = Subject {
+        plan: &|threads, seed| base.planned(threads, seed, Draw::Anew),
+        blocks: base.blocks(),
+        ..as_recorded
     };
     let free = watched(2, |control, _| {
-        free_run(&subject, &sweep(arguments, 1).threads, control)
+        free_run(&as_recorded, &sweep(arguments, 1).threads, control)
     })?;
     let sweep = sweep(arguments, free.0);
     let recorded = base.recorded(arguments);
@@ -284,7 +295,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         Some(recorded) => {
             let seeds = sweep.seeds.min(fidelity::SEEDS_MAX);
             watched(2 * seeds as usize, |control, threads| {
-                recorded.play(&subject, (seeds, threads), control)
+                recorded.play(&as_recorded, (seeds, threads), control)
             })?
         }
         None => None,
@@ -294,9 +305,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         throttled_permille: arguments.throttled * 10,
         added_p99: arguments.added_p99.unwrap_or(tenth),
         done_permille: arguments.done * 10,
-        used_permille: recorded
-            .as_ref()
-            .map_or(0, |recorded| recorded.usage_permille),
+        used_permille: base.used_permille(),
     };
     let finer = if sweep.refine { sweep.finer() } else { 0 };
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
@@ -305,6 +314,10 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     })?;
     if let (Some(recorded), Some(again)) = (&recorded, &again) {
         recorded.judge(again, &mut base.notes, &mut base.doubts);
+    }
+    if let Some(limit) = base.recorded_limit() {
+        let used = base.used_permille();
+        doubts::about_use(&limit, used, advice.free_usage_permille, &mut base.doubts);
     }
     if base.doubts.is_decisive() {
         advice.recommended = None;
@@ -339,8 +352,8 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A limit that never binds: a share in thousandths of a CPU, and a period.
-const WIDE: (u64, Nanos) = (4_096_000, Nanos::from_millis(100));
+/// A limit that never binds: a share in thousandths of a CPU, a period, and a burst in per cent of the quota.
+const WIDE: (u64, Nanos, u64) = (4_096_000, Nanos::from_millis(100), 0);
 
 /// Usage in thousandths of a CPU and p99 in ns without any limit.
 fn free_run(
@@ -353,11 +366,11 @@ fn free_run(
     Ok((advice.free_usage_permille, advice.free_p99_ns))
 }
 
-/// One limit, a share in thousandths of a CPU and a period, with so many threads of the load: what comes of it in so many seeds, on so many
+/// One limit, a share in thousandths of a CPU, a period and a burst in per cent of the quota, with so many threads of the load: what comes of it in so many seeds, on so many
 /// threads of ours.
 fn under(
     subject: &Subject<'_>,
-    (permille, period): (u64, Nanos),
+    (permille, period, burst): (u64, Nanos, u64),
     load_threads: u32,
     (seeds, threads): (u32, usize),
     control: &Control,
@@ -365,7 +378,7 @@ fn under(
     let sweep = Sweep {
         cpus_permille: vec![permille],
         periods: vec![period],
-        bursts_percent: vec![0],
+        bursts_percent: vec![burst],
         threads: vec![load_threads],
         seeds,
         refine: false,

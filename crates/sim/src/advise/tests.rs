@@ -31,6 +31,7 @@ fn subject(work: Work) -> Subject<'static> {
         group: 0,
         meter: 0,
         work,
+        blocks: 0,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::random::Random;
 use core::cmp::Reverse;
 use core::ops::Range;
 use quotient_core::Limit;
-use quotient_trace::NotedThrottles;
+use quotient_trace::{NotedChange, NotedThrottles};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 
@@ -69,6 +69,8 @@ pub struct RecordedLimit {
     pub quota_ns: u64,
     /// ns.
     pub period_ns: u64,
+    /// What may be saved of the quota for later periods, ns; 0 where that is not known.
+    pub burst_ns: u64,
     /// Whether it was given, or noted in the trace; not found.
     pub given: bool,
     /// Periods that ended with a throttle, in thousandths of those in which there was something to do: as the kernel counted them, where the
@@ -93,6 +95,9 @@ pub struct Restored {
     pub merged_permille: u64,
     /// Pieces that they are cut into.
     pub pieces: u64,
+    /// What bursts computed that seem to hold several arrivals and are left whole, since others in the trace woke them or were woken by them,
+    /// in thousandths of all: who had asked them meanwhile left no trace.
+    pub whole_permille: u64,
 }
 
 /// So many of so many, at most all.
@@ -126,25 +131,43 @@ impl Recording {
     /// The limit that the trace notes, if all these tasks were in the groups that it holds.
     pub fn noted_limit_of(&self, whole: &Recording) -> Option<RecordedLimit> {
         let noted = whole.noted_limit.as_ref()?;
-        let groups = self.groups();
-        let is_under = groups
-            .keys()
-            .all(|path| is_within(path.trim_matches('/'), &noted.cgroup));
-        if !is_under && !noted.cgroup.is_empty() {
+        if !self.is_under(&noted.cgroup) {
             return None;
         }
-        let mut limit = self.given_limit(Limit::new(noted.quota, noted.period));
+        let limit = Limit::new(noted.quota, noted.period).with_burst(noted.burst);
+        let mut limit = self.given_limit(limit);
         if let Some(NotedThrottles { throttled, periods }) = whole.noted_throttles {
             limit.throttled_permille = permille((throttled, periods));
         }
         Some(limit)
     }
 
+    /// Whether all these tasks were in that cgroup, or below it.
+    fn is_under(&self, cgroup: &str) -> bool {
+        let groups = self.groups();
+        let mut paths = groups.keys().map(|path| path.trim_matches('/'));
+        cgroup.is_empty() || paths.all(|path| is_within(path, cgroup))
+    }
+
+    /// How the limit of these tasks was changed while they were recorded.
+    pub fn limit_changes_of<'a>(&self, whole: &'a Recording) -> &'a [NotedChange] {
+        let changed = whole
+            .noted_changes
+            .iter()
+            .filter_map(|change| change.limit.as_ref());
+        let mut noted = whole.noted_limit.iter().chain(changed);
+        let is_theirs = noted.any(|limit| self.is_under(&limit.cgroup));
+        if is_theirs { &whole.noted_changes } else { &[] }
+    }
+
     /// The same with the limit given.
     pub fn given_limit(&self, limit: Limit) -> RecordedLimit {
         let ends: Vec<u64> = self.long_waits().map(|wait| wait.to).collect();
         let (phase, _) = place_of(&ends, limit.period.0.max(1));
-        self.described(limit.quota.0, limit.period.0.max(1), phase, true)
+        RecordedLimit {
+            burst_ns: limit.burst.0,
+            ..self.described(limit.quota.0, limit.period.0.max(1), phase, true)
+        }
     }
 
     fn described(&self, quota: u64, period: u64, phase: u64, given: bool) -> RecordedLimit {
@@ -158,6 +181,7 @@ impl Recording {
         RecordedLimit {
             quota_ns: quota,
             period_ns: period,
+            burst_ns: 0,
             given,
             throttled_permille: permille(throttled),
         }
@@ -239,10 +263,14 @@ impl Recording {
             .filter(|burst| cut.pieces(burst) > 1)
             .collect();
         let work: u64 = merged.iter().map(|burst| burst.work).sum();
+        let bursts = self.tasks.iter().flat_map(|demand| &demand.bursts);
+        let whole = bursts.filter(|burst| cut.arrivals(burst) > 1 && cut.pieces(burst) == 1);
+        let whole: u64 = whole.map(|burst| burst.work).sum();
         let all = (self.recorded.0 + self.restored.0).max(1);
         Restored {
             merged: merged.len() as u64,
-            merged_permille: u64::try_from(u128::from(work) * 1000 / u128::from(all)).unwrap_or(0),
+            merged_permille: permille((work, all)),
+            whole_permille: permille((whole, all)),
             pieces: merged.iter().map(|burst| cut.pieces(burst)).sum(),
         }
     }
@@ -307,12 +335,22 @@ impl Cut {
         }
     }
 
+    /// Into how many it is cut.
     fn pieces(&self, burst: &Burst) -> u64 {
+        if self.chained.contains(&burst.id) {
+            1
+        } else {
+            self.arrivals(burst)
+        }
+    }
+
+    /// How many arrivals it seems to hold.
+    fn arrivals(&self, burst: &Burst) -> u64 {
         let Some(usual) = self.usual else {
             return 1;
         };
         let is_long = burst.work > usual.saturating_mul(MERGED_PERCENT) / 100;
-        if is_long && self.throttled.contains(&burst.id) && !self.chained.contains(&burst.id) {
+        if is_long && self.throttled.contains(&burst.id) {
             ((burst.work + usual / 2) / usual).clamp(1, PIECES_MAX)
         } else {
             1

@@ -14,6 +14,7 @@
 //! would have run on: its demand is scaled up by the part of its time for which it was throttled,
 //! `work * time / (time - throttled)`.
 
+mod blocks;
 mod causes;
 mod evidence;
 mod family;
@@ -22,14 +23,17 @@ mod marked;
 mod placement;
 mod read;
 mod requests;
+mod seats;
 mod select;
 mod served;
 
+pub use blocks::Blocks;
 pub use evidence::Evidence;
 pub use family::Family;
 pub use limited::{RecordedLimit, Restored};
 pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
+pub use seats::Seats;
 pub use select::{Selection, is_within};
 
 use crate::meters::Percentiles;
@@ -42,11 +46,16 @@ use core::ops::Range;
 use limited::LongWait;
 use marked::Marked;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{Gaps, NotedLimit, NotedThrottles, ReadError, TaskId};
+use quotient_trace::{Gaps, NotedChange, NotedLimit, NotedThrottles, ReadError, TaskId};
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
 const BURSTS_MAX: usize = 16_000_000;
+
+/// Who wants a CPU for this part of the time, per cent, is never idle: pauses between requests would be longer.
+const NEVER_IDLE_PERCENT: u128 = 95;
+/// Who got less than this part of what it wanted, per cent, had to wait.
+const GOT_PERCENT: u128 = 90;
 
 /// How a recording is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +129,8 @@ struct Demand {
     is_silent: bool,
     /// By how nice it was last.
     weight: Weight,
+    /// The group of a plan that it is in when it runs beside others.
+    seat: GroupIndex,
 }
 
 /// What the tasks of a recorded trace wanted.
@@ -148,6 +159,8 @@ pub struct Recording {
     pub noted_limit: Option<NotedLimit>,
     /// How often that limit was reached meanwhile, by the kernel's own count.
     pub noted_throttles: Option<NotedThrottles>,
+    /// How that limit was changed meanwhile.
+    pub noted_changes: Vec<NotedChange>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
@@ -192,6 +205,28 @@ impl Recording {
         self.tasks.iter().filter(|task| task.is_silent).count()
     }
 
+    /// Work of tasks that were never idle and had to wait for a CPU, in thousandths of all: what these wanted does not show. O(bursts).
+    pub fn held_back_permille(&self) -> u64 {
+        let (mut held, mut all) = (0_u64, 0_u64);
+        for demand in &self.tasks {
+            let bursts = &demand.bursts;
+            let first = bursts.first().map_or(0, |burst| burst.at);
+            let last = bursts.iter().map(|burst| burst.end).max().unwrap_or(0);
+            let work: u64 = bursts.iter().map(|burst| burst.work).sum();
+            let wanting: u64 = bursts
+                .iter()
+                .map(|burst| burst.end.saturating_sub(burst.at))
+                .sum();
+            let percent = |part: u64, of: u64| u128::from(part) * 100 / u128::from(of.max(1));
+            let is_idle_seldom = percent(wanting, last.saturating_sub(first)) >= NEVER_IDLE_PERCENT;
+            if is_idle_seldom && percent(work, wanting) < GOT_PERCENT {
+                held += work;
+            }
+            all += work;
+        }
+        u64::try_from(u128::from(held) * 1_000 / u128::from(all.max(1))).unwrap_or(0)
+    }
+
     /// From the begin of the first burst to the end of the last one. O(bursts).
     pub fn active(&self) -> Nanos {
         let bursts = || self.tasks.iter().flat_map(|task| &task.bursts);
@@ -213,7 +248,7 @@ impl Recording {
     }
 
     /// Adds the recording to a plan as one workload with one meter, both called `name`: every task as it was, in
-    /// `group`. The meter's times are those of bursts, from their wake-up to their end.
+    /// `group`, or in the root where [`Seats`] gave it no other. The meter's times are those of bursts, from their wake-up to their end.
     pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop) {
         self.add_later(plan, name, group, how, Nanos::ZERO);
     }
@@ -238,7 +273,7 @@ impl Recording {
                 Loop::Closed => closed(demand, meter, self.length.0),
             };
             let program = plan.program(program);
-            let mut task = task(group, program, demand.weight);
+            let mut task = task(group.or(demand.seat), program, demand.weight);
             if how == Loop::Closed {
                 task.begin = shift;
             }

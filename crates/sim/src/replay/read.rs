@@ -293,6 +293,7 @@ impl Recording {
         recording.repaired = repair.count();
         recording.noted_limit = reader.noted_limit().cloned();
         recording.noted_throttles = reader.noted_throttles();
+        recording.noted_changes = reader.noted_changes().to_vec();
         for demand in &mut recording.tasks {
             demand.is_silent = repair.is_silent(demand.id);
         }

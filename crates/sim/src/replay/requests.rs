@@ -81,6 +81,7 @@ pub struct Requests {
 struct Chained {
     is_selected: bool,
     weight: Weight,
+    seat: GroupIndex,
     bursts: Vec<Piece>,
 }
 
@@ -212,7 +213,7 @@ impl Requests {
         self.requests >= REQUESTS_MIN
     }
 
-    /// Adds them to a plan: the selected tasks in `group`, the others in the root, with one meter for requests. Everything is
+    /// Adds them to a plan: the selected tasks in `group`, the others in the root or where [`Seats`](super::Seats) put them, with one meter for requests. Everything is
     /// later by `shift`.
     pub fn add_to(&self, plan: &mut Plan, name: &str, group: GroupIndex, how: Loop, shift: Nanos) {
         let meter = plan.meter(name);
@@ -235,7 +236,11 @@ impl Requests {
             }
             .program(chained, channels[index]);
             let program = plan.program(program);
-            let group = if chained.is_selected { group } else { None };
+            let group = if chained.is_selected {
+                group
+            } else {
+                chained.seat
+            };
             let mut task = task(group, program, chained.weight);
             task.begin = shift;
             loads[usize::from(!chained.is_selected)].push(task);
@@ -329,6 +334,7 @@ fn chained(demand: &Demand, is_selected: bool, places: &Places) -> Chained {
     Chained {
         is_selected,
         weight: demand.weight,
+        seat: demand.seat,
         bursts: bursts.collect(),
     }
 }

@@ -79,6 +79,7 @@ impl Recording {
                         id: demand.id,
                         is_silent: demand.is_silent,
                         weight: demand.weight,
+                        seat: demand.seat,
                         name: demand.name.clone(),
                     });
                 }

@@ -61,6 +61,7 @@ pub(super) struct Served {
 #[derive(Clone, Debug)]
 struct Client {
     weight: Weight,
+    seat: GroupIndex,
     turns: Vec<Turn>,
     /// The end of its last burst.
     end: u64,
@@ -173,7 +174,7 @@ impl Served {
         )
     }
 
-    /// Adds them to a plan: the threads in `group`, the clients in the root, all later by a shift; a recording of that length begins again at its end.
+    /// Adds them to a plan: the threads in `group`, the clients in the root or where they have their seats, all later by a shift; a recording of that length begins again at its end.
     pub(super) fn add_to(
         &self,
         plan: &mut Plan,
@@ -198,7 +199,7 @@ impl Served {
         for client in &self.clients {
             let channel = plan.channel(0);
             let program = plan.program(client.program(&queues, channel, length));
-            let mut task = task(None, program, client.weight);
+            let mut task = task(client.seat, program, client.weight);
             task.begin = shift;
             others.push(task);
         }
@@ -289,6 +290,7 @@ fn client(demand: &Demand, index: usize, asks: &HashMap<(usize, usize), Ask>) ->
     }
     Client {
         weight: demand.weight,
+        seat: demand.seat,
         turns,
         end: last,
     }

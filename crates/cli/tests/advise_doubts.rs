@@ -1,0 +1,237 @@
+//! What `quotient advise` says against a recording, as a person reads it.
+
+mod common;
+
+use common::{Folder, quotient, stderr};
+use serde_json::Value;
+
+/// A second of a CPU for each of two in groups of their own: what stands in their place is the test's.
+const MACHINE: &str = "name = \"doubts\"\nduration = \"5s\"\n[machine]\nshape = \"1\"\n";
+
+/// The doubts of a question, each with whether it decides.
+fn doubts(arguments: &[&str]) -> Vec<(String, bool)> {
+    let mut all = vec!["advise"];
+    all.extend(arguments);
+    all.extend([
+        "--json", "--seeds", "2", "--cpus", "0.8", "--period", "100ms", "--burst", "0",
+    ]);
+    let output = quotient(&all);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let doubts = answer["doubts"].as_array().expect("doubts");
+    let doubts: Vec<(String, bool)> = doubts
+        .iter()
+        .map(|doubt| {
+            let reason = doubt["reason"].as_str().expect("words").to_owned();
+            (reason, doubt["decisive"] == true)
+        })
+        .collect();
+    if doubts.iter().any(|doubt| doubt.1) {
+        assert_eq!(answer["recommended"], Value::Null);
+    }
+    doubts
+}
+
+/// Whether the doubt with these words decides; `None` if there is none.
+fn found(doubts: &[(String, bool)], words: &str) -> Option<bool> {
+    let doubt = doubts.iter().find(|(reason, _)| reason.contains(words));
+    doubt.map(|doubt| doubt.1)
+}
+
+/// A trace of a scenario, as a kernel would have recorded it.
+fn recorded(folder: &Folder, name: &str, text: &str) -> String {
+    let scenario = folder.file(&format!("{name}.toml"));
+    std::fs::write(&scenario, text).expect("our own folder");
+    let trace = folder.file(&format!("{name}.jsonl"));
+    let output = quotient(&["sim", &scenario, "--trace", &trace]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&trace).expect("it was written");
+    let kept = text.lines().filter(|line| !line.contains("throttle"));
+    std::fs::write(&trace, kept.collect::<Vec<_>>().join("\n") + "\n").expect("our own folder");
+    trace
+}
+
+fn load(name: &str, group: &str, kind: &str) -> String {
+    format!("[[workload]]\nname = \"{name}\"\ngroup = \"{group}\"\n{kind}\n")
+}
+
+#[test]
+fn a_machine_that_held_back_what_is_asked_about_is_no_ground_for_advice() {
+    let folder = Folder::new("advise-full");
+    let groups = "[[group]]\npath = \"web\"\n[[group]]\npath = \"build\"\n";
+    let build = load("cc", "build", "kind = \"spin\"\nthreads = 2");
+    let asked = |name: &str, work: &str| {
+        let kind = format!("kind = \"open-loop\"\nthreads = 2\nwork = \"{work}\"\ngap = \"~20ms\"");
+        let web = load("svc", "web", &kind);
+        let trace = recorded(&folder, name, &format!("{MACHINE}{groups}{web}{build}"));
+        doubts(&[&trace, "--group", "web"])
+    };
+    // It wants 0.75 CPUs, and beside a builder there is half of one.
+    let held = asked("held", "~15ms");
+    assert_eq!(
+        found(&held, "the machine held them back"),
+        Some(true),
+        "{held:?}"
+    );
+    // It wants a fifth and gets it.
+    let late = asked("late", "~4ms");
+    assert_eq!(
+        found(&late, "what was wanted came late"),
+        Some(false),
+        "{late:?}"
+    );
+    assert_eq!(found(&late, "the machine held them back"), None);
+}
+
+#[test]
+fn who_shares_a_cgroup_or_its_limit_is_named() {
+    let folder = Folder::new("advise-shared");
+    let asked = |name: &str, limit: &str, more: &[&str]| {
+        let group = format!("[[group]]\npath = \"web\"\n{limit}");
+        let kind = "kind = \"closed-loop\"\nthreads = 2\nwork = \"1ms\"\nthink = \"9ms\"";
+        let loads = load("front", "web", kind) + &load("back", "web", kind);
+        let trace = recorded(&folder, name, &format!("{MACHINE}{group}{loads}"));
+        let mut arguments = vec![trace.as_str()];
+        arguments.extend(more);
+        doubts(&arguments)
+    };
+    let (limit, comm) = (
+        "quota = \"35ms\"\nperiod = \"100ms\"\n",
+        ["--comm", "front.0", "--comm", "front.1"],
+    );
+    let free = asked("free", "", &comm);
+    assert_eq!(
+        found(&free, "a limit on it holds for them too"),
+        Some(false),
+        "{free:?}"
+    );
+    let given = [
+        "--comm",
+        "front.0",
+        "--comm",
+        "front.1",
+        "--recorded-limit",
+        "35000/100000",
+    ];
+    let limited = asked("limited", limit, &given);
+    let words = "of the limit that this was recorded under";
+    assert_eq!(found(&limited, words), Some(true), "{limited:?}");
+    let both = asked(
+        "both",
+        limit,
+        &["--group", "web", "--recorded-limit", "35000/100000"],
+    );
+    assert_eq!(found(&both, words), None);
+}
+
+/// ftrace lines of a generator that wakes a service of 3 ms ten times in every other period of 100 ms and else twice; with 20 ms in each period
+/// the service is held back with the last four of ten, and does these behind it in one go.
+fn generated() -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let time = |micros: u64| format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    let mut switches: Vec<(u64, String)> = Vec::new();
+    let mut line = |at: u64, text: String| switches.push((at, text));
+    for cycle in 0..40_u64 {
+        let begin = 1_000_000 + cycle * 200_000;
+        let requests = (0..10)
+            .map(|number| number * 10_000)
+            .chain([150_000, 170_000]);
+        for (number, at) in requests.enumerate() {
+            let at = begin + at;
+            line(
+                at,
+                format!(
+                    "<idle>-0 [001] d.h3. {}: sched_waking: comm=gen pid=9 prio=120 target_cpu=001\n<idle>-0 [001] d..2. {}: sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=gen next_pid=9 next_prio=120\n",
+                    time(at),
+                    time(at + 5)
+                ),
+            );
+            line(
+                at + 100,
+                format!(
+                    "gen-9 [001] d..2. {}: sched_switch: prev_comm=gen prev_pid=9 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n",
+                    time(at + 100)
+                ),
+            );
+            // The seventh is cut off after 2 ms, and the three behind it find the service waiting.
+            let runs: &[(u64, u64, &str)] = match number {
+                6 => &[(20, 2_000, "R"), (40_000, 11_000, "S")],
+                7..10 => &[],
+                _ => &[(20, 3_000, "S")],
+            };
+            if !runs.is_empty() {
+                line(
+                    at + 10,
+                    format!(
+                        "gen-9 [001] d..2. {}: sched_waking: comm=svc pid=7 prio=120 target_cpu=000\n",
+                        time(at + 10)
+                    ),
+                );
+            }
+            for (after, length, state) in runs {
+                let from = at + after;
+                line(
+                    from,
+                    format!(
+                        "<idle>-0 [000] d..2. {}: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120\n",
+                        time(from)
+                    ),
+                );
+                line(
+                    from + length,
+                    format!(
+                        "svc-7 [000] d..2. {}: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state={state} ==> next_comm=swapper/0 next_pid=0 next_prio=120\n",
+                        time(from + length)
+                    ),
+                );
+            }
+        }
+    }
+    switches.sort();
+    for (_, line) in switches {
+        text += &line;
+    }
+    text
+}
+
+#[test]
+fn requests_that_a_limit_hid_are_missed() {
+    let folder = Folder::new("advise-woken");
+    let file = folder.file("generated.txt");
+    std::fs::write(&file, generated()).expect("our own folder");
+    let words = "threads that others in the trace wake";
+    let asked = |limit: &str| {
+        let given = ["--comm", "svc", "--loop", "open", "--recorded-limit", limit];
+        let mut arguments = vec![file.as_str()];
+        arguments.extend(given);
+        found(&doubts(&arguments), words)
+    };
+    assert_eq!(asked("20000/100000"), Some(true));
+    assert_eq!(asked("none"), None);
+}
+
+#[test]
+fn a_limit_that_was_changed_meanwhile_is_no_ground_for_advice() {
+    let folder = Folder::new("advise-changed");
+    let file = folder.file("changed.txt");
+    let attached = "x-1 [000] ..... 0.000001: cgroup_attach_task: dst_root=1 dst_id=7 dst_level=1 dst_path=/web pid=7 comm=svc\n";
+    let noted = "# tracer: nop\n# recorded under the limit of /web: 20000 us in every 100000 us, burst 5000 us\n";
+    let events = generated().replace("# tracer: nop\n", "");
+    let asked = |change: &str, comm: &str| {
+        let text = format!("{noted}{attached}{events}{change}");
+        std::fs::write(&file, text).expect("our own folder");
+        doubts(&[&file, "--comm", comm, "--loop", "open"])
+    };
+    let words = "the limit was changed while this was recorded";
+    let changed = "# at 3.000000 s the limit of /web: 50000 us in every 100000 us\n# at 4.000000 s no limit any more\n";
+    let doubts = asked(changed, "svc");
+    assert_eq!(found(&doubts, words), Some(true), "{doubts:?}");
+    assert_eq!(
+        found(&doubts, "2 times, first to 0.50 CPUs"),
+        Some(true),
+        "{doubts:?}"
+    );
+    assert_eq!(found(&asked("", "svc"), words), None);
+    // It was not theirs.
+    assert_eq!(found(&asked(changed, "gen"), words), None);
+}
