@@ -318,3 +318,87 @@ fn functions_outlive_their_runtime() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Does something when it is dropped, and counts that before.
+struct OnDrop(Arc<AtomicUsize>, fn());
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (self.1)();
+    }
+}
+
+/// Functions that fill the places of `group` until `stop`, and then some that wait with what `captured` makes.
+fn lines_up<T: Send + 'static>(
+    group: &Group,
+    stop: &Arc<AtomicBool>,
+    waiting: usize,
+    captured: impl Fn() -> T,
+) -> Vec<JoinHandle<()>> {
+    for _ in 0..12 {
+        let stop = stop.clone();
+        drop(group.spawn_blocking(move || {
+            while !stop.load(Ordering::Relaxed) {
+                burn(Duration::from_micros(100));
+            }
+        }));
+    }
+    let one = |_| {
+        let captured = captured();
+        group.spawn_blocking(move || drop(captured))
+    };
+    (0..waiting).map(one).collect()
+}
+
+#[test]
+fn a_destructor_that_sleeps_keeps_other_groups_functions() {
+    run(8, |scheduler| async move {
+        let (stop, slept, dropped) = Default::default();
+        let (stop, slept): (Arc<AtomicBool>, Arc<AtomicUsize>) = (stop, slept);
+        let dropped: Arc<AtomicUsize> = dropped;
+        let evil = limited(&scheduler, "evil", "5ms/100ms");
+        let other = limited(&scheduler, "other", "5ms/100ms");
+        let sleeps = || OnDrop(slept.clone(), || std::thread::sleep(Duration::from_secs(5)));
+        let counts = || OnDrop(dropped.clone(), || ());
+        let slow = lines_up(&evil, &stop, 1, sleeps);
+        let quick = lines_up(&other, &stop, 3, counts);
+        slow[0].abort();
+        eventually("the destructor", || slept.load(Ordering::Relaxed) == 1).await;
+        let began = Instant::now();
+        for handle in &quick {
+            handle.abort();
+        }
+        eventually("the others", || dropped.load(Ordering::Relaxed) == 3).await;
+        assert!(
+            began.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            began.elapsed()
+        );
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn the_end_comes_before_functions_that_never_began_are_dropped() {
+    let dropped: Arc<AtomicUsize> = Arc::default();
+    let stop: Arc<AtomicBool> = Arc::default();
+    run(8, |scheduler| {
+        let (dropped, stop) = (dropped.clone(), stop.clone());
+        async move {
+            let group = limited(&scheduler, "limited", NEXT_TO_NOTHING);
+            let panics = || OnDrop(dropped.clone(), || panic!("a destructor's"));
+            let handles = lines_up(&group, &stop, 500, panics);
+            for handle in &handles[..200] {
+                handle.abort();
+            }
+            let in_line = scheduler.preempt_stats().unwrap().in_line;
+            assert!(in_line >= 200, "{in_line}");
+            stop.store(true, Ordering::Relaxed);
+            scheduler.shutdown().await;
+            // Some may have begun as the scheduler ended; those have had their thread.
+            let left = 500 - dropped.load(Ordering::Relaxed);
+            assert!(left <= 24, "{left} are not dropped");
+        }
+    });
+}

@@ -99,7 +99,8 @@ impl From<Error> for SetupError {
 }
 
 impl Tenants {
-    /// Tenants by the value of a header, on a scheduler of their own on the current tokio runtime.
+    /// Tenants by the value of a header, on a scheduler of their own on the current tokio runtime, without preemption: a request that computes
+    /// for long in one poll keeps its worker for as long. Where that happens build the scheduler with `Builder::preempt`, and use [`Self::on`].
     ///
     /// # Errors
     /// [`SetupError`].

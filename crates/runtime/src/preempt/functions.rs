@@ -20,11 +20,15 @@
 //! # Nobody waits beyond its end
 //! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
 //! first turn. A kill and the scheduler's end empty the lines of their groups and wake all threads that wait so; each sees the kill's
-//! number, or the phase. What has ended without having begun is dropped on one thread of the blocking pool, one after the other, 10 ms ahead of
-//! the group's limit, as the dead are (`group::dead`).
+//! number, or the phase. What has ended without having begun is dropped on threads of the blocking pool, one for each group and [`DIGGERS_MAX`] in
+//! all, one function after the other, 10 ms ahead of the group's limit, as the dead are (`group::dead`). So a destructor that sleeps keeps the
+//! others of its group. The scheduler's end waits for them: `unburied` counts groups with functions to drop, and `digging` the threads that drop
+//! one. A thread takes its last function out (`unburied`) while it is counted (`digging`), so who sees neither, in this order, sees all
+//! dropped. A panic of a destructor ends with it.
 //! The locks are leaves; whoever takes one in a poll shields itself.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::task::Wake;
@@ -46,6 +50,8 @@ const SHARE: usize = 7;
 pub(super) const BLOCKED_MAX: usize = 512;
 /// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
 pub(crate) const LINE_MAX: usize = 65_536;
+/// Threads that drop what has ended without having begun. Unit: threads. An eighth of tokio's pool by default.
+const DIGGERS_MAX: usize = 64;
 /// How long a thread that waits for a place sleeps before it looks whether it still has to. Unit: time. A bound: it is woken for a place.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -72,9 +78,13 @@ impl Waiting {
         Self { start, runtime }
     }
 
-    /// It never begins; dropped here.
+    /// It never begins; dropped here, and a panic with it.
     pub(crate) fn drop_unbegun(self) {
-        (self.start)(Begin::Never);
+        let dropped = catch_unwind(AssertUnwindSafe(|| (self.start)(Begin::Never)));
+        if let Err(panic) = dropped {
+            // Its destructor is the program's, and may panic as well.
+            std::mem::forget(panic);
+        }
     }
 
     /// Gives it to the blocking pool.
@@ -100,6 +110,8 @@ pub(crate) struct Line {
     places: AtomicU32,
     /// Grows with each kill.
     kills: AtomicU64,
+    /// A thread drops what has ended here.
+    is_burying: AtomicBool,
 }
 
 impl std::fmt::Debug for Line {
@@ -133,8 +145,8 @@ pub(super) struct Functions {
     /// What has ended without having begun, by group, and how many groups these are.
     ended: Mutex<Vec<(Arc<GroupShared>, Vec<Waiting>)>>,
     unburied: AtomicUsize,
-    /// A thread sees to these.
-    is_burying: AtomicBool,
+    /// Threads that see to these.
+    digging: AtomicUsize,
     /// For threads that wait for a place themselves.
     gate: Mutex<()>,
     room: Condvar,
@@ -203,40 +215,55 @@ impl Wake for Aborted {
     }
 }
 
-/// Who sees to what has ended.
-struct Digger(Arc<Shared>);
+/// Who drops what has ended in a group.
+struct Digger {
+    shared: Arc<Shared>,
+    group: Arc<GroupShared>,
+}
 
 impl Digger {
     fn dig(self) {
         // Its drop does the rest.
-        if let Some(preempting) = &self.0.preempt {
-            preempting.see_to_ended(&self.0);
+        if let Some(preempting) = &self.shared.preempt {
+            preempting.see_to_ended(&self.shared, &self.group);
         }
     }
 }
 
 impl Drop for Digger {
     fn drop(&mut self) {
-        let shared = &self.0;
+        let shared = &self.shared;
         let Some(preempting) = &shared.preempt else {
             return;
         };
         if shared.phase() == CLOSED {
             // The runtime may be gone, and has not run this.
-            preempting.see_to_ended(shared);
+            preempting.see_to_ended(shared, &self.group);
         }
-        let digs = &preempting.functions.is_burying;
-        digs.store(false, Ordering::SeqCst);
-        // Somebody may have come just before: the tick thread looks again.
-        shared.tick.run();
+        self.group.line.is_burying.store(false, Ordering::SeqCst);
+        preempting.functions.digging.fetch_sub(1, Ordering::SeqCst);
+        if shared.phase() == CLOSED {
+            // No tick thread looks any more: for what came just before.
+            preempting.bury(shared);
+            shared.function_was_dropped();
+        } else {
+            // Somebody may have come just before: the tick thread looks again.
+            shared.tick.run();
+        }
     }
 }
 
 impl Preempting {
-    fn see_to_ended(&self, shared: &Shared) {
-        while let Some(function) = self.next_unbegun(shared) {
+    fn see_to_ended(&self, shared: &Shared, group: &Arc<GroupShared>) {
+        while let Some(function) = self.next_unbegun(shared, group) {
             function.drop_unbegun();
         }
+    }
+
+    /// Whether all functions that ended without having begun are dropped.
+    pub(crate) fn has_buried_all(&self) -> bool {
+        self.functions.unburied.load(Ordering::SeqCst) == 0
+            && self.functions.digging.load(Ordering::SeqCst) == 0
     }
 
     /// A place for a function of the group, if there is one.
@@ -425,33 +452,41 @@ impl Preempting {
         self.bury(shared);
     }
 
-    /// Has a thread of the pool see to what has ended, unless one does.
+    /// Has threads of the pool drop what has ended, one for each group that has none.
     fn bury(&self, shared: &Arc<Shared>) {
         let functions = &self.functions;
-        let is_due = self.next_unbegun_is_due(shared);
-        if !is_due || functions.is_burying.swap(true, Ordering::SeqCst) {
-            return;
+        let (now, is_open) = (shared.now(), shared.phase() == OPEN);
+        let due: Vec<_> = {
+            let ended = lock(&functions.ended);
+            let groups = ended.iter().map(|(group, _)| group);
+            let is_due = |group: &&Arc<GroupShared>| {
+                let may = !is_open || !group.dead_are_in_debt(now);
+                let free = functions.digging.load(Ordering::SeqCst) < DIGGERS_MAX;
+                let is_due = may && free && !group.line.is_burying.swap(true, Ordering::SeqCst);
+                functions
+                    .digging
+                    .fetch_add(usize::from(is_due), Ordering::SeqCst);
+                is_due
+            };
+            groups.filter(is_due).cloned().collect()
+        };
+        for group in due {
+            let shared = shared.clone();
+            let digger = Digger { shared, group };
+            let shared = digger.shared.clone();
+            Waiting::new(None, move |_| digger.dig()).go(&shared, Begin::Never);
         }
-        let digger = Digger(shared.clone());
-        Waiting::new(None, move |_| digger.dig()).go(shared, Begin::Never);
     }
 
-    fn next_unbegun_is_due(&self, shared: &Shared) -> bool {
-        let ended = lock(&self.functions.ended);
-        let now = shared.now();
-        let is_open = shared.phase() == OPEN;
-        let mut groups = ended.iter();
-        groups.any(|(group, _)| !is_open || !group.dead_are_in_debt(now))
-    }
-
-    /// One that may be dropped now.
-    fn next_unbegun(&self, shared: &Shared) -> Option<Waiting> {
+    /// One of the group that may be dropped now.
+    fn next_unbegun(&self, shared: &Shared, group: &Arc<GroupShared>) -> Option<Waiting> {
+        let _shield = quotient_pause::uninterrupted();
         let mut ended = lock(&self.functions.ended);
-        let now = shared.now();
-        let is_open = shared.phase() == OPEN;
+        if shared.phase() == OPEN && group.dead_are_in_debt(shared.now()) {
+            return None;
+        }
         let mut groups = ended.iter();
-        let is_due = |group: &Arc<GroupShared>| !is_open || !group.dead_are_in_debt(now);
-        let place = groups.position(|(group, _)| is_due(group))?;
+        let place = groups.position(|(known, _)| Arc::ptr_eq(known, group))?;
         let function = ended[place].1.pop();
         if ended[place].1.is_empty() {
             ended.swap_remove(place);

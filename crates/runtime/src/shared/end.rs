@@ -110,8 +110,17 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// The scheduler has ended, destructors of its tasks included (but for the one that asks).
+    /// The scheduler has ended, destructors of its tasks and of functions that never began included (but for the one that asks).
     pub(crate) fn has_ended(&self) -> bool {
-        self.phase() == CLOSED && self.last_rites.are_over()
+        let functions_are_dropped = || {
+            let preempting = self.preempt.as_ref();
+            preempting.is_none_or(|preempting| preempting.has_buried_all())
+        };
+        self.phase() == CLOSED && self.last_rites.are_over() && functions_are_dropped()
+    }
+
+    /// Whoever waits for the end looks whether that was all.
+    pub(crate) fn function_was_dropped(&self) {
+        self.ended.notify_waiters();
     }
 }
