@@ -140,7 +140,8 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
                     Nanos(period.as_nanos() * 2).min(QUIET_PERIOD)
                 };
                 idle = if seen.awake { 0 } else { idle + 1 };
-                if idle < patience(&shared) {
+                // What is to be looked at while everybody sleeps is looked at once a period: `park` would come back from it at once.
+                if idle < patience(&shared) || has_to_look(&shared) {
                     let pause = until_next_look(&shared, period);
                     drop(shared);
                     std::thread::park_timeout(pause);
