@@ -242,6 +242,7 @@ impl Drop for Digger {
         }
         self.group.line.is_burying.store(false, Ordering::SeqCst);
         preempting.functions.digging.fetch_sub(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if shared.phase() == CLOSED {
             // No tick thread looks any more: for what came just before.
             preempting.bury(shared);
@@ -429,6 +430,8 @@ impl Preempting {
         self.wake_unbegun();
         let _shield = quotient_pause::uninterrupted();
         self.functions.room.notify_all();
+        // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
+        self.bury(shared);
     }
 
     /// What has ended without having begun is dropped by a thread of the pool.
@@ -455,6 +458,8 @@ impl Preempting {
     /// Has threads of the pool drop what has ended, one for each group that has none.
     fn bury(&self, shared: &Arc<Shared>) {
         let functions = &self.functions;
+        // After the phase was set, before `is_burying` is read; a digger does the two the other way round.
+        fence(Ordering::SeqCst);
         let (now, is_open) = (shared.now(), shared.phase() == OPEN);
         let due: Vec<_> = {
             let ended = lock(&functions.ended);
