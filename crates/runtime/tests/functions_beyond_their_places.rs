@@ -13,11 +13,11 @@ mod preempted;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{CountDrop, burn, eventually, time_here};
-use preempted::HANG;
+use common::{CountDrop, burn, eventually};
+use preempted::{HANG, Used};
 use quotient::{Group, JoinHandle, Leftover, MeterError, Preempt, Scheduler, ThreadMeter};
 
 /// A limit that nothing gets on under: a thousandth of a processor.
@@ -44,31 +44,6 @@ where
 
 fn limited(scheduler: &Scheduler, path: &str, max: &str) -> Group {
     scheduler.group(path).unwrap().max(max).create().unwrap()
-}
-
-/// CPU time of those that compute. Unit: nanoseconds.
-#[derive(Default)]
-struct Used {
-    time: AtomicU64,
-    stop: AtomicBool,
-}
-
-impl Used {
-    fn compute(&self, most: Duration) {
-        let mut before = time_here();
-        let end = before + most;
-        while before < end && !self.stop.load(Ordering::Relaxed) {
-            burn(Duration::from_micros(100));
-            let now = time_here();
-            let step = u64::try_from((now - before).as_nanos()).unwrap();
-            self.time.fetch_add(step, Ordering::Relaxed);
-            before = now;
-        }
-    }
-
-    fn so_far(&self) -> Duration {
-        Duration::from_nanos(self.time.load(Ordering::Relaxed))
-    }
 }
 
 /// A twentieth of a processor: what that is in `passed`, and short turns of those that stand.

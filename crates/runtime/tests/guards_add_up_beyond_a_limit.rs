@@ -11,10 +11,10 @@ mod common;
 mod preempted;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{burn, time_here};
+use preempted::Used;
 use quotient::Group;
 
 const TASKS: usize = 200;
@@ -29,27 +29,10 @@ fn allowed(passed: Duration) -> Duration {
     passed.mul_f64(0.05 + 0.03) + 3 * SECTION
 }
 
-/// CPU time of the threads that run [`section`]. Unit: nanoseconds.
-#[derive(Default)]
-struct Used {
-    time: AtomicU64,
-    stop: AtomicBool,
-}
-
-impl Used {
-    /// A section under a guard, counted in steps.
-    fn section(&self) {
-        let _guard = quotient::uninterrupted();
-        let mut before = time_here();
-        let end = before + SECTION;
-        while before < end && !self.stop.load(Ordering::Relaxed) {
-            burn(Duration::from_micros(100));
-            let now = time_here();
-            let step = u64::try_from((now - before).as_nanos()).unwrap();
-            self.time.fetch_add(step, Ordering::Relaxed);
-            before = now;
-        }
-    }
+/// A section under a guard.
+fn section(used: &Used) {
+    let _guard = quotient::uninterrupted();
+    used.compute(SECTION);
 }
 
 fn keeps_to_the_limit(spawn: impl Fn(&Group, Arc<Used>) + Send + 'static) {
@@ -63,7 +46,7 @@ fn keeps_to_the_limit(spawn: impl Fn(&Group, Arc<Used>) + Send + 'static) {
         }
         tokio::time::sleep(WATCHED).await;
         let passed = began.elapsed();
-        let time = Duration::from_nanos(used.time.load(Ordering::Relaxed));
+        let time = used.so_far();
         used.stop.store(true, Ordering::Relaxed);
         eprintln!(
             "{time:?} in {passed:?}, charged {:?}: {:?}",
@@ -79,7 +62,7 @@ fn polls_under_guards_void_a_limit() {
     keeps_to_the_limit(|group, used| {
         drop(group.spawn(async move {
             while !used.stop.load(Ordering::Relaxed) {
-                used.section();
+                section(&used);
                 tokio::task::yield_now().await;
             }
         }));
@@ -95,7 +78,7 @@ fn guards_in_many_groups_void_the_limit_above() {
         let child = group.child(&name).create().unwrap();
         drop(child.spawn(async move {
             while !used.stop.load(Ordering::Relaxed) {
-                used.section();
+                section(&used);
                 tokio::task::yield_now().await;
             }
         }));
@@ -107,7 +90,7 @@ fn blocking_functions_under_guards_void_a_limit() {
     keeps_to_the_limit(|group, used| {
         drop(group.spawn_blocking(move || {
             while !used.stop.load(Ordering::Relaxed) {
-                used.section();
+                section(&used);
             }
         }));
     });

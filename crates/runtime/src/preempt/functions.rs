@@ -476,10 +476,11 @@ impl Preempting {
             groups.filter(is_due).cloned().collect()
         };
         for group in due {
-            let shared = shared.clone();
-            let digger = Digger { shared, group };
-            let shared = digger.shared.clone();
-            Waiting::new(None, move |_| digger.dig()).go(&shared, Begin::Never);
+            let digger = Digger {
+                shared: shared.clone(),
+                group,
+            };
+            Waiting::new(None, move |_| digger.dig()).go(shared, Begin::Never);
         }
     }
 

@@ -132,7 +132,7 @@ pub struct PreemptStats {
     /// Long polls whose thread could not be given a lower priority, since the system refused.
     pub undemoted: u64,
     /// Times that a thread that hands in work, such as tokio's worker that reads the sockets, was told not to interrupt the threads that
-    /// work it off, for a millisecond and one poll at most (`SCHED_BATCH`).
+    /// work it off (`SCHED_BATCH`). It is let in every half millisecond.
     pub guest_waits: u64,
     /// Threads for which the system refused [`PreemptStats::guest_waits`] (seccomp). It is asked once for each thread.
     pub guests_refused: u64,

@@ -3,10 +3,13 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use quotient::{Group, Preempt, Scheduler};
+
+use crate::common::{burn, time_here};
 
 /// Longer than anything in these tests takes, on a busy machine too: a hang, not a measurement.
 pub const HANG: Duration = Duration::from_secs(120);
@@ -56,5 +59,31 @@ pub async fn keeps_to_a_tenth(scheduler: &Scheduler, group: &Group) {
             "CPUs of 0.1 at most: {seen:?}, {:?}",
             scheduler.preempt_stats()
         );
+    }
+}
+
+/// CPU time of those that compute. Unit: nanoseconds.
+#[derive(Default)]
+pub struct Used {
+    time: AtomicU64,
+    pub stop: AtomicBool,
+}
+
+impl Used {
+    /// Computes for `most` of the thread's CPU time, counted in steps, or until `stop`.
+    pub fn compute(&self, most: Duration) {
+        let mut before = time_here();
+        let end = before + most;
+        while before < end && !self.stop.load(Ordering::Relaxed) {
+            burn(Duration::from_micros(100));
+            let now = time_here();
+            let step = u64::try_from((now - before).as_nanos()).unwrap();
+            self.time.fetch_add(step, Ordering::Relaxed);
+            before = now;
+        }
+    }
+
+    pub fn so_far(&self) -> Duration {
+        Duration::from_nanos(self.time.load(Ordering::Relaxed))
     }
 }
