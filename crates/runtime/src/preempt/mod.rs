@@ -94,6 +94,7 @@
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
+mod burials;
 mod carrier;
 mod courtesy;
 mod foreign;
