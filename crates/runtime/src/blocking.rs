@@ -13,7 +13,7 @@ use crate::inbox::Arrival;
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::meter::{ThreadMeter, settle_here};
-use crate::preempt::{Aborted, Begin, LINE_MAX, Waiting, by_turns, is_scheduled};
+use crate::preempt::{Aborted, Begin, LINE_MAX, Waiting, buries_for, by_turns, is_scheduled};
 use crate::shared::OPEN;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
@@ -223,6 +223,10 @@ where
     /// The destructors are the group's.
     fn never_begins(self) {
         let group = self.group.clone();
+        if buries_for(&group) {
+            // By turns: they are charged as they come.
+            return drop(self);
+        }
         let meter = ThreadMeter::enter_within(&group);
         drop(self);
         let used = meter.ok().and_then(|mut meter| meter.leave().ok());

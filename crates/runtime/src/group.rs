@@ -78,12 +78,16 @@ impl Group {
     /// ([`crate::spawn_blocking`] is in one). `None` elsewhere.
     pub fn current() -> Option<Self> {
         let (shared, inner) = local::current_group()?;
-        let _handles = shared.handles();
-        Some(Self {
-            inner,
-            shared,
-            _handles,
-        })
+        Some(Self::of(&shared, &inner))
+    }
+
+    /// A handle of the group.
+    pub(crate) fn of(shared: &Arc<Shared>, inner: &Arc<GroupShared>) -> Self {
+        Self {
+            inner: inner.clone(),
+            shared: shared.clone(),
+            _handles: shared.handles(),
+        }
     }
 
     /// The path from the root, without a leading slash; empty for the root group.

@@ -266,11 +266,11 @@ impl GroupShared {
         Ok(())
     }
 
-    /// Whether a freeze of the group does not hold the poll that the thread bears: that has ended, or its task was aborted or is in another
-    /// group by now. O(tasks); asked only of polls that are to stop where they are.
+    /// Whether a freeze of the group does not hold what the thread bears: a poll that has ended, or whose task was aborted or is in another
+    /// group by now; or destructors of what never began. O(tasks); asked only of polls that are to stop where they are.
     pub(crate) fn lets_end(&self, bearer: &Carrier) -> bool {
         let is_dead = |number| !self.owned.has_living(number);
-        bearer.is_finished() || bearer.task_borne().is_some_and(is_dead)
+        bearer.is_finished() || bearer.buries() || bearer.task_borne().is_some_and(is_dead)
     }
 
     pub(super) fn lock_parked(&self) -> MutexGuard<'_, BTreeMap<u64, Task>> {

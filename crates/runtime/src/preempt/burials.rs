@@ -1,8 +1,23 @@
 //! Blocking functions that ended without having begun: who drops what they have captured, and when.
 //!
-//! They are dropped on threads of the blocking pool, one for each group and [`DIGGERS_MAX`] in all, one function after the other, 10 ms ahead of
-//! the group's limit, as the dead are (`group::dead`). So a destructor that sleeps keeps the others of its group. A panic of a destructor ends
-//! with it.
+//! They are dropped on threads of the blocking pool, *diggers*, one for each group, one function after the other. So a destructor that sleeps
+//! keeps the others of its group. A panic of a destructor ends with it.
+//!
+//! # By turns
+//! A digger takes turns as a blocking function does (`foreign`), all that it drops in one region: a destructor may compute for as long as it likes,
+//! and has what its group's limit gives. (It used to be charged when it had ended: one that computed for seconds under a limit of 5 % had 3.9 s
+//! in 10.) What differs from a function:
+//! - *It needs no place, and does not wait for its first turn*, since somebody waits for what it drops: it begins if the dead of the group may
+//!   (`group::dead`), 10 ms ahead of the limit, and runs until it is chosen once. What a digger uses is counted for the dead as it comes,
+//!   by the watch at each look and by the digger after each function (one swap decides who counts what). Once they have used up what they
+//!   may, the watch stops one that nobody has chosen yet; from then on it waits for its turns.
+//! - *Neither a freeze nor a kill is for it*: what it drops has ended.
+//! - *Its group is charged at once* (`overtime`), by the tick thread while it runs and nobody has chosen it, and by itself at its end: its proxy may
+//!   wait for long.
+//!
+//! # How many
+//! [`DIGGERS_MAX`], shared by the rule of `parts`: a group (with what is below it) may have seven times as many as are left for all, and who has
+//! none may have one, up to twice as many in all. So a tenant whose diggers stand keeps nobody else's from theirs.
 //!
 //! # The end
 //! The scheduler's end waits for them: `unburied` counts groups with functions to drop, and `digging` the threads that drop one. A thread takes
@@ -11,13 +26,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::functions::{Begin, Waiting};
-use super::{Preempting, lock};
-use crate::group::GroupShared;
+use quotient_core::Nanos;
+
+use super::carrier::Carrier;
+use super::foreign::drop_by_turns;
+use super::functions::{Begin, SHARE, Waiting};
+use super::{NOBODY, Preempting, current, lock};
+use crate::group::{Group, GroupShared};
 use crate::shared::{CLOSED, OPEN, Shared};
 
-/// Threads that drop what has ended without having begun. Unit: threads. An eighth of tokio's pool by default.
+/// Threads that drop what has ended without having begun, but for those of groups that have no other. Unit: threads. An eighth of tokio's pool by
+/// default.
 const DIGGERS_MAX: usize = 64;
+/// All of them. Unit: threads.
+pub(super) const ALL_DIGGERS_MAX: usize = 2 * DIGGERS_MAX;
 
 /// Who drops what has ended in a group.
 struct Digger {
@@ -28,8 +50,13 @@ struct Digger {
 impl Digger {
     fn dig(self) {
         // Its drop does the rest.
-        if let Some(preempting) = &self.shared.preempt {
-            preempting.see_to_ended(&self.shared, &self.group);
+        let Some(preempting) = &self.shared.preempt else {
+            return;
+        };
+        let group = Group::of(&self.shared, &self.group);
+        let see_to_ended = || preempting.see_to_ended(&self.shared, &self.group);
+        if !drop_by_turns(&group, see_to_ended) {
+            see_to_ended();
         }
     }
 }
@@ -43,6 +70,9 @@ impl Drop for Digger {
         if shared.phase() == CLOSED {
             // The runtime may be gone, and has not run this.
             preempting.see_to_ended(shared, &self.group);
+        }
+        for group in self.group.bearing() {
+            group.line.diggers.fetch_sub(1, Ordering::SeqCst);
         }
         self.group.line.is_burying.store(false, Ordering::SeqCst);
         preempting.functions.digging.fetch_sub(1, Ordering::SeqCst);
@@ -62,7 +92,39 @@ impl Preempting {
     fn see_to_ended(&self, shared: &Shared, group: &Arc<GroupShared>) {
         while let Some(function) = self.next_unbegun(shared, group) {
             function.drop_unbegun();
+            if let Some(carrier) = current() {
+                carrier.count_burials(group, shared.now());
+            }
         }
+    }
+
+    /// The watch: what a digger uses is counted as it comes; and if nobody has chosen it yet, it stands once the dead may use no more.
+    pub(super) fn look_at_burials(&self, shared: &Shared, bearer: &Carrier) {
+        if !bearer.buries() || bearer.is_finished() {
+            return;
+        }
+        let Some(group) = bearer.group() else {
+            return;
+        };
+        let now = shared.now();
+        bearer.count_burials(group, now);
+        // Once the scheduler has closed everybody is free.
+        if bearer.chosen_by() == NOBODY && bearer.is_allowed() && shared.phase() == OPEN {
+            bearer.is_to_be_charged();
+            if group.dead_are_in_debt(now) {
+                self.forbid(bearer, NOBODY);
+            }
+        }
+    }
+
+    /// Whether another digger may see to the group.
+    fn may_dig(&self, group: &Arc<GroupShared>) -> bool {
+        let all = self.functions.digging.load(Ordering::SeqCst);
+        let part = SHARE * DIGGERS_MAX.saturating_sub(all);
+        let has_room = |group: &Arc<GroupShared>| {
+            (group.line.diggers.load(Ordering::SeqCst) as usize) < part.max(1)
+        };
+        all < ALL_DIGGERS_MAX && group.bearing().all(has_room)
     }
 
     /// Whether all functions that ended without having begun are dropped.
@@ -103,11 +165,15 @@ impl Preempting {
             let groups = ended.iter().map(|(group, _)| group);
             let is_due = |group: &&Arc<GroupShared>| {
                 let may = !is_open || !group.dead_are_in_debt(now);
-                let free = functions.digging.load(Ordering::SeqCst) < DIGGERS_MAX;
-                let is_due = may && free && !group.line.is_burying.swap(true, Ordering::SeqCst);
-                functions
-                    .digging
-                    .fetch_add(usize::from(is_due), Ordering::SeqCst);
+                let is_due = may
+                    && self.may_dig(group)
+                    && !group.line.is_burying.swap(true, Ordering::SeqCst);
+                if is_due {
+                    functions.digging.fetch_add(1, Ordering::SeqCst);
+                    for group in group.bearing() {
+                        group.line.diggers.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
                 is_due
             };
             groups.filter(is_due).cloned().collect()
@@ -136,5 +202,27 @@ impl Preempting {
             self.functions.unburied.store(ended.len(), Ordering::SeqCst);
         }
         function
+    }
+}
+
+impl Carrier {
+    /// It is a digger, and has used nothing so far, at the time `cpu` of its thread.
+    pub(super) fn buries_from(&self, cpu: Nanos) {
+        self.buried.store(cpu.as_nanos() + 1, Ordering::Relaxed);
+    }
+
+    /// Whether it is a digger.
+    pub(crate) fn buries(&self) -> bool {
+        self.buried.load(Ordering::Relaxed) != 0
+    }
+
+    /// What a digger has used since this was called last is the dead's of `group`.
+    fn count_burials(&self, group: &Arc<GroupShared>, now: Nanos) {
+        let Some(cpu) = self.cpu_time().filter(|_| self.buries()) else {
+            return;
+        };
+        let mark = cpu.as_nanos() + 1;
+        let before = self.buried.fetch_max(mark, Ordering::Relaxed);
+        group.dead_have_used(Nanos(mark.saturating_sub(before)), now);
     }
 }

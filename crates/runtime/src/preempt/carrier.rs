@@ -58,6 +58,9 @@ pub(crate) struct Carrier {
     /// Of a thread of others: it has begun; it has a place (`functions`).
     begun: AtomicBool,
     placed: AtomicBool,
+    /// Of one that drops what never began (`burials`): its thread's CPU time up to which that is counted, plus 1; 0 of all others. Unit:
+    /// nanoseconds.
+    pub(super) buried: AtomicU64,
     /// The watch has found that it gets on, though its proxy is away.
     gets_on: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
@@ -131,6 +134,7 @@ impl Carrier {
             group: OnceLock::new(),
             begun: AtomicBool::new(true),
             placed: AtomicBool::new(false),
+            buried: AtomicU64::new(0),
             gets_on: AtomicBool::new(false),
             others: Others::default(),
             shown: AtomicU32::new(0),
@@ -457,6 +461,11 @@ impl Carrier {
     /// The watch: whether it has run since its last charge although it should stand.
     pub(super) fn runs_over(&self) -> bool {
         self.runs_over.load(Ordering::Relaxed)
+    }
+
+    /// The watch: it is to be charged by the tick thread, by what it has used so far.
+    pub(super) fn is_to_be_charged(&self) {
+        self.runs_over.store(true, Ordering::Relaxed);
     }
 
     /// The same; whoever asks charges it.

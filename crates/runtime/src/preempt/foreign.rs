@@ -31,8 +31,9 @@ use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 use super::carrier::{Carrier, Outcome};
 use super::functions::Place;
 use super::others::set_current;
+use super::overtime::charge_so_far;
 use super::{Preempting, lock};
-use crate::group::Group;
+use crate::group::{Group, GroupShared};
 use crate::meter::ThreadMeter;
 use crate::shared::{CLOSED, OPEN, Shared};
 use crate::task_context::TaskContext;
@@ -67,7 +68,8 @@ pub(crate) fn by_turns<T, R>(
                 continue;
             }
         }
-        let tried = enlisted(group, &mut place, |preempting, carrier, place| {
+        let work = Work::Function(&mut place);
+        let tried = enlisted(group, work, |preempting, carrier, place| {
             let mut run = |state| body.take().map(|body| body(state));
             take_turns(
                 group,
@@ -100,7 +102,8 @@ pub(crate) fn wait_for_turn(group: &Group) {
             break;
         }
     }
-    enlisted(group, &mut place, |preempting, carrier, place| {
+    let work = Work::Function(&mut place);
+    enlisted(group, work, |preempting, carrier, place| {
         let never = |_: &Option<()>| false;
         take_turns(
             group,
@@ -110,6 +113,26 @@ pub(crate) fn wait_for_turn(group: &Group) {
             &mut Some,
         )
     });
+}
+
+/// Runs `drop_all`, which drops what of the group has ended without having begun, by turns on the calling thread (`burials`). False, and nothing was
+/// done, if that cannot be.
+pub(super) fn drop_by_turns(group: &Group, drop_all: impl Fn()) -> bool {
+    let done = enlisted(group, Work::Burial, |preempting, carrier, place| {
+        let mut run = |()| {
+            drop_all();
+            Some(())
+        };
+        let known = (preempting, carrier, place);
+        take_turns(group, known, None, &mut Some(()), &mut run)
+    });
+    done.is_some()
+}
+
+/// Whether the calling thread drops for the group, by turns, what never began there.
+pub(crate) fn buries_for(group: &Group) -> bool {
+    let is_its = |known: &Arc<GroupShared>| Arc::ptr_eq(known, &group.inner);
+    super::current().is_some_and(|carrier| carrier.buries() && carrier.group().is_some_and(is_its))
 }
 
 /// Whether the calling thread takes turns already.
@@ -127,10 +150,18 @@ fn take_place(group: &Group) -> Option<Place> {
     place
 }
 
+/// What a thread takes turns for.
+enum Work<'a> {
+    /// A function or job, with its place if it has one.
+    Function(&'a mut Option<Place>),
+    /// Destructors of what never began.
+    Burial,
+}
+
 /// Runs `part` with the calling thread as one that the watch knows; `None` if it cannot be, or need not.
 fn enlisted<R>(
     group: &Group,
-    place: &mut Option<Place>,
+    work: Work<'_>,
     part: impl FnOnce(&Preempting, &Arc<Carrier>, Option<Place>) -> R,
 ) -> Option<R> {
     let preempting = group.shared.preempt.as_ref()?;
@@ -139,8 +170,18 @@ fn enlisted<R>(
     }
     let entered = preempting.pool.pauser().enter(|thread| {
         let carrier = Arc::new(Carrier::foreign(thread.handle()));
-        let known = preempting.enlist(&group.shared, &carrier, place.is_some());
-        known.then(|| part(preempting, &carrier, place.take()))
+        let (place, has_room) = match work {
+            Work::Function(place) => {
+                let has_room = place.is_some();
+                (Some(place), has_room)
+            }
+            Work::Burial => {
+                carrier.buries_from(carrier.cpu_time().unwrap_or_default());
+                (None, true)
+            }
+        };
+        let known = preempting.enlist(&group.shared, &carrier, has_room);
+        known.then(|| part(preempting, &carrier, place.and_then(Option::take)))
     });
     entered.ok().flatten()
 }
@@ -171,6 +212,9 @@ impl Drop for Ends<'_> {
         if let Some((group, time)) = rest {
             group.core.add_foreign_cpu_time(time, self.shared.now());
         }
+        if self.carrier.buries() {
+            charge_so_far(self.shared, self.carrier);
+        }
         self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
         let (chosen_by, away) = self.carrier.finish(&self.preempting.log, Outcome::Done);
         if let Some(place) = &mut self.place {
@@ -198,10 +242,15 @@ fn take_turns<T, R>(
     body: &mut dyn FnMut(T) -> Option<R>,
 ) -> Option<R> {
     let shared = &group.shared;
-    let began = carrier.cpu_time().unwrap_or_default();
-    carrier.charge_from(began);
-    // Of no task.
-    carrier.bears(0, shared.now());
+    let cpu = carrier.cpu_time().unwrap_or_default();
+    carrier.charge_from(cpu);
+    // Of no task. What drops what has ended is not killed.
+    let began = if carrier.buries() {
+        Nanos(u64::MAX)
+    } else {
+        shared.now()
+    };
+    carrier.bears(0, began);
     carrier.is_of(&group.inner);
     if place.is_some() {
         carrier.has_place();
@@ -214,7 +263,7 @@ fn take_turns<T, R>(
         preempting,
         carrier,
         meter: ThreadMeter::enter_unbilled(group).ok(),
-        began,
+        began: cpu,
         place,
     };
     set_current(Some(carrier.clone()));
@@ -245,11 +294,12 @@ impl Preempting {
         }
     }
 
-    /// The watch knows the carrier from now on; false if there is no room, or the scheduler has ended.
-    fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>, placed: bool) -> bool {
+    /// The watch knows the carrier from now on; false if the scheduler has ended, or there is no room and none `is_kept` for it.
+    fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>, is_kept: bool) -> bool {
         let mut state = lock(&self.watch);
         let others = self.foreign.load(Ordering::Relaxed);
-        let room = placed || others.saturating_sub(self.begun()) < self.settings.max_borne;
+        let kept = self.begun() + self.functions.digging.load(Ordering::Relaxed);
+        let room = is_kept || others.saturating_sub(kept) < self.settings.max_borne;
         if shared.phase() == CLOSED || !room || !state.enlist(carrier) {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return false;

@@ -40,7 +40,7 @@ use crate::shared::{OPEN, Shared};
 use crate::task::Id;
 
 /// How often what is left for all a group may have, as in `parts`.
-const SHARE: usize = 7;
+pub(super) const SHARE: usize = 7;
 /// Functions and jobs of groups with a limit that are blocked at once, beyond the places. Unit: functions. As many as tokio's pool has threads by
 /// default.
 pub(super) const BLOCKED_MAX: usize = 512;
@@ -106,6 +106,8 @@ pub(crate) struct Line {
     kills: AtomicU64,
     /// A thread drops what has ended here.
     pub(super) is_burying: AtomicBool,
+    /// Such threads of the group and below it.
+    pub(super) diggers: AtomicU32,
 }
 
 impl std::fmt::Debug for Line {

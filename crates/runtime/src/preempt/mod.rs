@@ -125,7 +125,7 @@ use quotient_pause::{Pauser, Processor};
 pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
 pub(crate) use self::courtesy::Brought;
 use self::courtesy::Courtesy;
-pub(crate) use self::foreign::{by_turns, is_scheduled, wait_for_turn};
+pub(crate) use self::foreign::{buries_for, by_turns, is_scheduled, wait_for_turn};
 use self::functions::Functions;
 pub(crate) use self::functions::{Aborted, Begin, LINE_MAX, Line, Waiting};
 use self::heartbeat::Heartbeat;

@@ -9,6 +9,7 @@ use quotient_core::Nanos;
 use quotient_core::event::{RescueReason, ResumeReason};
 use quotient_pause::{Demoted, Demotion, Region};
 
+use super::burials::ALL_DIGGERS_MAX;
 use super::carrier::Carrier;
 use super::functions::BLOCKED_MAX;
 use super::heartbeat::{GRAVE, Patience};
@@ -106,8 +107,8 @@ impl WatchState {
         Self {
             looks: vec![Look::default(); slots],
             carriers: vec![None; slots],
-            // Polls, threads of others with places, blocked, and without; and as many that have ended.
-            bearers: Vec::with_capacity(4 * max_borne + BLOCKED_MAX),
+            // Polls, threads of others with places, blocked, without, and that drop what never began; and as many that have ended.
+            bearers: Vec::with_capacity(4 * max_borne + BLOCKED_MAX + ALL_DIGGERS_MAX),
             dead: Vec::with_capacity(max_borne),
             age_from: Nanos::ZERO,
             rescue_from: Nanos::ZERO,
@@ -306,6 +307,7 @@ impl Preempting {
         let begun = |bearer: &&Arc<Carrier>| !bearer.is_unbegun();
         for bearer in state.bearers.iter().filter(begun) {
             self.govern(bearer);
+            self.look_at_burials(shared, bearer);
             self.lower_later(bearer);
         }
         for bearer in state.bearers.iter().filter(begun).filter(|_| quiet) {
