@@ -37,8 +37,8 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    pub(super) fn set_limit(&self, limit: Option<Limit>) {
-        self.ahead.set_limit(limit);
+    pub(super) fn set_limit(&self, limit: Option<Limit>, now: Nanos) {
+        self.ahead.set_limit(limit, now);
     }
 
     /// Whether they wait for the limit.

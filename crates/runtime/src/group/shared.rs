@@ -230,6 +230,7 @@ impl GroupShared {
 
     /// Sets `limited` for the group and everything below it, after its limit changed. Called under `Shared::shape`.
     pub(crate) fn settle_limited_below(self: &Arc<Self>, shared: &Shared) {
+        let now = shared.now();
         let mut groups = vec![self.clone()];
         while let Some(group) = groups.pop() {
             let above = group
@@ -237,8 +238,8 @@ impl GroupShared {
                 .as_ref()
                 .is_some_and(|parent| parent.is_limited());
             let own = group.core.limit();
-            group.overtime.set_limit(own);
-            group.dead.set_limit(own);
+            group.overtime.set_limit(own, now);
+            group.dead.set_limit(own, now);
             let limited = above || own.is_some();
             group.limited.store(limited, Ordering::Relaxed);
             groups.extend(

@@ -91,14 +91,14 @@ mod tests {
         // Nothing is limited.
         assert!(!is_used_up(&below[0], millis(1_000), millis(1)));
         let limit = Limit::new(millis(5), millis(100));
-        above.overtime.set_limit(Some(limit));
+        above.overtime.set_limit(Some(limit), millis(1));
         assert!(!is_used_up(&below[0], millis(30), millis(1)));
         assert!(is_used_up(&below[1], millis(20), millis(1)), "together");
         // 200 ms earn 10.
         assert!(!is_used_up(&below[0], millis(1), millis(201)));
         assert!(!is_used_up(&below[0], millis(8), millis(201)));
         assert!(is_used_up(&below[0], millis(1), millis(201)));
-        above.overtime.set_limit(None);
+        above.overtime.set_limit(None, millis(201));
         assert!(!is_used_up(&below[0], millis(1_000), millis(201)));
     }
 }
