@@ -279,6 +279,13 @@ impl Carrier {
         self.is_allowed() && self.turns.is_away()
     }
 
+    /// Whose limit holds for it: the topmost group with one above what it bears, by an address that is compared and nothing else.
+    pub(super) fn tenant(&self) -> Option<usize> {
+        let group = self.group()?;
+        let limited = group.lineage().filter(|group| group.overtime.is_limited());
+        limited.last().map(|group| Arc::as_ptr(group).addr())
+    }
+
     /// The task whose poll it bears, if that has not ended.
     pub(super) fn task(&self) -> Option<u64> {
         self.task_borne().filter(|_| !self.is_finished())

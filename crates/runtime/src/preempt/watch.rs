@@ -70,10 +70,20 @@ struct Look {
 /// A short turn of some that stand.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
-    /// Of all, not of one.
-    all: bool,
+    of: Whose,
     /// When it began.
     began: Nanos,
+}
+
+/// Whose turn that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Of all: something does not get on.
+    All,
+    /// Of one that others may wait for in the kernel.
+    Awaited,
+    /// Of one.
+    One,
 }
 
 /// What the watch remembers.
@@ -86,10 +96,13 @@ pub(super) struct WatchState {
     bearers: Vec<Arc<Carrier>>,
     /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
     dead: Vec<Arc<Carrier>>,
-    /// When the next short turns may be.
+    /// When the next short turns may be: of one, of one that others wait for, of all.
     age_from: Nanos,
+    hasten_from: Nanos,
     rescue_from: Nanos,
+    /// Who had the last one of the first two kinds.
     cursor: usize,
+    hastened: usize,
     /// Whom to look at first among those whose proxies are away.
     away_from: usize,
     /// The turn that is not over.
@@ -111,8 +124,10 @@ impl WatchState {
             bearers: Vec::with_capacity(4 * max_borne + BLOCKED_MAX + ALL_DIGGERS_MAX),
             dead: Vec::with_capacity(max_borne),
             age_from: Nanos::ZERO,
+            hasten_from: Nanos::ZERO,
             rescue_from: Nanos::ZERO,
             cursor: 0,
+            hastened: 0,
             away_from: 0,
             burst: None,
             looked: Nanos::ZERO,
@@ -152,6 +167,32 @@ impl WatchState {
             returns |= bearer.has_returned();
         }
         returns
+    }
+
+    /// Who has the next short turn alone, if it is time for one. Round robin, and more often among those that others may wait for.
+    fn next_to_age(&mut self, now: Nanos) -> Option<(Whose, usize)> {
+        let bearers = self.bearers.len();
+        let next = |last: usize, may: &dyn Fn(&Carrier) -> bool| {
+            let mut next = (1..=bearers).map(|step| (last + step) % bearers);
+            next.find(|index| {
+                let bearer = &self.bearers[*index];
+                bearer.may_have_short_turns(false) && may(bearer)
+            })
+        };
+        if now >= self.age_from {
+            let next = next(self.cursor, &|_| true)?;
+            self.cursor = next;
+            return Some((Whose::One, next));
+        }
+        if now < self.hasten_from {
+            return None;
+        }
+        let waiting = self.bearers.iter();
+        let waiting = waiting.filter(|bearer| bearer.waits_in_the_kernel());
+        let waiting = Waiters::of(waiting.map(|bearer| bearer.tenant()));
+        let next = next(self.hastened, &|bearer| waiting.is_beyond(bearer.tenant()))?;
+        self.hastened = next;
+        Some((Whose::Awaited, next))
     }
 
     /// The threads that wait for their first turn look whether they have ended.
@@ -501,8 +542,7 @@ impl Preempting {
     /// Aging and rescue.
     fn let_some_run(&self, state: &mut WatchState, stalled: u32, now: Nanos) {
         let rescue = self.wants_rescue(state, stalled, now);
-        let one = now >= state.age_from;
-        if let Some((reason, grave)) = rescue {
+        let whose = if let Some((reason, grave)) = rescue {
             let mut waiting = state.bearers.iter();
             if !waiting.any(|bearer| bearer.may_have_short_turns(grave)) {
                 return;
@@ -518,21 +558,17 @@ impl Preempting {
                     bearer.burst(&self.log, ResumeReason::Rescue);
                 }
             }
-        } else if one {
-            let bearers = state.bearers.len();
-            let mut next = (1..=bearers).map(|step| (state.cursor + step) % bearers);
-            let waits = |index: &usize| state.bearers[*index].may_have_short_turns(false);
-            let Some(next) = next.find(waits) else {
+            Whose::All
+        } else {
+            let Some((whose, next)) = state.next_to_age(now) else {
                 return;
             };
             self.counters.aged.fetch_add(1, Ordering::Relaxed);
-            state.cursor = next;
             state.bearers[next].burst(&self.log, ResumeReason::Aging);
-        } else {
-            return;
-        }
+            whose
+        };
         state.burst = Some(Burst {
-            all: rescue.is_some(),
+            of: whose,
             began: now,
         });
         std::thread::sleep(BURST);
@@ -559,18 +595,47 @@ impl Preempting {
         // It may have been longer than was meant: what it has cost says when the next may be. Each of the two has a budget of its own: where
         // a rescue put off aging by a hundred times of what all had used together, locks that only polls wait for were held for seconds.
         let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));
-        if burst.all {
-            state.rescue_from = pause(RESCUE_INTERVAL, RESCUE_PART);
-        } else if state
-            .bearers
-            .iter()
-            .any(|bearer| bearer.waits_in_the_kernel())
-        {
-            state.age_from = pause(RESCUE_INTERVAL, RESCUE_PART);
-        } else {
-            state.age_from = pause(AGING_INTERVAL, AGING_PART);
+        let often = pause(RESCUE_INTERVAL, RESCUE_PART);
+        match burst.of {
+            Whose::All => state.rescue_from = often,
+            Whose::Awaited => state.hasten_from = often,
+            Whose::One => {
+                state.hasten_from = often;
+                state.age_from = pause(AGING_INTERVAL, AGING_PART);
+            }
         }
         true
+    }
+}
+
+/// Who waits in the kernel, perhaps for the lock of one that stands: by the limits that hold for them, the topmost ones. What waits under the
+/// same limit as who stands is no reason to let that one run beyond it: a tenant could have five times its limit of 1 % by tasks that
+/// want a lock of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiters {
+    Nobody,
+    /// All of them under this limit.
+    Under(usize),
+    /// Some without a limit, or under different ones.
+    Various,
+}
+
+impl Waiters {
+    fn of(tenants: impl Iterator<Item = Option<usize>>) -> Self {
+        tenants.fold(Self::Nobody, |known, tenant| match (known, tenant) {
+            (Self::Nobody, Some(limit)) => Self::Under(limit),
+            (Self::Under(before), Some(limit)) if before == limit => known,
+            _ => Self::Various,
+        })
+    }
+
+    /// Whether one of them is not under the limit of one that stands.
+    fn is_beyond(self, stands: Option<usize>) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Under(limit) => stands != Some(limit),
+            Self::Various => true,
+        }
     }
 }
 
@@ -583,6 +648,20 @@ fn has_computed(used: Nanos, passed: Nanos, spent: Nanos, turn: Nanos) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenants_own_locks_let_it_run_beyond_its_limit() {
+        let waiters = |tenants: &[Option<usize>]| Waiters::of(tenants.iter().copied());
+        assert!(!waiters(&[]).is_beyond(None));
+        // Where there is no limit nothing is exceeded.
+        assert!(waiters(&[None]).is_beyond(None));
+        let own = waiters(&[Some(1), Some(1)]);
+        assert!(!own.is_beyond(Some(1)), "its own");
+        assert!(own.is_beyond(Some(2)) && own.is_beyond(None));
+        for others in [[Some(1), Some(2)], [Some(1), None], [None, Some(1)]] {
+            assert!(waiters(&others).is_beyond(Some(1)), "{others:?}");
+        }
+    }
 
     #[test]
     fn on_a_busy_machine_a_long_poll_is_left_alone() {
