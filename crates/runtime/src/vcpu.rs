@@ -118,6 +118,8 @@ pub(crate) struct Vcpu {
     /// The group that ran last and its figures here: saves the lookup while one group runs.
     figures: Option<(Arc<GroupShared>, Arc<GroupCpu>)>,
     reference: Option<Reference>,
+    /// Until when shorter polls are compared with it, too.
+    close_until: Nanos,
     /// How long a thread had waited for a processor at the last look, and which thread.
     run_delay: Option<(usize, Nanos)>,
     last_balance: Nanos,
@@ -169,6 +171,7 @@ impl Vcpu {
             detached: Vec::new(),
             figures: None,
             reference: None,
+            close_until: Nanos::ZERO,
             run_delay: None,
             last_balance: Nanos::ZERO,
             left_at: Nanos::ZERO,

@@ -105,6 +105,8 @@ pub(crate) struct GroupShared {
     wait_bounded: AtomicBool,
     /// The last poll of an `in_group` of this group was long: the next one is likely to be. A hint.
     pub(crate) long_wraps: AtomicBool,
+    /// Its thread did not run for a part of the last one that was looked at: it sleeps, or the processors are short. A hint.
+    pub(crate) absent_wraps: AtomicBool,
     /// What may be computed in foreign tasks without a turn.
     pub(crate) allowance: Allowance,
     /// Keeps bandwidth control switched on while the group has a limit.
@@ -153,6 +155,7 @@ impl GroupShared {
             limited: AtomicBool::new(parent.is_some_and(|parent| parent.is_limited())),
             wait_bounded: AtomicBool::new(parent.is_some_and(|parent| parent.is_wait_bounded())),
             long_wraps: AtomicBool::new(false),
+            absent_wraps: AtomicBool::new(false),
             allowance: Allowance::default(),
             gate: Mutex::new(None),
             kept: Kept::default(),

@@ -10,6 +10,10 @@
 //! since then is kept with the reading, and taken off. (It used not to be: where the host takes the processor away between hundreds of short
 //! polls, each absence was billed as what the polls before it had used, and were billed for: 1.4 to 1.9 times what the thread used.)
 //!
+//! Short polls that sleep, or wait for a processor, are found when the reading is made anew: if more was billed since the last one than the thread has
+//! used, by a sixteenth, the group that begins is looked at from [`CLOSE`] on, with readings of its own, as after a long poll, until a poll
+//! so looked at was not absent. (Polls that compute for 50 us and sleep for 300 were billed 6 times what they used.)
+//!
 //! # Nesting
 //! `excluded` is the wall time of the current poll (or wrap) that others inside account for, `absent` the part of it in which the
 //! thread did not run: who accounts for the rest must not count that absence as its own.
@@ -30,6 +34,10 @@ use crate::shared::Shared;
 /// Time that is believed without the thread's CPU clock. Unit: nanoseconds. Default 500 us, as for polls of tasks: no host gives a
 /// preempted thread its processor back sooner than that often, and two clock reads cost less than 0.1 % of it.
 const SUSPICIOUS: Nanos = Nanos(500_000);
+/// The same where the thread was found not to run. Unit: nanoseconds. 50 us: the shortest sleep takes longer.
+const CLOSE: Nanos = Nanos(50_000);
+/// Billed since a reading for so many parts of what was used, and one more, it is time to look.
+const BILLED_PARTS: u64 = 16;
 /// Age of a reading that is as good as none. Unit: nanoseconds. Default 20 us: what the thread did for others in that time is
 /// within what the two clocks differ by anyway.
 const FRESH: Nanos = Nanos(20_000);
@@ -45,6 +53,22 @@ pub(super) struct Reading {
     time: OwnTime,
     /// What wraps that have ended since then were billed; no more than the time since then.
     billed: Nanos,
+}
+
+impl Reading {
+    /// Whether more than the thread has used since then was billed, as it is at `cpu` now.
+    fn has_billed_too_much(self, cpu: Nanos) -> bool {
+        let used = cpu.saturating_sub(self.time.cpu);
+        let part = Nanos(used.as_nanos() / BILLED_PARTS);
+        self.billed > used.saturating_add(part.max(ABSENCE_FLOOR))
+    }
+}
+
+/// Whether polls of the group are to be looked at closely.
+fn note_absence(group: &GroupShared, is_absent: bool) {
+    if group.absent_wraps.load(Ordering::Relaxed) != is_absent {
+        group.absent_wraps.store(is_absent, Ordering::Relaxed);
+    }
 }
 
 /// One `in_group` on this thread.
@@ -79,9 +103,8 @@ pub(crate) fn replace_group(
     group: &Arc<GroupShared>,
     now: Nanos,
 ) -> Option<Saved> {
-    let expects_long = group.long_wraps.load(Ordering::Relaxed);
     let replace = |local: &Local| {
-        let reading = local.reading_for(shared, now, expects_long);
+        let reading = local.reading_for(shared, group, now);
         // Before anybody else is at work: it looks at its own account.
         let meter = local.pause_meter();
         let base = reading.map(|known| known.time.cpu.saturating_add(known.billed));
@@ -121,15 +144,19 @@ pub(crate) fn restore_group(saved: Saved, group: &GroupShared, now: Nanos) -> Na
             wrap.shown = wrap.shown.max(charged);
             outermost
         });
-        let (own, cpu) = local.own_time(&wrap, now, elapsed > SUSPICIOUS);
+        let long = elapsed > SUSPICIOUS;
+        let looks = long || elapsed > CLOSE && group.absent_wraps.load(Ordering::Relaxed);
+        let (own, cpu) = local.own_time(&wrap, now, looks);
         if let Some((shared, _)) = &*local.group.borrow() {
             local.note_billed(shared.number, own, now, cpu);
         }
-        let long = elapsed > SUSPICIOUS;
         if group.long_wraps.load(Ordering::Relaxed) != long {
             group.long_wraps.store(long, Ordering::Relaxed);
         }
         let wall = elapsed.saturating_sub(local.excluded.get());
+        if cpu.is_some() {
+            note_absence(group, own.saturating_add(ABSENCE_FLOOR) < wall);
+        }
         let absent = local.absent.get() + wall.saturating_sub(own);
         drop(local.set_group(saved.group));
         if saved.member {
@@ -176,17 +203,20 @@ impl Local {
     }
 
     /// The reading of the thread's CPU clock to measure from: the last one, or one that is made now.
-    fn reading_for(&self, shared: &Arc<Shared>, now: Nanos, expects_long: bool) -> Option<Reading> {
+    fn reading_for(&self, shared: &Shared, group: &GroupShared, now: Nanos) -> Option<Reading> {
         let scheduler = shared.number;
-        let age_max = if expects_long {
+        let [long, absent] =
+            [&group.long_wraps, &group.absent_wraps].map(|hint| hint.load(Ordering::Relaxed));
+        let age_max = if long || absent {
             FRESH
         } else {
             RECONCILE_INTERVAL
         };
-        let known = self.reading.get().filter(|known| {
-            known.scheduler == scheduler && now.saturating_sub(known.time.wall) <= age_max
-        });
-        if let Some(known) = known {
+        let known = self.reading.get();
+        let known = known.filter(|known| known.scheduler == scheduler);
+        if let Some(known) = known
+            && now.saturating_sub(known.time.wall) <= age_max
+        {
             return Some(known);
         }
         let reading = Reading {
@@ -197,6 +227,9 @@ impl Local {
             },
             billed: Nanos::ZERO,
         };
+        if known.is_some_and(|known| known.has_billed_too_much(reading.time.cpu)) {
+            note_absence(group, true);
+        }
         self.reading.set(Some(reading));
         Some(reading)
     }
@@ -225,7 +258,12 @@ impl Local {
         let elapsed = now.saturating_sub(wrap.started);
         let wall = elapsed.saturating_sub(self.excluded.get());
         let believed = wall.saturating_sub(wrap.absent);
-        let look = believed.saturating_sub(wrap.shown) > SUSPICIOUS;
+        let suspicious = if group.absent_wraps.load(Ordering::Relaxed) {
+            CLOSE
+        } else {
+            SUSPICIOUS
+        };
+        let look = believed.saturating_sub(wrap.shown) > suspicious;
         let (own, _) = self.own_time(&wrap, now, look);
         let due = shown_for_others(own, wrap.shown, self.polling.get());
         let due = due.unwrap_or(own.saturating_sub(wrap.shown));
