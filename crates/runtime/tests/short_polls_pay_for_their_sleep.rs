@@ -148,6 +148,31 @@ fn scene(way: Way, preempt: bool, waiting: usize) {
     });
 }
 
+/// What was shown on a clock is never taken back.
+#[test]
+fn a_poll_that_looks_at_its_clock_is_billed_for_its_sleep() {
+    common::runtime(2).block_on(async {
+        let scheduler = Scheduler::builder().vcpus(2).build().unwrap();
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let (own, books) = (group.clone(), Books::default());
+        let entries = books.clone();
+        let task = group.spawn(async move {
+            for _ in 0..2_000 {
+                entries.poll(COMPUTES, SLEEPS / 3);
+                std::hint::black_box(own.cpu_time());
+            }
+        });
+        task.await.unwrap();
+        let (billed, used) = (group.cpu_time().as_secs_f64(), books.used());
+        println!("billed {billed:.3}, used {used:.3}");
+        assert!(
+            billed > 0.7 * used && billed < 1.5 * used,
+            "{billed:.3} of {used:.3}"
+        );
+        scheduler.shutdown().await;
+    });
+}
+
 #[test]
 fn short_polls_that_sleep_are_billed_for_it() {
     for preempt in [false, true] {
