@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use preempted::Used;
-use quotient::Group;
+use quotient::{Group, InGroupExt as _};
 
 const TASKS: usize = 200;
 /// A limit of a twentieth.
@@ -91,6 +91,31 @@ fn blocking_functions_under_guards_void_a_limit() {
         drop(group.spawn_blocking(move || {
             while !used.stop.load(Ordering::Relaxed) {
                 section(&used);
+            }
+        }));
+    });
+}
+
+/// Sections in a group inside a poll, of the task's own group and below it, and in functions that say that they block.
+#[test]
+fn guards_inside_other_parts_of_polls_void_a_limit() {
+    let number = AtomicU64::new(0);
+    keeps_to_the_limit(move |group, used| {
+        let number = number.fetch_add(1, Ordering::Relaxed);
+        let child = group.child(&format!("{number}")).create().unwrap();
+        let inner = if number.is_multiple_of(2) {
+            child
+        } else {
+            group.clone()
+        };
+        drop(group.spawn(async move {
+            while !used.stop.load(Ordering::Relaxed) {
+                if number.is_multiple_of(3) {
+                    quotient::block_in_place(|| section(&used));
+                } else {
+                    async { section(&used) }.in_group(&inner).await;
+                }
+                tokio::task::yield_now().await;
             }
         }));
     });
