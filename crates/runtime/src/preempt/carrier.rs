@@ -9,6 +9,7 @@ use quotient_core::event::{ResumeReason, TaskId};
 use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
+use super::charges::{Charge, Charges, Parting};
 use super::others::Others;
 use super::overtime::{GUARDED_MAX, is_used_up};
 use super::turns::{Allowed, Turns};
@@ -69,50 +70,6 @@ pub(crate) struct Carrier {
     shown: AtomicU32,
     /// Whether it may run, whether it has finished, where its proxy is.
     turns: Turns<Pause, Task, Outcome, Charges>,
-}
-
-/// What a bearer has used, and what of that is charged.
-#[derive(Debug, Default)]
-struct Charges {
-    /// How things stood when it began to bear: what came before is charged otherwise.
-    parting: Parting,
-    /// What of its thread's CPU time since is charged, and what of it others account for, as far as that was seen.
-    charged: Nanos,
-    theirs: Nanos,
-    /// What of the charged is not paid in virtual time (`overtime`).
-    early: Nanos,
-    /// Its thread's CPU time at the end.
-    total: Option<Nanos>,
-    /// CPU time when it was found to be blocked.
-    blocked_at: Nanos,
-    /// Where its poll ended.
-    ended_on: Option<Processor>,
-}
-
-/// How things stood when a poll was detached.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Parting {
-    /// Both clocks.
-    pub(crate) at: OwnTime,
-    /// What of the poll up to then others account for.
-    pub(crate) theirs: Nanos,
-    /// That was because it slept in the kernel.
-    pub(crate) was_asleep: bool,
-}
-
-/// What a bearer has used since the charge before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Charge {
-    /// To be charged.
-    pub(crate) own: Nanos,
-    /// What others account for by themselves, or was charged already (`overtime`): it is paid for in virtual time, since it was had by turns.
-    pub(crate) theirs: Nanos,
-}
-
-impl Charge {
-    pub(crate) fn sum(self) -> Nanos {
-        self.own.saturating_add(self.theirs)
-    }
 }
 
 impl Carrier {
@@ -558,74 +515,5 @@ impl Carrier {
         self.turns.finish(outcome, note, |by| {
             log.resumed(self.shown(), by, ResumeReason::End);
         })
-    }
-}
-
-impl Charges {
-    /// All up to `at`, `theirs` of it others', less what was taken before: what was taken too much is made good the next time.
-    fn take(&mut self, at: Nanos, theirs: Nanos) -> Charge {
-        let theirs = theirs.saturating_sub(self.parting.theirs);
-        let all = at.saturating_sub(self.parting.at.cpu);
-        let own = all.saturating_sub(theirs);
-        let early = std::mem::take(&mut self.early);
-        let charge = Charge {
-            own: own.saturating_sub(self.charged),
-            theirs: theirs.saturating_sub(self.theirs).saturating_add(early),
-        };
-        self.charged = self.charged.max(own);
-        self.theirs = self.theirs.max(theirs);
-        charge
-    }
-
-    /// As [`Charges::take`], of what is its own, which the next charge has pay in virtual time.
-    fn take_early(&mut self, at: Nanos, theirs: Nanos) -> Nanos {
-        let theirs = theirs.saturating_sub(self.parting.theirs);
-        let all = at.saturating_sub(self.parting.at.cpu);
-        let own = all.saturating_sub(theirs);
-        let more = own.saturating_sub(self.charged);
-        self.charged = self.charged.max(own);
-        self.early = self.early.saturating_add(more);
-        more
-    }
-
-    /// Whether a bearer that was found to be blocked uses time again.
-    fn gets_on(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.blocked_at) >= RETURN_AFTER
-    }
-}
-
-/// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
-const RETURN_AFTER: Nanos = Nanos(50_000);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_others_account_for_is_charged_once() {
-        let micros = Nanos::from_micros;
-        let mut charges = Charges::default();
-        charges.parting.at.cpu = micros(5_000);
-        charges.parting.theirs = micros(300);
-        let mut take = |at: u64, theirs: u64| {
-            let charge = charges.take(micros(at), micros(theirs));
-            (
-                charge.own.as_nanos() / 1_000,
-                charge.theirs.as_nanos() / 1_000,
-            )
-        };
-        assert_eq!(take(6_000, 300), (1_000, 0));
-        assert_eq!(take(8_000, 1_800), (500, 1_500));
-        // They had less than it had looked like, and then more.
-        assert_eq!(take(9_000, 1_300), (1_500, 0));
-        assert_eq!(take(10_000, 3_300), (0, 1_500));
-        assert_eq!(take(11_000, 3_300), (0, 0), "charged before");
-        assert_eq!(take(12_000, 3_300), (1_000, 0));
-        // What was charged before its turn is paid in virtual time with the next.
-        let mut early = |at: u64| charges.take_early(micros(at), micros(3_300));
-        assert_eq!(early(12_400), micros(400));
-        assert_eq!(early(12_500), micros(100));
-        let charge = charges.take(micros(13_000), micros(3_300));
-        assert_eq!((charge.own, charge.theirs), (micros(500), micros(500)));
     }
 }

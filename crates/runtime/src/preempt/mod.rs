@@ -97,6 +97,7 @@
 
 mod burials;
 mod carrier;
+mod charges;
 mod courtesy;
 mod foreign;
 mod functions;
@@ -112,6 +113,7 @@ mod pool;
 mod priority;
 mod seat;
 mod settings;
+mod short_turns;
 mod turns;
 mod uninterrupted;
 mod watch;
@@ -123,7 +125,8 @@ use quotient_core::{Enqueue, Nanos};
 use quotient_keys::EnableGuard;
 use quotient_pause::{Pauser, Processor};
 
-pub(crate) use self::carrier::{Carrier, Charge, Outcome, Parting};
+pub(crate) use self::carrier::{Carrier, Outcome};
+pub(crate) use self::charges::{Charge, Parting};
 pub(crate) use self::courtesy::Brought;
 use self::courtesy::Courtesy;
 pub(crate) use self::foreign::{buries_for, by_turns, is_scheduled, wait_for_turn};

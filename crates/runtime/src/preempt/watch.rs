@@ -6,15 +6,15 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use quotient_core::Nanos;
-use quotient_core::event::{RescueReason, ResumeReason};
 use quotient_pause::{Demoted, Demotion, Region};
 
 use super::burials::ALL_DIGGERS_MAX;
 use super::carrier::Carrier;
 use super::functions::BLOCKED_MAX;
-use super::heartbeat::{GRAVE, Patience};
+use super::heartbeat::Patience;
 use super::lookout::{Spread, Turn};
 use super::pool::Job;
+use super::short_turns::Burst;
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
 use crate::shared::Shared;
@@ -24,18 +24,6 @@ use crate::watch::STUCK;
 
 /// A poll that nobody waits behind is detached after this, so that the first to come need not wait for the watch. Unit: nanoseconds.
 const ALONE: Nanos = Nanos::from_micros(4_000);
-/// How often one stopped poll gets a short turn, whatever policy says. Unit: nanoseconds.
-const AGING_INTERVAL: Nanos = Nanos::from_micros(20_000);
-/// How often all may. Unit: nanoseconds.
-const RESCUE_INTERVAL: Nanos = Nanos::from_micros(4_000);
-/// Aging costs one in so many parts of a processor at most, rescue one in fewer.
-const AGING_PART: u64 = 100;
-const RESCUE_PART: u64 = 20;
-/// Length of such a turn. Unit: time.
-const BURST: Duration = Duration::from_micros(200);
-/// How long those who have used less may go on: on a busy machine a thread of low priority waits for its processor. Unit: nanoseconds.
-const BURST_MAX: Nanos = Nanos::from_micros(10_000);
-
 /// Period of the watch. Unit: time.
 const PERIOD: Duration = Duration::from_millis(1);
 /// Looks without anything to see before it parks. Unit: looks. As the tick thread's.
@@ -43,9 +31,6 @@ const IDLE_LOOKS: u32 = 25;
 /// How long it parks at most. Unit: time. Every look of the tick thread ends it; this is only a bound.
 const PARKED_PERIOD: Duration = Duration::from_millis(100);
 
-/// Looks without progress after which a virtual CPU is rescued, and after which even the frozen have part in that. Unit: looks.
-const STALLED_LOOKS: u32 = 2;
-const GRAVE_LOOKS: u32 = 250;
 /// How many of those whose proxies are away are looked at in one look. Unit: bearers. A system call of some 250 ns each: below 2 % of a
 /// processor, however many are blocked.
 const AWAY_LOOKS: usize = 64;
@@ -67,25 +52,6 @@ struct Look {
     turn: Turn,
 }
 
-/// A short turn of some that stand.
-#[derive(Clone, Copy, Debug)]
-struct Burst {
-    of: Whose,
-    /// When it began.
-    began: Nanos,
-}
-
-/// Whose turn that is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    /// Of all: something does not get on.
-    All,
-    /// Of one that others may wait for in the kernel.
-    Awaited,
-    /// Of one.
-    One,
-}
-
 /// What the watch remembers.
 #[derive(Debug)]
 pub(super) struct WatchState {
@@ -93,25 +59,25 @@ pub(super) struct WatchState {
     /// The carriers that were looked at, so that none of them ends with the watch's last look.
     carriers: Vec<Option<Arc<Carrier>>>,
     /// Room for [`Preempt::max_borne`](crate::Preempt::max_borne) is reserved.
-    bearers: Vec<Arc<Carrier>>,
+    pub(super) bearers: Vec<Arc<Carrier>>,
     /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
     dead: Vec<Arc<Carrier>>,
     /// When the next short turns may be: of one, of one that others wait for, of all.
-    age_from: Nanos,
-    hasten_from: Nanos,
-    rescue_from: Nanos,
+    pub(super) age_from: Nanos,
+    pub(super) hasten_from: Nanos,
+    pub(super) rescue_from: Nanos,
     /// Who had the last one of the first two kinds.
-    cursor: usize,
-    hastened: usize,
+    pub(super) cursor: usize,
+    pub(super) hastened: usize,
     /// Whom to look at first among those whose proxies are away.
     away_from: usize,
     /// The turn that is not over.
-    burst: Option<Burst>,
+    pub(super) burst: Option<Burst>,
     /// The last look, and the last one that came late.
     looked: Nanos,
-    starved: Nanos,
+    pub(super) starved: Nanos,
     /// How long to wait with the questions of the heartbeat.
-    patience: [Patience; 2],
+    pub(super) patience: [Patience; 2],
     spread: Spread,
 }
 
@@ -167,32 +133,6 @@ impl WatchState {
             returns |= bearer.has_returned();
         }
         returns
-    }
-
-    /// Who has the next short turn alone, if it is time for one. Round robin, and more often among those that others may wait for.
-    fn next_to_age(&mut self, now: Nanos) -> Option<(Whose, usize)> {
-        let bearers = self.bearers.len();
-        let next = |last: usize, may: &dyn Fn(&Carrier) -> bool| {
-            let mut next = (1..=bearers).map(|step| (last + step) % bearers);
-            next.find(|index| {
-                let bearer = &self.bearers[*index];
-                bearer.may_have_short_turns(false) && may(bearer)
-            })
-        };
-        if now >= self.age_from {
-            let next = next(self.cursor, &|_| true)?;
-            self.cursor = next;
-            return Some((Whose::One, next));
-        }
-        if now < self.hasten_from {
-            return None;
-        }
-        let waiting = self.bearers.iter();
-        let waiting = waiting.filter(|bearer| bearer.waits_in_the_kernel());
-        let waiting = Waiters::of(waiting.map(|bearer| bearer.tenant()));
-        let next = next(self.hastened, &|bearer| waiting.is_beyond(bearer.tenant()))?;
-        self.hastened = next;
-        Some((Whose::Awaited, next))
     }
 
     /// The threads that wait for their first turn look whether they have ended.
@@ -374,7 +314,7 @@ impl Preempting {
     }
 
     /// What is forbidden stands; whether it does.
-    fn enforce(&self, bearer: &Carrier, now: Nanos) -> bool {
+    pub(super) fn enforce(&self, bearer: &Carrier, now: Nanos) -> bool {
         bearer.enforce(&self.log, now, || {
             self.counters.insisted.fetch_add(1, Ordering::Relaxed);
         })
@@ -513,130 +453,6 @@ impl Preempting {
         state.bearers.push(carrier.clone());
         caught.commit();
     }
-
-    /// What does not get on, if a rescue is allowed and called for, and whether that is so for so long that nobody is left out.
-    fn wants_rescue(
-        &self,
-        state: &mut WatchState,
-        stalled: u32,
-        now: Nanos,
-    ) -> Option<(RescueReason, bool)> {
-        if now < state.rescue_from {
-            return None;
-        }
-        if stalled >= STALLED_LOOKS {
-            let starved = now.saturating_sub(state.starved) < GRAVE;
-            let grave = stalled >= GRAVE_LOOKS && !starved;
-            return Some((RescueReason::Stall, grave));
-        }
-        let starved = state.starved;
-        let questions = self.heartbeat.open();
-        let asked = state.patience.iter_mut().zip(questions);
-        let missed =
-            asked.filter_map(|(patience, question)| patience.is_over(question, starved, now));
-        missed
-            .max_by_key(|missed| missed.grave)
-            .map(|missed| (RescueReason::Heartbeat, missed.grave))
-    }
-
-    /// Aging and rescue.
-    fn let_some_run(&self, state: &mut WatchState, stalled: u32, now: Nanos) {
-        let rescue = self.wants_rescue(state, stalled, now);
-        let whose = if let Some((reason, grave)) = rescue {
-            let mut waiting = state.bearers.iter();
-            if !waiting.any(|bearer| bearer.may_have_short_turns(grave)) {
-                return;
-            }
-            let counter = match reason {
-                RescueReason::Stall => &self.counters.rescues,
-                RescueReason::Heartbeat => &self.counters.missed_beats,
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
-            self.log.rescue(reason);
-            for bearer in &state.bearers {
-                if bearer.may_have_short_turns(grave) {
-                    bearer.burst(&self.log, ResumeReason::Rescue);
-                }
-            }
-            Whose::All
-        } else {
-            let Some((whose, next)) = state.next_to_age(now) else {
-                return;
-            };
-            self.counters.aged.fetch_add(1, Ordering::Relaxed);
-            state.bearers[next].burst(&self.log, ResumeReason::Aging);
-            whose
-        };
-        state.burst = Some(Burst {
-            of: whose,
-            began: now,
-        });
-        std::thread::sleep(BURST);
-        // Whoever has not got its processor meanwhile has until a later look.
-        self.end_burst(state, now);
-    }
-
-    /// Ends the short turn in progress if it was long enough. Whether none is in progress now.
-    fn end_burst(&self, state: &mut WatchState, now: Nanos) -> bool {
-        let Some(burst) = state.burst else {
-            return true;
-        };
-        let turns = state.bearers.iter().map(|bearer| bearer.short_turn_used());
-        let used = turns.fold(Nanos::ZERO, Nanos::saturating_add);
-        let enough = Nanos(u64::try_from(BURST.as_nanos() / 2).unwrap_or(0));
-        if used < enough && now.saturating_sub(burst.began) < BURST_MAX {
-            return false;
-        }
-        state.burst = None;
-        for bearer in &state.bearers {
-            bearer.end_short_turn();
-            self.enforce(bearer, now);
-        }
-        // It may have been longer than was meant: what it has cost says when the next may be. Each of the two has a budget of its own: where
-        // a rescue put off aging by a hundred times of what all had used together, locks that only polls wait for were held for seconds.
-        let pause = |least: Nanos, part: u64| now.saturating_add(least.max(Nanos(used.0 * part)));
-        let often = pause(RESCUE_INTERVAL, RESCUE_PART);
-        match burst.of {
-            Whose::All => state.rescue_from = often,
-            Whose::Awaited => state.hasten_from = often,
-            Whose::One => {
-                state.hasten_from = often;
-                state.age_from = pause(AGING_INTERVAL, AGING_PART);
-            }
-        }
-        true
-    }
-}
-
-/// Who waits in the kernel, perhaps for the lock of one that stands: by the limits that hold for them, the topmost ones. What waits under the
-/// same limit as who stands is no reason to let that one run beyond it: a tenant could have five times its limit of 1 % by tasks that
-/// want a lock of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiters {
-    Nobody,
-    /// All of them under this limit.
-    Under(usize),
-    /// Some without a limit, or under different ones.
-    Various,
-}
-
-impl Waiters {
-    fn of(tenants: impl Iterator<Item = Option<usize>>) -> Self {
-        tenants.fold(Self::Nobody, |known, tenant| match (known, tenant) {
-            (Self::Nobody, Some(limit)) => Self::Under(limit),
-            (Self::Under(before), Some(limit)) if before == limit => known,
-            _ => Self::Various,
-        })
-    }
-
-    /// Whether one of them is not under the limit of one that stands.
-    fn is_beyond(self, stands: Option<usize>) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::Under(limit) => stands != Some(limit),
-            Self::Various => true,
-        }
-    }
 }
 
 /// Whether a poll is long by what it has used: a short one that the machine stalled must not be lowered. It has used half of the time since the
@@ -648,20 +464,6 @@ fn has_computed(used: Nanos, passed: Nanos, spent: Nanos, turn: Nanos) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tenants_own_locks_let_it_run_beyond_its_limit() {
-        let waiters = |tenants: &[Option<usize>]| Waiters::of(tenants.iter().copied());
-        assert!(!waiters(&[]).is_beyond(None));
-        // Where there is no limit nothing is exceeded.
-        assert!(waiters(&[None]).is_beyond(None));
-        let own = waiters(&[Some(1), Some(1)]);
-        assert!(!own.is_beyond(Some(1)), "its own");
-        assert!(own.is_beyond(Some(2)) && own.is_beyond(None));
-        for others in [[Some(1), Some(2)], [Some(1), None], [None, Some(1)]] {
-            assert!(waiters(&others).is_beyond(Some(1)), "{others:?}");
-        }
-    }
 
     #[test]
     fn on_a_busy_machine_a_long_poll_is_left_alone() {
