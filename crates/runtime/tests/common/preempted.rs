@@ -39,6 +39,23 @@ where
     runtime.shutdown_timeout(end);
 }
 
+/// Computes until `until`, in one poll.
+pub fn compute(until: impl Fn() -> bool) -> u64 {
+    let mut steps = 0_u64;
+    while !until() {
+        for _ in 0..1_000 {
+            steps = std::hint::black_box(steps + 1);
+        }
+    }
+    steps
+}
+
+/// Of the thread's processor time: how long the poll takes on a clock on the wall is for the rest of the machine to say.
+pub fn compute_for(time: Duration) -> u64 {
+    let end = time_here() + time;
+    compute(|| time_here() >= end)
+}
+
 /// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault: it is more than
 /// the limit and the debt of a turn. Less may be the machine's doing: what a bearer of low priority had is seen in lumps on a machine that
 /// is busy elsewhere, and it may get nothing at all for a while.
