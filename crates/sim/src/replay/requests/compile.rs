@@ -1,0 +1,116 @@
+//! From the bursts of requests to the steps of programs.
+
+use super::super::{Loop, again};
+use super::{Act, Chained, Piece};
+use crate::program::{Program, Step};
+use crate::random::Random;
+use quotient_core::Nanos;
+
+/// From bursts to steps.
+pub(super) struct Compiler<'a> {
+    pub(super) how: Loop,
+    /// How much later everything is; what is drawn follows from it.
+    pub(super) shift: u64,
+    /// That of the recording.
+    pub(super) length: u64,
+    pub(super) meter: u32,
+    /// The number of the first request in the plan.
+    pub(super) first: u32,
+    pub(super) channels: &'a [u32],
+}
+
+impl Compiler<'_> {
+    pub(super) fn program(&self, chained: &Chained, channel: u32) -> Program {
+        let mut steps = Vec::new();
+        let mut last = 0;
+        for piece in &chained.bursts {
+            self.begin(piece, channel, last, &mut steps);
+            let (mut done, mut came) = (0, 0);
+            for (offset, act) in &piece.acts {
+                let offset = (*offset).clamp(done, piece.work);
+                if offset > done {
+                    steps.push(Step::Run(Nanos(offset - done).into()));
+                    done = offset;
+                }
+                steps.push(self.act(*act, piece.at, (&mut came, offset)));
+            }
+            if piece.work > done {
+                steps.push(Step::Run(Nanos(piece.work - done).into()));
+            }
+            if let Some(request) = piece.closes {
+                steps.push(self.close(request));
+            }
+            last = piece.end;
+        }
+        if self.how == Loop::Closed {
+            let begins = chained.bursts.iter().any(|piece| !piece.is_woken);
+            return again(
+                steps,
+                if begins {
+                    self.length.saturating_sub(last)
+                } else {
+                    0
+                },
+            );
+        }
+        Program::new(steps)
+    }
+
+    /// Until the burst begins.
+    fn begin(&self, piece: &Piece, channel: u32, last: u64, steps: &mut Vec<Step>) {
+        let at = Nanos(piece.at + self.shift);
+        let came = match (piece.is_woken, self.how) {
+            (true, _) => {
+                steps.push(Step::Wait(channel));
+                Step::NOW
+            }
+            (false, Loop::Open) => {
+                steps.push(Step::Until(at));
+                at
+            }
+            (false, Loop::Closed) => {
+                steps.push(Step::Sleep(Nanos(piece.at.saturating_sub(last)).into()));
+                Step::WOKEN
+            }
+        };
+        if let Some(request) = piece.opens {
+            let request = self.first + request;
+            steps.push(Step::Open { request, at: came });
+        }
+    }
+
+    /// `came` is when the last request of the burst came, as what it had computed by then; `offset` what it has computed now.
+    fn act(&self, act: Act, burst: u64, (came, offset): (&mut u64, u64)) -> Step {
+        match act {
+            Act::Open(request) => {
+                *came = offset;
+                Step::Open {
+                    request: self.first + request,
+                    at: Step::NOW,
+                }
+            }
+            Act::Came(request) => {
+                let earliest = (*came).min(offset);
+                let mut dice = Random::new(self.shift, u64::from(request));
+                *came = earliest + dice.below(offset - earliest + 1);
+                Step::Open {
+                    request: self.first + request,
+                    at: match self.how {
+                        Loop::Open => Nanos(burst + *came + self.shift),
+                        // It comes when somebody else is done, whenever that is.
+                        Loop::Closed => Step::NOW,
+                    },
+                }
+            }
+            Act::Close(request) => self.close(request),
+            Act::Wake(task) => Step::Post(self.channels[task as usize]),
+        }
+    }
+
+    fn close(&self, request: u32) -> Step {
+        Step::Close {
+            request: self.first + request,
+            meter: self.meter,
+        }
+    }
+}
