@@ -158,21 +158,23 @@ impl Field {
     /// The settings with what stands at this field's key.
     ///
     /// # Errors
-    /// What is there, and what is allowed; the offset of the part that is wrong.
+    /// What is there, and what is allowed; the offset of each part that is wrong.
     pub(crate) fn read(
         &self,
         config: GroupConfig,
         value: &Spanned<DeValue<'_>>,
         vcpus: usize,
-    ) -> Result<GroupConfig, (usize, String)> {
+    ) -> Result<GroupConfig, Vec<(usize, String)>> {
         let at = value.span().start;
-        let read = self.kind.read(value)?;
+        let read = self.kind.read(value).map_err(|problem| vec![problem])?;
         if let Value::Limit(max) = &read {
             // Texts are read, and shares worked out, where they are used: so that is what has to be tried.
             let limit = GroupConfig::new().max(max.clone());
-            limit
-                .check("", vcpus)
-                .map_err(|error| (at, error.to_string()))?;
+            let problems = limit.problems("", vcpus).into_iter();
+            let problems: Vec<_> = problems.map(|error| (at, error.to_string())).collect();
+            if !problems.is_empty() {
+                return Err(problems);
+            }
         }
         Ok((self.set)(config, read))
     }

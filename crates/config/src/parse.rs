@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quotient::{ApplyError, Config, GroupConfig};
+use quotient::{ApplyError, Config, Error, GroupConfig, LimitError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -39,7 +39,7 @@ pub fn parse(text: &str, vcpus: usize) -> Result<Config, Problems> {
     }
     let mut reader = Reader {
         config: Config::new(),
-        places: HashMap::new(),
+        entries: HashMap::new(),
         problems,
         vcpus,
     };
@@ -73,10 +73,32 @@ impl Section {
     }
 }
 
+/// Where an entry stands in the text.
+struct Entry {
+    start: usize,
+    /// Names of the settings that were read, and where their values are.
+    fields: Vec<(&'static str, usize)>,
+    /// Its `max` could not be used.
+    has_bad_max: bool,
+}
+
+impl Entry {
+    /// Where what `error` is about stands: the value of its field, if it is about one, or the entry's beginning.
+    fn place_of(&self, error: &Error) -> usize {
+        let name = match error {
+            Error::Weight(_) => "weight",
+            Error::Limit(LimitError::OutOfRange { field: "burst", .. }) => "burst",
+            Error::Limit(_) => "max",
+            _ => "",
+        };
+        let field = self.fields.iter().find(|(known, _)| *known == name);
+        field.map_or(self.start, |(_, place)| *place)
+    }
+}
+
 struct Reader<'text> {
     config: Config,
-    /// Where an entry without problems of its own begins.
-    places: HashMap<(Section, String), usize>,
+    entries: HashMap<(Section, String), Entry>,
     problems: Collector<'text>,
     vcpus: usize,
 }
@@ -116,7 +138,11 @@ impl Reader<'_> {
             return;
         };
         let mut config = GroupConfig::new();
-        let mut is_good = true;
+        let mut known = Entry {
+            start: path.span().start,
+            fields: Vec::new(),
+            has_bad_max: false,
+        };
         for (key, value) in settings {
             let Some(field) = Field::find(key.get_ref()) else {
                 let known: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
@@ -126,32 +152,42 @@ impl Reader<'_> {
                     known.join(", ")
                 );
                 self.problems.add(key.span().start, message);
-                is_good = false;
                 continue;
             };
+            known.fields.push((field.name, value.span().start));
             match field.read(config.clone(), value, self.vcpus) {
                 Ok(read) => config = read,
-                Err((offset, message)) => {
-                    let separator = if message.starts_with("is ") {
-                        " "
-                    } else {
-                        ": "
-                    };
-                    let message = format!("{name}.{}{separator}{message}", field.name);
-                    self.problems.add(offset, message);
-                    is_good = false;
+                Err(problems) => {
+                    known.has_bad_max |= field.name == "max";
+                    for (offset, message) in problems {
+                        let separator = if message.starts_with("is ") {
+                            " "
+                        } else {
+                            ": "
+                        };
+                        let message = format!("{name}.{}{separator}{message}", field.name);
+                        self.problems.add(offset, message);
+                    }
                 }
             }
         }
-        if is_good {
-            let start = path.span().start;
-            let path = path.get_ref().clone().into_owned();
-            self.places.insert((section, path.clone()), start);
-            match section {
-                Section::Groups => self.config.set_group(path, config),
-                Section::Children => self.config.set_children(path, config),
-            }
+        // What is right of it is looked at together, whatever is wrong beside it.
+        let path = path.get_ref().clone().into_owned();
+        self.entries.insert((section, path.clone()), known);
+        match section {
+            Section::Groups => self.config.set_group(path, config),
+            Section::Children => self.config.set_children(path, config),
         }
+    }
+
+    /// Whether the limit that a burst, soft or smooth of that entry belongs to is there, but wrong, which has been said.
+    fn has_bad_max(&self, section: Section, path: &str) -> bool {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let is_bad = |section, path: &str| {
+            let entry = self.entries.get(&(section, path.to_owned()));
+            entry.is_some_and(|entry| entry.has_bad_max)
+        };
+        is_bad(section, path) || section == Section::Groups && is_bad(Section::Children, parent)
     }
 
     /// What can be wrong with settings that are right one by one.
@@ -167,9 +203,14 @@ impl Reader<'_> {
             } else {
                 Section::Groups
             };
-            let place = self.places.get(&(section, problem.path.clone()));
-            self.problems
-                .add(place.copied().unwrap_or(0), problem.to_string());
+            if matches!(*problem.error, Error::Unlimited { .. })
+                && self.has_bad_max(section, &problem.path)
+            {
+                continue;
+            }
+            let entry = self.entries.get(&(section, problem.path.clone()));
+            let place = entry.map_or(0, |entry| entry.place_of(&problem.error));
+            self.problems.add(place, problem.to_string());
         }
         self.problems.finish(false)?;
         Ok(self.config)

@@ -37,13 +37,53 @@ burst = \"5ms\"
     let found = problems(text);
     let expected = [
         "2:10: groups.web.weight is 0, allowed are 1 to 10000",
-        "3:7: groups.web.max: period of 2000000000 ns is outside",
+        "3:7: groups.web.max: period of 2 s is outside 1 ms to 1 s",
         "4:1: groups.web has no setting \"colour\", known are weight, idle, max,",
         "6:9: ",
+        "7:9: group \"late\" has no limit",
         "9:8: groups.late.idle is \"yes\", allowed are true and false",
         "10:18: groups.late.queue_wait_max is 3, allowed are digits with ns",
         "12:11: group \"tenants\" has no limit",
         "15:2: unknown section \"limits\", known are groups and children",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found} should be {expected}");
+    }
+}
+
+/// Hazard: one mistake after the other, each found only when the one before is mended.
+#[test]
+fn every_problem_of_a_group_is_named_at_once() {
+    let text = "\
+[groups.\"a//b\"]
+weight = 20000
+max = \"10us/5s\"
+burst = \"1s\"
+
+[groups.web]
+max = \"5ms/100ms\"
+burst = \"9999999999s\"
+idle = 1
+
+[children.tenants]
+max = \"1ms/0ms\"
+burst = \"1ms\"
+
+[groups.\"tenants/a\"]
+soft = true
+tasks_max = -1
+";
+    let found = problems(text);
+    let expected = [
+        "1:9: ",
+        "2:10: groups.\"a//b\".weight is 20000, allowed are 1 to 10000",
+        "3:7: groups.\"a//b\".max: period of 5 s is outside 1 ms to 1 s",
+        "3:7: groups.\"a//b\".max: quota of 10 us is outside 1 ms to",
+        "8:9: group \"web\": burst of 9999999999 s is outside 0 ns to",
+        "9:8: groups.web.idle is 1, allowed are true and false",
+        "12:7: children.tenants.max: period of 0 ns is outside 1 ms to 1 s",
+        "17:13: groups.\"tenants/a\".tasks_max is -1, allowed are integers from 0",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {

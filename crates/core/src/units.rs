@@ -79,8 +79,22 @@ impl core::iter::Sum for Nanos {
 }
 
 impl fmt::Display for Nanos {
+    /// In the largest unit of which there is at least one, and exactly: `5 s`, `1.5 ms`, `999 us`, `0 ns`. Units are those in which limits
+    /// are written.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ns", self.0)
+        let (name, unit, digits) = match self.0 {
+            1_000_000_000.. => ("s", 1_000_000_000, 9),
+            1_000_000.. => ("ms", 1_000_000, 6),
+            1_000.. => ("us", 1_000, 3),
+            _ => ("ns", 1, 0),
+        };
+        write!(formatter, "{}", self.0 / unit)?;
+        let rest = self.0 % unit;
+        if rest > 0 {
+            let fraction = format!("{rest:0digits$}");
+            write!(formatter, ".{}", fraction.trim_end_matches('0'))?;
+        }
+        write!(formatter, " {name}")
     }
 }
 

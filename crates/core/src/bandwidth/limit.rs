@@ -90,8 +90,13 @@ impl Limit {
     /// Checks every field against its range.
     ///
     /// # Errors
-    /// [`LimitError::OutOfRange`] names the first field that is out of range, its value and the range.
+    /// The first of [`Limit::problems`].
     pub fn validate(&self, burst_up_to_quota: bool) -> Result<(), LimitError> {
+        self.problems(burst_up_to_quota).next().map_or(Ok(()), Err)
+    }
+
+    /// Every field that is out of range, as a [`LimitError::OutOfRange`] with its value and the range.
+    pub fn problems(&self, burst_up_to_quota: bool) -> impl Iterator<Item = LimitError> + use<> {
         let room = Self::AMOUNT_MAX - self.quota;
         let burst_max = if burst_up_to_quota {
             self.quota.min(room)
@@ -103,17 +108,14 @@ impl Limit {
             ("quota", self.quota, Self::QUOTA_MIN, Self::AMOUNT_MAX),
             ("burst", self.burst, Nanos::ZERO, burst_max),
         ];
-        for (field, value, min, max) in fields {
-            if !(min..=max).contains(&value) {
-                return Err(LimitError::OutOfRange {
-                    field,
-                    value,
-                    min,
-                    max,
-                });
-            }
-        }
-        Ok(())
+        fields.into_iter().filter_map(|(field, value, min, max)| {
+            (!(min..=max).contains(&value)).then_some(LimitError::OutOfRange {
+                field,
+                value,
+                min,
+                max,
+            })
+        })
     }
 }
 

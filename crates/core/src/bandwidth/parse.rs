@@ -28,6 +28,22 @@ impl Limit {
     /// # Errors
     /// As [`Limit::parse`].
     pub fn parse_onto(text: &str, base: Limit) -> Result<Option<Limit>, LimitError> {
+        let limit = Limit::read_onto(text, base)?;
+        if let Some(limit) = limit {
+            Limit {
+                burst: Nanos::ZERO,
+                ..limit
+            }
+            .validate(false)?;
+        }
+        Ok(limit)
+    }
+
+    /// As [`Limit::parse_onto`], but ranges are not looked at: for who asks for [`Limit::problems`] afterwards, of which there may be several.
+    ///
+    /// # Errors
+    /// [`LimitError::Text`]; [`LimitError::OutOfRange`] for the period of a text that says `max`.
+    pub fn read_onto(text: &str, base: Limit) -> Result<Option<Limit>, LimitError> {
         let trimmed = text.trim();
         let limit = if let Some((quota, period)) = trimmed.split_once('/') {
             Some((
@@ -40,17 +56,11 @@ impl Limit {
         let Some((quota, period)) = limit else {
             return Ok(None);
         };
-        let limit = Limit {
+        Ok(Some(Limit {
             quota,
             period,
             ..base
-        };
-        Limit {
-            burst: Nanos::ZERO,
-            ..limit
-        }
-        .validate(false)?;
-        Ok(Some(limit))
+        }))
     }
 }
 
@@ -199,7 +209,7 @@ mod tests {
         let error = Limit::parse("999 100000").unwrap_err().to_string();
         assert_eq!(
             error,
-            "quota of 999000 ns is outside 1000000 ns to 17592186044415000 ns"
+            "quota of 999 us is outside 1 ms to 17592186.044415 s"
         );
         let burst = limit(5_000, 100_000).with_burst(Nanos::from_micros(5_001));
         assert!(burst.validate(true).is_err() && burst.validate(false).is_ok());

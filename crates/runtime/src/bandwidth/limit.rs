@@ -97,7 +97,7 @@ impl Max {
     fn onto(&self, base: Option<Limit>, vcpus: usize) -> Result<Option<Limit>, LimitError> {
         let base = base.unwrap_or(Limit::new(Limit::QUOTA_MIN, Limit::PERIOD_DEFAULT));
         match &self.form {
-            Form::Text(text) => Limit::parse_onto(text, base),
+            Form::Text(text) => Limit::read_onto(text, base),
             Form::Cpus(cpus) => cpus_onto(*cpus, base).map(Some),
             Form::Share(share) => {
                 if !(*share > 0.0 && *share <= 1.0) {

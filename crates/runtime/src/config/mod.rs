@@ -121,13 +121,26 @@ impl GroupConfig {
     /// [`Share`](crate::Share) is worked out. By the rules of [`crate::BandwidthRules::Default`].
     ///
     /// # Errors
-    /// [`Error::Weight`], [`Error::Limit`], [`Error::Unlimited`] (with the path given): field, value and range.
+    /// The first of [`GroupConfig::problems`].
     pub fn check(&self, path: &str, vcpus: usize) -> Result<(), Error> {
-        self.weight.map(Weight::new).transpose()?;
-        if let Some(limit) = self.limit.onto(path, None, vcpus)? {
-            limit.validate(false)?;
+        self.problems(path, vcpus)
+            .into_iter()
+            .next()
+            .map_or(Ok(()), Err)
+    }
+
+    /// Every setting that [`GroupConfig::check`] would not take: [`Error::Weight`], [`Error::Limit`], [`Error::Unlimited`] (with the path
+    /// given), each with field, value and range. At most four.
+    pub fn problems(&self, path: &str, vcpus: usize) -> Vec<Error> {
+        let mut problems = Vec::new();
+        let weight = self.weight.map(Weight::new).transpose();
+        problems.extend(weight.err().map(Error::from));
+        match self.limit.onto(path, None, vcpus) {
+            Ok(Some(limit)) => problems.extend(limit.problems(false).map(Error::from)),
+            Ok(None) => {}
+            Err(error) => problems.push(error),
         }
-        Ok(())
+        problems
     }
 }
 
@@ -202,28 +215,27 @@ impl Config {
         self.problems(vcpus).next().map_or(Ok(()), Err)
     }
 
-    /// Every group, and every parent with defaults for its children, whose settings cannot be put in force, and why.
+    /// Everything for which settings of groups, and of parents with defaults for their children, cannot be put in force.
     pub fn problems(&self, vcpus: usize) -> impl Iterator<Item = ApplyError> + '_ {
-        let at = |path: &str, checked: Result<(), Error>| {
+        let all = move |path: &str, checked: Result<(), Error>, config: &GroupConfig| {
             let path = path.to_owned();
-            checked.err().map(|error| ApplyError {
-                path,
+            let settings = config.problems(&path, vcpus);
+            let errors = checked.err().into_iter().chain(settings);
+            errors.map(move |error| ApplyError {
+                path: path.clone(),
                 error: error.into(),
             })
         };
-        let named = self.groups.keys().filter_map(move |path| {
+        let named = self.groups.keys().flat_map(move |path| {
             let checked = GroupTree::check_path(path).map_err(Error::from);
-            at(
-                path,
-                checked.and_then(|()| self.settings_of(path).check(path, vcpus)),
-            )
+            all(path, checked, &self.settings_of(path))
         });
-        let defaults = self.children.iter().filter_map(move |(parent, config)| {
+        let defaults = self.children.iter().flat_map(move |(parent, config)| {
             let checked = match parent.as_str() {
                 "" => Ok(()),
                 parent => GroupTree::check_path(parent).map_err(Error::from),
             };
-            at(parent, checked.and_then(|()| config.check(parent, vcpus)))
+            all(parent, checked, config)
         });
         named.chain(defaults)
     }
