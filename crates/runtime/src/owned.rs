@@ -3,9 +3,11 @@
 //! Sharded by the spawning virtual CPU: a spawn and an end take one short, rarely contended lock each. A task is in exactly
 //! one list from before its first wake-up until its future was dropped.
 
+use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use quotient_core::Nanos;
 use slab::Slab;
 
 use crate::task_context::{TaskRef, is_loss};
@@ -110,6 +112,31 @@ impl OwnedTasks {
                 .iter()
                 .any(|(_, task)| task.id().number() == number && task.is_alive())
         })
+    }
+
+    /// Takes the polls of tasks that are listed here out of `polls` (numbers of tasks, and how long each has been polled); returns the
+    /// longest of them, and where its task was spawned. O(tasks) unless `polls` is empty.
+    pub(crate) fn take_polls(
+        &self,
+        polls: &mut Vec<(u64, Nanos)>,
+    ) -> Option<(Nanos, &'static Location<'static>)> {
+        let mut longest: Option<(Nanos, &'static Location<'static>)> = None;
+        for shard in 0..SHARDS {
+            if polls.is_empty() {
+                break;
+            }
+            for (_, task) in self.shard(shard).iter() {
+                let number = task.id().number();
+                let Some(place) = polls.iter().position(|(polled, _)| *polled == number) else {
+                    continue;
+                };
+                let (_, taken) = polls.swap_remove(place);
+                if longest.is_none_or(|(known, _)| taken > known) {
+                    longest = Some((taken, task.context().location));
+                }
+            }
+        }
+        longest
     }
 
     fn shard(&self, shard: usize) -> std::sync::MutexGuard<'_, Slab<TaskRef>> {

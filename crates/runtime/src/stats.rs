@@ -46,7 +46,7 @@ pub struct GroupStats {
     pub run_delay: Histogram,
     /// Durations of polls of the group's own tasks, wall time; empty unless [`crate::Scheduler::set_poll_histograms`] is on.
     pub poll_duration: Histogram,
-    /// The longest poll of the group's own tasks.
+    /// The longest poll of the group's own tasks, one that has not returned and has lasted for 10 ms included.
     pub longest_poll: Option<LongPoll>,
     /// Live tasks of the group itself.
     pub tasks: usize,

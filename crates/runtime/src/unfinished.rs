@@ -56,20 +56,7 @@ impl std::error::Error for Unfinished {}
 impl Unfinished {
     /// What is left of `tasks`. O(tasks).
     pub(crate) fn of(shared: &Shared, tasks: &[TaskRef]) -> Self {
-        let now = shared.now();
-        let on_vcpus = shared.vcpus.iter().filter_map(|vcpu| {
-            let since = vcpu.polling_since.load(Ordering::Acquire);
-            let task = vcpu.polling.load(Ordering::Relaxed);
-            (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))
-        });
-        // Before the others are looked at: a poll that leaves its virtual CPU is with its bearer first.
-        let mut polls: Vec<(u64, Nanos)> = on_vcpus.collect();
-        // A poll that is preempted is on no virtual CPU any more.
-        let borne = shared.preempt.as_ref();
-        let borne = borne.map_or_else(Vec::new, |preempting| preempting.long_polls());
-        let elsewhere = shared.handed_over.list().into_iter().chain(borne);
-        let elsewhere = elsewhere.map(|(task, since)| (task, now.saturating_sub(since)));
-        polls.extend(elsewhere);
+        let polls = polls_in_progress(shared);
         let mut polling = Vec::new();
         for task in tasks {
             let poll = polls.iter().find(|(id, _)| *id == task.id().number());
@@ -98,6 +85,24 @@ impl Unfinished {
             .collect();
         Self::of(shared, &tasks)
     }
+}
+
+/// The numbers of the tasks that are being polled, and for how long they have been. O(virtual CPUs + polls that are borne).
+pub(crate) fn polls_in_progress(shared: &Shared) -> Vec<(u64, Nanos)> {
+    let now = shared.now();
+    let on_vcpus = shared.vcpus.iter().filter_map(|vcpu| {
+        let since = vcpu.polling_since.load(Ordering::Acquire);
+        let task = vcpu.polling.load(Ordering::Relaxed);
+        (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))
+    });
+    // Before the others are looked at: a poll that leaves its virtual CPU is with its bearer first.
+    let mut polls: Vec<(u64, Nanos)> = on_vcpus.collect();
+    // A poll that is preempted is on no virtual CPU any more.
+    let borne = shared.preempt.as_ref();
+    let borne = borne.map_or_else(Vec::new, |preempting| preempting.long_polls());
+    let elsewhere = shared.handed_over.list().into_iter().chain(borne);
+    polls.extend(elsewhere.map(|(task, since)| (task, now.saturating_sub(since))));
+    polls
 }
 
 /// The path of a task's group; `None` once it has ended.

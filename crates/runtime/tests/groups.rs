@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{CountDrop, eventually, guarded, on_every_host, runtime, scheduler};
 use quotient::{BuildError, Error, Group, Leftover, MAX_VCPUS, Scheduler, SpawnError};
@@ -243,6 +243,46 @@ fn a_long_poll_is_reported_with_the_place_of_its_spawn() {
         task.await.unwrap();
         let longest = group.stats().longest_poll.unwrap();
         assert!(longest.duration >= Duration::from_millis(3));
+        assert_eq!(
+            (longest.location.file(), longest.location.line()),
+            (file!(), line)
+        );
+        scheduler.shutdown().await;
+    });
+}
+
+/// Hazard: the one poll that an operator looks for, which never returns, is in no figure.
+#[test]
+fn a_poll_that_still_runs_is_the_longest() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let end = Arc::new(AtomicBool::new(false));
+        let (running, is_running) = tokio::sync::oneshot::channel();
+        let ends = end.clone();
+        let line = line!() + 1;
+        let task = group.spawn(async move {
+            let _ = running.send(());
+            while !ends.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let reader = std::thread::spawn(move || {
+            is_running.blocking_recv().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let longest = loop {
+                let longest = group.stats().longest_poll;
+                if longest.is_some_and(|poll| poll.duration >= Duration::from_millis(50))
+                    || Instant::now() > deadline
+                {
+                    break longest;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            end.store(true, Ordering::Relaxed);
+            longest
+        });
+        task.await.unwrap();
+        let longest = reader.join().unwrap().expect("the poll that ran");
         assert_eq!(
             (longest.location.file(), longest.location.line()),
             (file!(), line)
