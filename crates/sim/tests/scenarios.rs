@@ -151,6 +151,44 @@ fn what_is_wrong_is_named_with_its_place() {
     }
 }
 
+/// Hazard: who writes a scenario is told of a type of this library.
+#[test]
+fn what_a_table_should_have_been_is_said_as_one_writes_it() {
+    for (text, expected) in [
+        (
+            "name = \"x\"\nduration = \"1s\"\nmachine = 3\n".to_owned(),
+            "test.toml:3:11: invalid type: integer `3`, expected a table such as { shape = \"2x8\" }",
+        ),
+        (
+            "name = \"x\"\nduration = \"1s\"\ngroup = [3]\n[machine]\nshape = \"2\"\n".to_owned(),
+            "expected a table [[group]]",
+        ),
+        (
+            format!("{HEAD}[[workload]]\nname = 3\nkind = \"spin\"\n"),
+            "expected a string",
+        ),
+        (
+            format!("{HEAD}[[workload]]\nname = \"w\"\nkind = 3\n"),
+            "expected",
+        ),
+        (format!("{HEAD}[scheduler]\npick = 3\n"), "expected"),
+        (
+            "name = \"x\"\nduration = \"1s\"\ncosts = 1\n[machine]\nshape = \"2\"\n".to_owned(),
+            "expected a table [costs]",
+        ),
+        (
+            "name = \"x\"\nduration = \"1s\"\nexpect = 1\n[machine]\nshape = \"2\"\n".to_owned(),
+            "expected",
+        ),
+    ] {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.contains(expected), "{text}: {error}");
+        for of_the_library in ["struct", "enum", "Table", "Spanned", "Name"] {
+            assert!(!error.contains(of_the_library), "{text}: {error}");
+        }
+    }
+}
+
 #[test]
 fn what_happens_to_a_machine_is_checked_before_the_run() {
     for (rest, expected) in [

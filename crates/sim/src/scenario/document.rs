@@ -8,7 +8,7 @@ use toml::Spanned;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a scenario file")]
 pub(super) struct Document {
     pub(super) name: String,
     #[serde(default)]
@@ -44,7 +44,7 @@ pub(super) struct Document {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { shape = \"2x8\" }")]
 pub(super) struct MachineTable {
     pub(super) shape: Spanned<String>,
     pub(super) caches: Option<u32>,
@@ -73,7 +73,7 @@ impl From<TicksName> for Ticks {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [scheduler]")]
 pub(super) struct SchedulerTable {
     pub(super) kernel: Option<Kernel>,
     pub(super) pick: Option<PickName>,
@@ -146,7 +146,7 @@ pub(super) enum GroupClockName {
 
 /// Costs with the place that each figure comes from: a cost without a source is a guess in disguise.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [costs]")]
 pub(super) struct CostTable {
     /// Where the figures come from, printed with the result.
     #[serde(default)]
@@ -173,7 +173,7 @@ pub(super) struct CostTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[group]]")]
 pub(super) struct GroupTable {
     pub(super) path: Spanned<String>,
     pub(super) cpus: Option<Spanned<String>>,
@@ -191,7 +191,7 @@ pub(super) struct GroupTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[change]]")]
 pub(super) struct ChangeTable {
     pub(super) at: Time,
     pub(super) group: Spanned<String>,
@@ -261,7 +261,7 @@ pub(super) enum LoopName {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[workload]]")]
 pub(super) struct WorkloadTable {
     pub(super) name: Spanned<String>,
     pub(super) kind: Kind,
@@ -299,7 +299,7 @@ pub(super) struct WorkloadTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[realtime]]")]
 pub(super) struct RealTimeTable {
     pub(super) name: Spanned<String>,
     pub(super) cpus: Option<Spanned<String>>,
@@ -309,7 +309,7 @@ pub(super) struct RealTimeTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[hotplug]]")]
 pub(super) struct HotplugTable {
     pub(super) at: Time,
     pub(super) cpu: Spanned<u32>,
@@ -317,7 +317,7 @@ pub(super) struct HotplugTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[variant]]")]
 pub(super) struct VariantTable {
     pub(super) name: Spanned<String>,
     #[serde(default)]
@@ -325,14 +325,14 @@ pub(super) struct VariantTable {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[sweep]]")]
 pub(super) struct SweepTable {
     pub(super) key: Spanned<String>,
     pub(super) values: Vec<toml::Value>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[expect]]")]
 pub(super) struct ExpectTable {
     pub(super) what: String,
     pub(super) value: Spanned<String>,

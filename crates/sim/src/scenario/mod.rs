@@ -352,10 +352,13 @@ fn parse_fault(error: &toml::de::Error) -> Fault {
     }
 }
 
-/// What is wrong, in TOML's words: an integer that only 128 bits hold is "as i128" to the parser, where it wanted "any valid TOML value",
+/// What is wrong, in TOML's words, where these are the reader's: a name that is none of a list is said with the list; an integer that only 128 bits hold is "as i128" to the parser, where it wanted "any valid TOML value",
 /// which names the parser's types and not what would be right.
 fn parse_message(error: &toml::de::Error) -> String {
     let message = error.message();
+    if message == "wanted string or table" {
+        return "expected a name in quotes".to_owned();
+    }
     let wide = ["i128", "u128"].iter().find_map(|wide| {
         let rest = message.strip_prefix("invalid type: integer `")?;
         let (digits, _) = rest.split_once(&format!("` as {wide}, expected "))?;
