@@ -21,6 +21,34 @@
 //! if the listener does it), are in the group `connections`. What differs from that is said by [`Tenants::group`],
 //! [`Tenants::map_layer`] and [`Tenants::scheduler`].
 //!
+//! # Weights and limits
+//! Known tenants get theirs by name before the first request, and those that come later what a closure says:
+//!
+//! ```
+//! use quotient::{GroupBuilder, Preempt, Scheduler};
+//! use quotient_http::Tenants;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[cfg(target_os = "linux")]
+//! # {
+//! let scheduler = Scheduler::builder().preempt(Preempt::default()).build()?; // also inside polls that do not return (Linux)
+//! let tenants = Tenants::on(&scheduler, "x-tenant")?
+//!     .map_layer(|layer| layer.on_tenant(|_name, group| group.weight(100).max("150ms/100ms"))); // whoever comes
+//! let gold = tenants.group("acme")?.weight(300).create()?; // three times what another tenant gets while both want more
+//! let trial = tenants.group("trial")?.weight(20).max("10ms/100ms").create()?; // never more than a tenth of a processor
+//! assert_eq!((gold.weight(), trial.weight()), (300, 20));
+//! trial.set_weight(50)?; // at any time
+//! assert_eq!(scheduler.find("tenants/trial")?.weight(), 50);
+//! # scheduler.shutdown().await;
+//! # }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Weights count among siblings that have work: here all of `tenants`. Weight and limit of all of them together are those of the group
+//! `tenants`; of a file of settings that is read again while the program runs, see `quotient-config`.
+//!
 //! # What is charged to whom
 //! | | group |
 //! |---|---|
