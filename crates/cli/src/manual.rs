@@ -40,17 +40,24 @@ pub struct ManArguments {
 /// # Errors
 /// `Usage` if there is no such thing; what printing says.
 pub fn help(arguments: &HelpArguments, mut command: Command) -> Result<(), Failure> {
-    if arguments.topic == ["scenario"] {
-        return print(&scenario::reference());
+    if let [topic, below @ ..] = arguments.topic.as_slice()
+        && topic == "scenario"
+    {
+        return match below.first() {
+            None => print(&scenario::reference()),
+            Some(name) => Err(Failure::Usage(format!(
+                "the topic scenario has nothing below it, such as {name:?}: `quotient help scenario` is all of it"
+            ))),
+        };
     }
     command.build();
-    let mut found = &mut command;
-    for name in &arguments.topic {
-        let known = found.find_subcommand_mut(name);
-        found = known.ok_or_else(|| {
-            Failure::Usage(format!("no command or topic {name:?}; topics are {TOPICS}"))
-        })?;
+    let mut found = &command;
+    for (place, name) in arguments.topic.iter().enumerate() {
+        found = found
+            .find_subcommand(name)
+            .ok_or_else(|| Failure::Usage(unknown(found, &arguments.topic[..place], name)))?;
     }
+    let mut found = found.clone();
     let text = found.render_long_help().to_string();
     let topics = if arguments.topic.is_empty() {
         format!("\nTopics (quotient help TOPIC):\n  {TOPICS}\n")
@@ -58,6 +65,29 @@ pub fn help(arguments: &HelpArguments, mut command: Command) -> Result<(), Failu
         String::new()
     };
     print(&(text + &topics))
+}
+
+/// There is no `name` below the command `found`, which `path` has led to.
+fn unknown(found: &Command, path: &[String], name: &str) -> String {
+    if path.is_empty() {
+        return format!(
+            "no command or topic {name:?}; topics are {TOPICS}; `quotient help` lists the commands"
+        );
+    }
+    let path = path.join(" ");
+    let known: Vec<&str> = found
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .map(Command::get_name)
+        .collect();
+    if known.is_empty() {
+        format!("quotient {path} has no commands, so no {name:?}")
+    } else {
+        format!(
+            "quotient {path} has no command {name:?}, only {}",
+            known.join(", ")
+        )
+    }
 }
 
 /// Prints a shell's completions.

@@ -20,6 +20,25 @@ fn help_knows_commands_and_topics() {
         "{}",
         stderr(&unknown)
     );
+    // The word that is wrong is named, not the one before it.
+    for (topic, said) in [
+        (
+            &["help", "scenario", "foo"][..],
+            "nothing below it, such as \"foo\"",
+        ),
+        (
+            &["help", "bench", "foo"],
+            "quotient bench has no command \"foo\", only",
+        ),
+        (
+            &["help", "sim", "foo"],
+            "quotient sim has no commands, so no \"foo\"",
+        ),
+    ] {
+        let unknown = quotient(topic);
+        assert_eq!(unknown.status.code(), Some(2));
+        assert!(stderr(&unknown).contains(said), "{}", stderr(&unknown));
+    }
 }
 
 #[test]

@@ -181,6 +181,24 @@ fn nobody_at_the_socket_is_an_argument_that_cannot_be_used() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("quotient_attach"), "{said}");
     assert!(!Path::new(&folder.file("socket")).exists());
+    // Everything that is wrong at once, and in words about the argument.
+    let empty = quotient(&["top", "", "--once"]);
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(
+        stderr(&empty).contains("PID|SOCKET is empty"),
+        "{}",
+        stderr(&empty)
+    );
+    #[cfg(not(feature = "screen"))]
+    {
+        let nobody = quotient(&["top", "/nowhere/at/all"]);
+        let said = stderr(&nobody);
+        assert_eq!(nobody.status.code(), Some(2));
+        assert!(
+            said.contains("no process of yours") && said.contains("--once"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -63,12 +63,14 @@ pub struct TopArguments {
 /// # Errors
 /// `Usage` if nobody answers at the socket, `Unreadable` for an answer that is none, `Run` if the process refuses, takes too long or ends.
 pub fn run(arguments: &TopArguments) -> Result<(), Failure> {
+    // Both at once: who has mended one is not to be told of the other then.
     #[cfg(not(feature = "screen"))]
     if !arguments.once {
-        return Err(Failure::Usage(
-            "give --once: the screen is in programs that were built with --features screen"
-                .to_owned(),
-        ));
+        let what = "give --once: the screen is in programs that were built with --features screen";
+        return Err(Failure::Usage(match arguments.link.connect() {
+            Err(Failure::Usage(first)) => format!("{first}; and {what}"),
+            _ => what.to_owned(),
+        }));
     }
     let mut client = arguments.link.connect()?;
     #[cfg(feature = "screen")]
@@ -99,6 +101,12 @@ pub fn run(arguments: &TopArguments) -> Result<(), Failure> {
 impl Link {
     /// Where the socket is.
     fn path(&self) -> Result<PathBuf, Failure> {
+        if self.target.is_empty() {
+            return Err(Failure::Usage(
+                "PID|SOCKET is empty: give a process, such as 1234, or the path of its socket"
+                    .to_owned(),
+            ));
+        }
         let text = self.target.to_str().unwrap_or_default();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(PathBuf::from(&self.target));
@@ -176,7 +184,8 @@ mod tests {
             link.path()
         };
         assert_eq!(path("./12").ok(), Some(PathBuf::from("./12")));
-        assert_eq!(path("").ok(), Some(PathBuf::new()));
+        let empty = path("").expect_err("nothing is no process").to_string();
+        assert!(empty.contains("PID|SOCKET is empty"), "{empty}");
         assert!(matches!(path("99999999999"), Err(Failure::Usage(_))));
     }
 }
