@@ -150,7 +150,7 @@ pub struct PreemptStats {
     pub threads_refused: u64,
     /// Long polls that keep a thread now.
     pub borne: usize,
-    /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now.
+    /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now, and threads that drop functions which never began.
     pub foreign: usize,
     /// Blocking functions that wait in line to begin now, since their group, which has a limit, has its part of [`Preempt::max_borne`] in others.
     pub in_line: usize,
