@@ -228,6 +228,14 @@ impl GroupTime {
         }
     }
 
+    /// The group gets something to run on one more CPU, if it is on one already and of that weight; then nothing but the number of its CPUs
+    /// changes. Returns v.
+    #[inline]
+    pub(crate) fn enter_again(&self, shares: u32) -> Option<VirtualTime> {
+        let is_known = self.weight.load(Relaxed) == shares && self.count_one_more();
+        is_known.then(|| self.v())
+    }
+
     /// The group gets something to run on one more CPU. On the first one it starts with at most `credit` ns of service;
     /// level with the least of its siblings there if that is before V. Returns v.
     pub(crate) fn enter(
@@ -237,8 +245,8 @@ impl GroupTime {
         least: Option<VirtualTime>,
         credit: u64,
     ) -> VirtualTime {
-        if self.weight.load(Relaxed) == shares && self.count_one_more() {
-            return self.v();
+        if let Some(v) = self.enter_again(shares) {
+            return v;
         }
         let mut clock = parent.lock();
         if self.cpus.fetch_add(1, AcqRel) == 0 {

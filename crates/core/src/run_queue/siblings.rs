@@ -30,27 +30,17 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (node, parent) = (timeline.node, timeline.parent);
         self.prepare_group(level);
         let shares = self.slab.get(node).shares;
-        let extra = self.uncharged(parent, now).map_or(0, |(_, extra)| extra);
-        let above = &self.timelines[parent as usize];
-        let first = above.groups() == 0;
-        let least = above
-            .least_v(&self.slab.nodes)
-            .filter(|_| !first)
-            .map(|least| least.offset(above.offset.wrapping_neg()));
-        let (group, siblings) = (
-            &self.timelines[level as usize].group.time,
-            &above.group.time,
-        );
-        let credit = match why {
-            Return::Wakes => self.service_clock.credit,
-            Return::Unthrottled => {
-                let kept = self.timelines[level as usize].lag.max(0);
-                let kept = to_service_lag(kept, shares).unsigned_abs();
-                kept.min(self.service_clock.credit)
-            }
+        let first = self.timelines[parent as usize].groups() == 0;
+        let group = &self.timelines[level as usize].group.time;
+        // Mostly it runs elsewhere already, so that its time is known.
+        let v = match group.enter_again(shares) {
+            Some(v) => v,
+            None => self.enter_anew(level, shares, why),
         };
-        let v = group.enter(siblings, shares, least, credit);
         if first {
+            let extra = self.uncharged(parent, now).map_or(0, |(_, extra)| extra);
+            let above = &self.timelines[parent as usize];
+            let siblings = &above.group.time;
             let reference = above.reference(self.rules.policy, extra);
             let level = reference.since(siblings.now());
             let owed = self.owed_to_tasks(parent, level);
@@ -70,6 +60,25 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.missed = 0;
         self.join(parent, node, now);
         self.note_waiting(level);
+    }
+
+    /// A group that may be on no CPU yet gets something to run here. Returns its virtual time.
+    fn enter_anew(&self, level: u32, shares: u32, why: Return) -> VirtualTime {
+        let (timeline, above) = self.with_parent(level);
+        let least = match above.groups() {
+            0 => None,
+            _ => above.least_v(&self.slab.nodes),
+        };
+        let least = least.map(|least| least.offset(above.offset.wrapping_neg()));
+        let credit = match why {
+            Return::Wakes => self.service_clock.credit,
+            Return::Unthrottled => {
+                let kept = to_service_lag(timeline.lag.max(0), shares).unsigned_abs();
+                kept.min(self.service_clock.credit)
+            }
+        };
+        let siblings = &above.group.time;
+        timeline.group.time.enter(siblings, shares, least, credit)
     }
 
     /// What own tasks here are owed by the groups' clock as a group comes back among them, in virtual time; `level` is the offset with
