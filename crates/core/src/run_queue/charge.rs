@@ -24,7 +24,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let delta = self.charge_task(now, excluded.0);
         self.follow_limits();
         self.flush();
-        self.set_limit();
+        self.renew_limit();
         Nanos(delta)
     }
 
@@ -196,6 +196,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.load.publish_leaf(self.leaf);
     }
 
+    /// [`RunQueue::set_limit`], unless the chain is to be put back at the next chance whatever that comes to: the next chain sets it anew,
+    /// and until then everybody who asks for it asks for `repick` first.
+    #[inline]
+    pub(super) fn renew_limit(&mut self) {
+        if self.repick && self.timelines[self.leaf as usize].limited == NONE {
+            self.overdrawn = false;
+            self.load.publish_leaf(self.leaf);
+        } else {
+            self.set_limit();
+        }
+    }
+
     /// Charges the groups, and puts the chain back if its time is up or somebody better came.
     #[cold]
     ///
@@ -207,7 +219,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.flush();
         self.refresh_parts(self.leaf);
-        self.set_limit();
+        self.renew_limit();
         let scavenged = !must && !self.scavenging.is_empty();
         if self.repick || self.budget == 0 || scavenged {
             let leaf = self.leaf;

@@ -354,7 +354,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         if level != self.leaf {
             self.flush();
-            self.set_limit();
         }
         let timeline = &self.timelines[level as usize];
         let (running, woken) = (self.slab.get(current), self.slab.get(woken));
@@ -381,8 +380,9 @@ impl<T, G: Gates> RunQueue<T, G> {
                 }
             }
         };
-        if preempts && level != self.leaf {
-            self.repick = true;
+        if level != self.leaf {
+            self.repick |= preempts;
+            self.renew_limit();
         } else if preempts && self.rules.last_buddy && self.current != NONE {
             self.timelines[level as usize].buddies.last = current;
         }
