@@ -43,6 +43,12 @@ impl Buddies {
         self.next & self.last & self.interrupted & self.asks != NONE || self.skip == best
     }
 
+    /// Whether there is a hint that may replace the choice `best`.
+    #[inline]
+    pub(crate) fn hint_at(&self, best: u32) -> bool {
+        self.next & self.last & self.interrupted != NONE || self.skip == best
+    }
+
     /// Whether groups stand beside tasks from now on.
     pub(crate) fn ask_always(&mut self, always: bool) {
         self.asks = if always { 0 } else { NONE };

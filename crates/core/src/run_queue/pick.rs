@@ -134,7 +134,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             &mut self.slab.nodes[..],
         );
         // Hints are about others, of which there may be none.
-        if timeline.nr > 1 && timeline.buddies.concern(best) {
+        if timeline.nr > 1 && timeline.buddies.hint_at(best) {
             best = timeline.apply_buddies(nodes, best, &self.rules);
             timeline.unqueue(nodes, best, &self.rules);
         } else if self.service_clock.is_global() {
