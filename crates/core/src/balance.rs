@@ -168,23 +168,24 @@ fn plan_idle(
     loads: &[Arc<CpuLoad>],
     tried: &[CpuId],
 ) -> Option<Pull> {
-    let numbered = (0u32..).map(CpuId).zip(loads);
-    let victims =
-        numbered.filter(|(cpu, load)| *cpu != me && load.nr_queued() > 0 && !tried.contains(cpu));
-    let nearest = victims.max_by_key(|(cpu, load)| {
-        (
-            Reverse(topology.distance(me, *cpu)),
-            load.nr_queued(),
-            Reverse(cpu.0),
-        )
-    });
-    nearest.map(|(from, load)| {
-        let max = load.nr_queued().div_ceil(2).min(PULL_MAX);
-        Pull {
-            from,
-            max,
-            group: 0,
+    let mut nearest: Option<(Distance, usize, CpuId)> = None;
+    for (cpu, load) in (0u32..).map(CpuId).zip(loads) {
+        let queued = load.nr_queued();
+        if queued == 0 || cpu == me || tried.contains(&cpu) {
+            continue;
         }
+        let distance = topology.distance(me, cpu);
+        // Of equals the first.
+        let is_better = nearest
+            .is_none_or(|(least, most, _)| distance < least || distance == least && queued > most);
+        if is_better {
+            nearest = Some((distance, queued, cpu));
+        }
+    }
+    nearest.map(|(_, queued, from)| Pull {
+        from,
+        max: queued.div_ceil(2).min(PULL_MAX),
+        group: 0,
     })
 }
 
@@ -310,6 +311,9 @@ fn plan_level(
     }
     let my_load = loads.get(me.index())?;
     let my_gain = mine.gained(my_load.settled_at());
+    // The same whomever it is compared with.
+    let load_here = mine.load();
+    let own_threshold = own_threshold(group, my_gain, load_here, (mine, my_load));
     let mut best: Option<(Merit, CpuId, &CpuCell, &CpuLoad)> = None;
     for (cpu, cell) in group.cells.iter() {
         let Some(load) = loads.get(cpu.index()) else {
@@ -323,8 +327,10 @@ fn plan_level(
         if !is_faster(my_gain, their_gain) {
             continue;
         }
-        let ahead = service_ahead(my_gain, their_gain, mine.load());
-        if ahead < threshold(group, my_gain, (mine, my_load), (cell, load)) {
+        let ahead = service_ahead(my_gain, their_gain, load_here);
+        // What one side has charged and the other has not yet is noise, be it its own or from elsewhere.
+        let noise = cell.burst().saturating_add(2 * load.grain().0);
+        if ahead < own_threshold.saturating_add(noise) {
             continue;
         }
         let merit = (Reverse(topology.distance(me, cpu)), ahead);
@@ -360,29 +366,26 @@ fn has_spare(cell: &CpuCell, load: &CpuLoad) -> bool {
     cell.spare() > 0 || cell.entities() > 0 && cell.gained(load.settled_at()).0 == 0
 }
 
-/// By how much service what is here must be ahead of what is there to be worth a pull, ns.
-fn threshold(
+/// By how much service what is here must be ahead of what is elsewhere to be worth a pull, ns, before what may be noise there.
+fn own_threshold(
     group: &Group,
     (gain, window): Gain,
-    mine: (&CpuCell, &CpuLoad),
-    theirs: (&CpuCell, &CpuLoad),
+    load_here: u64,
+    (cell, load): (&CpuCell, &CpuLoad),
 ) -> u64 {
     // How many CPUs' service virtual time moves with here.
-    let rate = (to_service(gain, mine.0.load()) / window.0.max(1)).max(1);
+    let rate = (to_service(gain, load_here) / window.0.max(1)).max(1);
     // Inside a group virtual time comes in turns of a slice, on either side: that much is noise.
     let turns = if group.depth() == 0 {
         0
     } else {
         2 * group.config().base_slice.0
     };
-    // What one side has charged and the other has not yet is noise, too, be it its own or from elsewhere.
-    let uncharged = 2 * (mine.1.grain().0 + theirs.1.grain().0);
-    let bursts = mine.0.burst().saturating_add(theirs.0.burst());
     PULL_THRESHOLD
         .0
         .saturating_mul(rate)
-        .saturating_add(turns + uncharged)
-        .saturating_add(bursts)
+        .saturating_add(turns + 2 * load.grain().0)
+        .saturating_add(cell.burst())
 }
 
 /// Virtual time gained, and over which window.
