@@ -131,6 +131,10 @@ impl KeyQueue {
 
     #[inline(never)]
     fn push_heap<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
+        if self.heap.len() == self.heap.capacity() {
+            // Apart, so that what nearly always happens calls nothing and saves no registers for it.
+            return self.push_grown(nodes, index, key);
+        }
         self.sequence = self.sequence.wrapping_add(1);
         let item = Item {
             key,
@@ -146,6 +150,13 @@ impl KeyQueue {
         if position > 0 && item.goes_before(&self.heap[(position - 1) / ARITY]) {
             self.sift_up(nodes, position, item);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_grown<T>(&mut self, nodes: &mut [Node<T>], index: u32, key: VirtualTime) {
+        self.heap.reserve(1);
+        self.push_heap(nodes, index, key);
     }
 
     /// The first node and its key, rounded down to the quantum. O(1).

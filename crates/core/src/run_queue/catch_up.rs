@@ -36,6 +36,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             };
             let timeline = &mut self.timelines[self.cursor as usize];
             timeline.burst -= timeline.burst / BURST_FADE;
+            if timeline.nr == 0 {
+                // Nothing of it waits anywhere.
+                continue;
+            }
             let (node, parent, unpublished) =
                 (timeline.node, timeline.parent, timeline.unpublished);
             if timeline.is_anchored && timeline.tasks > 0 {

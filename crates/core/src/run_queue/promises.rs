@@ -13,6 +13,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// The best choice but for groups that other CPUs are about to serve: those are passed over if that puts them behind
     /// the next one.
     pub(super) fn pass_over_promised(&mut self, level: u32, best: u32) -> u32 {
+        if self.timelines[level as usize].nr == 1 {
+            return best;
+        }
         let mut aside = [(NONE, VirtualTime::default()); PASSED_OVER_MAX];
         let (mut next, mut count) = (best, 0);
         let (mut chosen, mut least) = (NONE, VirtualTime::default());
