@@ -34,6 +34,52 @@ impl Busy {
     }
 }
 
+/// For how long the threads of this process that live now have run, and have been ready and waited for a processor. As Linux counts
+/// (`schedstat`); zero elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// On a processor.
+    pub ran: Duration,
+    /// Ready, while others had it.
+    pub waited: Duration,
+}
+
+impl Threads {
+    /// Until now. O(threads).
+    pub fn now() -> Self {
+        let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
+            return Self::default();
+        };
+        let mut sum = Self::default();
+        for thread in threads.flatten() {
+            // One that has just ended has no file any more.
+            let text = std::fs::read_to_string(thread.path().join("schedstat"));
+            if let Some((ran, waited)) = text.ok().and_then(|text| schedstat(&text)) {
+                sum.ran += ran;
+                sum.waited += waited;
+            }
+        }
+        sum
+    }
+}
+
+fn schedstat(text: &str) -> Option<(Duration, Duration)> {
+    let mut fields = text.split_whitespace().map(str::parse);
+    let mut nanos = || Some(Duration::from_nanos(fields.next()?.ok()?));
+    Some((nanos()?, nanos()?))
+}
+
+/// Time that the host took from all processors so far, by the kernel's account; zero where it says nothing.
+pub fn stolen() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = text
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
+    // The kernel counts for users in hundredths of a second.
+    Duration::from_millis(ticks.unwrap_or(0) * 10)
+}
+
 /// User, nice, system, irq, softirq and steal of the first line, in ticks of 10 ms (`USER_HZ` is 100 everywhere).
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
@@ -94,6 +140,23 @@ mod tests {
         assert!((at(9, 3, 0).others_since(at(4, 1, 0), 3.0) - 1.0).abs() < 1e-9);
         assert!(at(9, 3, 3).others_since(at(4, 1, 0), 3.0).abs() < 1e-9);
         assert!(at(1, 2, 0).others_since(at(0, 0, 0), 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_thread_that_computes_has_run() {
+        let micros = Duration::from_micros;
+        let read = schedstat("5000 7000 3\n");
+        assert_eq!(read, Some((micros(5), micros(7))));
+        assert_eq!(schedstat("5000"), None);
+        if std::path::Path::new("/proc/self/schedstat").exists() {
+            let before = Threads::now();
+            let until = std::time::Instant::now() + Duration::from_millis(20);
+            while std::time::Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            let after = Threads::now();
+            assert!(after.ran + after.waited > before.ran + before.waited);
+        }
     }
 
     #[test]

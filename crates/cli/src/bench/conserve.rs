@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quotient_validation::machine::Busy;
+use quotient_validation::machine::{Busy, Threads};
 use serde::Serialize;
 
 use super::hog::{self, Polls};
@@ -226,13 +226,6 @@ fn measure(tasks: usize, spawn: impl Fn(Arc<Polls>, Arc<AtomicBool>)) -> Round {
 
 /// For how long the threads of this process ran or waited for a processor, as Linux counts; zero elsewhere.
 fn asked() -> Duration {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
-        return Duration::ZERO;
-    };
-    let nanos = |thread: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let mut fields = text.split_whitespace().map(str::parse::<u64>);
-        Some(fields.next()?.ok()? + fields.next()?.ok()?)
-    };
-    Duration::from_nanos(threads.flatten().filter_map(nanos).sum())
+    let threads = Threads::now();
+    threads.ran + threads.waited
 }

@@ -6,8 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use quotient_validation::machine::stolen;
+
 use super::Hogged;
-use super::load::{Hogs, Window, stolen, windows};
+use super::load::{Hogs, Window, windows};
 use super::mode::Mode;
 use super::row::{About, Row};
 use super::sides::{CAP, Missing, Plan, Sides};

@@ -264,17 +264,6 @@ fn earlier(one: Option<(u64, Instant)>, other: (u64, Instant)) -> (u64, Instant)
     }
 }
 
-/// Time stolen from all processors so far, by the kernel's account; zero where it says nothing.
-pub fn stolen() -> Duration {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = text
-        .lines()
-        .next()
-        .and_then(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
-    // The kernel counts for users in hundredths of a second.
-    Duration::from_millis(ticks.unwrap_or(0) * 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

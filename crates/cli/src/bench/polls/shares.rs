@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use quotient_validation::machine::stolen;
+
 use super::Hogged;
 use super::echo::WARM_UP;
-use super::load::{Hogs, WINDOW, Window, next_period, stolen, windows};
+use super::load::{Hogs, WINDOW, Window, next_period, windows};
 use super::mode::Mode;
 use super::row::{About, Row};
 use super::sides::{Missing, Plan, Sides};
