@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 
 use quotient_trace::chart::duration;
 
+use crate::demo::tenants::results::Got;
 use crate::demo::tenants::{Scene, Tenant};
 
 /// A line a tenant, at most 80 columns.
 pub fn table(scene: &Scene) -> String {
-    let mut text = String::from(
-        "20 tenants, one server     ------ tokio ------    ----- quotient -----\n\
+    let mut text = format!(
+        "20 tenants, one server: shares of the CPU time, requests answered in {:.1} s\n\
+         \x20                         ------ tokio ------    ----- quotient -----\n\
          weight  request    due     share  req      p99     share  req      p99\n",
+        scene.seconds
     );
     for tenant in &scene.tenants {
         let _ = writeln!(
@@ -21,10 +24,10 @@ pub fn table(scene: &Scene) -> String {
             100.0 * tenant.due,
             100.0 * tenant.tokio.share,
             tenant.tokio.requests,
-            duration(tenant.tokio.p99_us),
+            p99(&tenant.tokio),
             100.0 * tenant.quotient.share,
             tenant.quotient.requests,
-            duration(tenant.quotient.p99_us),
+            p99(&tenant.quotient),
         );
     }
     text
@@ -48,10 +51,11 @@ pub fn section(scene: &Scene) -> String {
         .fold(1e-9, f64::max);
     let mut text = format!(
         "<h2>Twenty tenants, one server</h2>\n<p>{}</p>\n<p class=\"soft\">Weights from 100 to 480; every second tenant asks for 0.5 ms of \
-         work at a time, the others for 20 ms in one poll. Share: of the CPU time of all requests. Two runtimes cannot do this.</p>\n\
-         <div class=\"scroll\"><table><thead><tr><th>weight</th><th>request</th><th>due</th><th>tokio</th><th>req</th><th>p99</th>\
-         <th>Quotient</th><th>req</th><th>p99</th></tr></thead><tbody>\n",
-        sentence(scene)
+         work at a time, the others for 20 ms in one poll. Share: of the CPU time of all requests; requests: answered in {:.1} s. Two runtimes cannot do this.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th>weight</th><th>request</th><th>due</th><th>tokio</th><th>requests</th><th>p99</th>\
+         <th>Quotient</th><th>requests</th><th>p99</th></tr></thead><tbody>\n",
+        sentence(scene),
+        scene.seconds
     );
     let bar = |share: f64, color: &str| {
         format!(
@@ -69,13 +73,18 @@ pub fn section(scene: &Scene) -> String {
             100.0 * tenant.due,
             bar(tenant.tokio.share, "hogs"),
             tenant.tokio.requests,
-            duration(tenant.tokio.p99_us),
+            p99(&tenant.tokio),
             bar(tenant.quotient.share, "victim"),
             tenant.quotient.requests,
-            duration(tenant.quotient.p99_us)
+            p99(&tenant.quotient)
         );
     }
     text + "</tbody></table></div>\n"
+}
+
+/// Of nothing there is no percentile.
+fn p99(got: &Got) -> String {
+    got.p99_us.map_or_else(|| "-".to_owned(), duration)
 }
 
 fn request(tenant: &Tenant) -> String {
@@ -85,15 +94,14 @@ fn request(tenant: &Tenant) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::demo::tenants::results::Got;
 
     /// A scene in which every tenant has its due in groups.
     pub(in crate::report) fn sample_scene() -> Scene {
         let tenant = |number: u32| {
-            let got = |share| Got {
+            let got = |share: f64| Got {
                 share,
-                requests: 100,
-                p99_us: 12_345,
+                requests: if share > 0.0 { 100 } else { 0 },
+                p99_us: (share > 0.0).then_some(12_345),
             };
             Tenant {
                 weight: 100 + 20 * number,
@@ -104,6 +112,7 @@ pub(super) mod tests {
             }
         };
         Scene {
+            seconds: 2.64,
             tenants: (0..20).map(tenant).collect(),
             farthest: (0.0, 1.0),
         }
@@ -112,7 +121,12 @@ pub(super) mod tests {
     #[test]
     fn the_table_has_a_line_a_tenant_and_fits() {
         let text = table(&sample_scene());
-        assert_eq!(text.lines().count(), 22);
+        assert_eq!(text.lines().count(), 23);
+        assert!(text.contains("requests answered in 2.6 s"), "{text}");
+        assert!(
+            text.contains("0.0%    0        - ") && !text.contains(" 0 µs"),
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert!(sentence(&sample_scene()).contains("0.00 times it on tokio, and 1.00 times"));
     }

@@ -14,8 +14,8 @@ pub struct Got {
     pub share: f64,
     /// Requests that were answered.
     pub requests: u64,
-    /// 99th percentile of their latency.
-    pub p99_us: u64,
+    /// 99th percentile of their latency; nothing if none was answered.
+    pub p99_us: Option<u64>,
 }
 
 /// One tenant.
@@ -36,6 +36,8 @@ pub struct Tenant {
 /// The scene.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scene {
+    /// For how long requests were counted. Unit: seconds.
+    pub seconds: f64,
     /// All tenants, by weight.
     pub tenants: Vec<Tenant>,
     /// The share that is farthest from its due, by its due; 1 is exact. On plain tokio, and in groups.
@@ -45,7 +47,9 @@ pub struct Scene {
 /// Puts the slots together; nothing if one is missing.
 pub fn scene(slots: &[Slot]) -> Option<Scene> {
     let find = |mode| slots.iter().find(|slot| slot.mode == mode);
-    let (tokio, quotient) = (got(find(Mode::Tokio)?), got(find(Mode::Quotient)?));
+    let (tokio, quotient) = (find(Mode::Tokio)?, find(Mode::Quotient)?);
+    let seconds = quotient.done.ended.since(quotient.done.started);
+    let (tokio, quotient) = (got(tokio), got(quotient));
     let whole: u32 = (0..TENANTS).map(weight).sum();
     let tenants: Vec<Tenant> = (0..TENANTS)
         .map(|tenant| Tenant {
@@ -70,7 +74,11 @@ pub fn scene(slots: &[Slot]) -> Option<Scene> {
         farthest(|tenant| tenant.tokio),
         farthest(|tenant| tenant.quotient),
     );
-    Some(Scene { tenants, farthest })
+    Some(Scene {
+        seconds: seconds.as_secs_f64(),
+        tenants,
+        farthest,
+    })
 }
 
 /// How far a ratio is from 1; a half is as far as two.
@@ -92,7 +100,7 @@ fn got(slot: &Slot) -> Vec<Got> {
         .map(|(used, done)| Got {
             share: used / all,
             requests: done.completed,
-            p99_us: done.p99_us,
+            p99_us: (done.completed > 0).then_some(done.p99_us),
         })
         .collect()
 }
@@ -138,8 +146,8 @@ mod tests {
                     ended: SharedMicros(3_500_000),
                     tenants: vec![
                         TenantDone {
-                            completed: 7,
-                            p99_us: 9
+                            completed: if mode == Mode::Tokio { 0 } else { 7 },
+                            p99_us: if mode == Mode::Tokio { 0 } else { 9 },
                         };
                         TENANTS
                     ],
@@ -151,6 +159,9 @@ mod tests {
         let scene = scene(&slots).expect("both modes are there");
         assert!((scene.farthest.1 - 1.0).abs() < 1e-9, "{scene:?}");
         assert!((scene.farthest.0 - 2.9).abs() < 1e-9, "{scene:?}");
-        assert_eq!(scene.tenants[19].quotient.requests, 7);
+        let last = &scene.tenants[19];
+        assert_eq!((last.quotient.requests, last.quotient.p99_us), (7, Some(9)));
+        assert_eq!((last.tokio.requests, last.tokio.p99_us), (0, None));
+        assert!((scene.seconds - 2.0).abs() < 1e-9, "{scene:?}");
     }
 }
