@@ -74,6 +74,10 @@ enum Command {
     /// Limits of tenants over many processes, in Valkey or Redis
     #[cfg(feature = "fleet")]
     Fleet(FleetArguments),
+    /// Limits of tenants over many processes, in programs that were built with `--features fleet`
+    #[cfg(not(feature = "fleet"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Fleet(Absent),
     /// Help on a command or a topic; `quotient help scenario` is the reference of scenario files
     Help(HelpArguments),
     /// Completions for a shell, on standard output
@@ -96,6 +100,14 @@ enum Command {
     /// Their client process; ends by itself, or when its standard input closes
     #[command(hide = true)]
     DemoTenantsClient(TenantsClientArguments),
+}
+
+/// Anything: the command is not in this program.
+#[cfg(not(feature = "fleet"))]
+#[derive(Debug, Clone, Args)]
+struct Absent {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _given: Vec<std::ffi::OsString>,
 }
 
 /// Other demos than the one of a noisy neighbour.
@@ -239,6 +251,11 @@ pub fn run() -> Result<(), Failure> {
         Command::Trace(arguments) => top::trace(&arguments),
         #[cfg(feature = "fleet")]
         Command::Fleet(arguments) => fleet::run(&arguments),
+        #[cfg(not(feature = "fleet"))]
+        Command::Fleet(_) => Err(Failure::Usage(
+            "fleet is not in this program: build it with --features fleet (docs/operations.md)"
+                .to_owned(),
+        )),
         Command::Help(arguments) => manual::help(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),

@@ -41,6 +41,17 @@ fn help_knows_commands_and_topics() {
     }
 }
 
+/// Hazard: who follows the page on operations with the default build is told that there is no such thing.
+#[cfg(not(feature = "fleet"))]
+#[test]
+fn a_command_that_was_not_built_in_says_how_to_get_it() {
+    let absent = quotient(&["fleet", "set", "tenants/acme", "12", "--burst", "2s"]);
+    assert_eq!(absent.status.code(), Some(2));
+    let said = stderr(&absent);
+    assert!(said.contains("--features fleet"), "{said}");
+    assert!(!stdout(&["help"]).contains("fleet"));
+}
+
 #[test]
 fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
