@@ -125,7 +125,8 @@ pub struct DemoArguments {
     #[cfg(feature = "fleet")]
     #[command(subcommand)]
     pub scene: Option<Scene>,
-    /// How long the whole run takes, in seconds (5..=3600)
+    /// How long a run takes on an idle machine, in seconds (5..=3600); rounds beside which others computed are taken again, at most half as
+    /// many as there should be
     #[arg(long, default_value_t = 60, value_parser = value_parser!(u64).range(5..=3600))]
     pub seconds: u64,
     /// tokio workers of the server, and on Linux the CPUs it may use (1..=1024) [default: all but one, which the client

@@ -78,6 +78,55 @@ fn json_is_one_object_with_a_row_per_mode_and_the_picture_is_written() {
     assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("<script"));
 }
 
+/// Hazard: a verdict about a run whose yardstick was measured beside a compiler.
+#[cfg(target_os = "linux")]
+#[test]
+fn beside_others_that_compute_nothing_is_judged() {
+    // Our threads are not the demo's: others, to it.
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let spinners: Vec<_> = (0..cpus)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let out = picture("disturbed");
+    let path = out.to_str().expect("a path in the temporary directory");
+    let output = quotient(&["demo", "--seconds", "5", "--json", "--out", path]);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for spinner in spinners {
+        spinner.join().expect("it spins");
+    }
+    let progress = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{progress}");
+    std::fs::remove_file(&out).expect("our own file");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let validity = &report["validity"];
+    assert_eq!(validity["judged"], false, "{validity}");
+    let rounds = validity["rounds"].as_array().expect("rounds");
+    assert_eq!(rounds.len(), 2, "one was taken again: {validity}");
+    for round in rounds {
+        assert_eq!(round["counts"], false, "{round}");
+        let others = &round["slots"][0]["others_cpu"];
+        assert!(
+            others.as_f64().is_some_and(|others| others > 0.1),
+            "{round}"
+        );
+        assert!(round["disturbed"][0].is_string(), "{round}");
+    }
+    for check in report["checks"].as_array().expect("checks") {
+        assert!(check["ok"].is_null(), "{check}");
+    }
+    let verdict = report["verdict"].as_str().expect("words");
+    assert!(verdict.starts_with("Disturbed: not judged."), "{verdict}");
+    assert!(progress.contains("does not count"), "{progress}");
+}
+
 #[test]
 fn bad_arguments_name_field_value_and_range_and_exit_with_2() {
     for (field, value, range) in [

@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use quotient_validation::machine::Threads;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -23,7 +24,7 @@ use super::child;
 use super::clock::SharedMicros;
 use super::confine;
 use super::latencies::Latencies;
-use super::protocol::{self, Capacity, ClientLine, Open};
+use super::protocol::{self, Capacity, ClientLine, ClientThreads, Open};
 use super::timer::PreciseTimer;
 use super::work;
 use crate::cli::ClientArguments;
@@ -197,6 +198,7 @@ impl Connection {
 
 /// Every connection sends its next request as soon as it has the answer to the last one. Connections without one at the end are lost.
 async fn closed_loop(connections: &mut Vec<Connection>, length: Duration) -> io::Result<Capacity> {
+    let threads = Threads::now();
     let (started, begin) = (SharedMicros::now(), Instant::now());
     let share = CLOSED_LOOP_REQUESTS_MAX / connections.len().max(1) as u64;
     let total = Arc::new(AtomicU64::new(0));
@@ -229,7 +231,20 @@ async fn closed_loop(connections: &mut Vec<Connection>, length: Duration) -> io:
         started,
         ended,
         completed: total.load(Ordering::Relaxed),
+        threads: since(threads),
     })
+}
+
+/// What this process's threads did since `before`.
+fn since(before: Threads) -> ClientThreads {
+    let micros = |after: Duration, before| {
+        u64::try_from(after.saturating_sub(before).as_micros()).unwrap_or(u64::MAX)
+    };
+    let now = Threads::now();
+    ClientThreads {
+        ran_us: micros(now.ran, before.ran),
+        waited_us: micros(now.waited, before.waited),
+    }
 }
 
 /// What the connections of the open loop share. One thread: the lock is never contended.
@@ -282,6 +297,7 @@ impl OpenLoop {
 
 async fn open_loop(connections: Vec<Connection>, arguments: &ClientArguments) -> io::Result<Open> {
     let length = Duration::from_millis(arguments.open_ms);
+    let threads = Threads::now();
     let started = SharedMicros::now();
     let shared = Arc::new(Mutex::new(OpenLoop {
         begin: Instant::now(),
@@ -318,6 +334,7 @@ async fn open_loop(connections: Vec<Connection>, arguments: &ClientArguments) ->
         unanswered,
         histogram: shared.latencies.pairs(),
         windows: shared.latencies.windows(),
+        threads: since(threads),
     })
 }
 

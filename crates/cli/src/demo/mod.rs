@@ -7,7 +7,7 @@
 //!
 //! A run is rounds of slots, one slot a mode, so that a change of the machine's mood hits all modes alike. Each slot
 //! has fresh processes. `work` is what a request asks for; `host` is what differs between modes; `hogs` is the
-//! neighbour; `child` is why nothing stays behind; `results` makes rows and curves of the slots. At the end twenty tenants share one
+//! neighbour; `child` is why nothing stays behind; `disturbance` says which rounds count; `results` makes rows and curves of them. At the end twenty tenants share one
 //! server (`tenants`).
 
 mod arrivals;
@@ -15,6 +15,7 @@ mod child;
 pub mod client;
 pub(crate) mod clock;
 pub mod confine;
+pub mod disturbance;
 #[cfg(feature = "fleet")]
 pub mod fleet;
 pub mod hogs;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 use crate::cli::DemoArguments;
 use crate::failure::Failure;
 use crate::report::progress::Progress;
-use crate::report::{self, Facts, Report};
+use crate::report::{self, Facts, Figures, Report};
 use mode::Mode;
 use plan::Plan;
 use slot::{Event, Order, Slot};
@@ -72,41 +73,107 @@ pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         Some(rate) => rate,
         None => calibrate(arguments, &plan, workers, &sender, &events, &mut progress)?,
     };
-    let mut slots = Vec::new();
-    for round in 0..plan.rounds {
-        for (position, mode) in (0..).zip(Mode::ALL) {
-            progress.begin(&format!("{}/{}  {mode:<14}", round + 1, plan.rounds));
-            let mut order = order(arguments, &plan, workers, mode);
-            order.number = 1 + round * Mode::ALL.len() as u32 + position;
-            order.rate = rate;
-            order.seed = arguments.seed.wrapping_add(u64::from(round));
-            let slot = slot::run(&order, &sender, &events, &mut progress)?;
-            let row = results::rows(std::slice::from_ref(&slot));
-            progress.finish(&row.iter().map(report::brief).collect::<String>());
-            slots.push(slot);
-        }
-    }
+    let own_cpu_for_client = cpus() > workers;
+    let mut template = order(arguments, &plan, workers, Mode::Alone);
+    template.rate = rate;
+    let rounds = take_rounds(
+        &plan,
+        &template,
+        own_cpu_for_client,
+        &sender,
+        &events,
+        &mut progress,
+    )?;
+    let slots = rounds.len() * Mode::ALL.len();
     let mut scene = Vec::new();
-    for (number, mode) in (1 + slots.len() as u32..).zip([Mode::Tokio, Mode::Quotient]) {
+    for (number, mode) in (1 + slots as u32..).zip([Mode::Tokio, Mode::Quotient]) {
         progress.begin(&format!("20 tenants  {mode:<11}"));
         let slot = tenants::run(mode, number, workers, plan.tenants, &sender, &events)?;
         progress.finish("done");
         scene.push(slot);
     }
+    let validity = disturbance::validity(&rounds, plan.rounds, own_cpu_for_client);
+    let all = validity.figures_of_rounds == rounds.len();
+    let reasons = disturbance::reasons(&rounds, own_cpu_for_client);
+    let of_figures = rounds.iter().zip(reasons);
+    let of_figures = of_figures.filter(|(_, reasons)| all || reasons.is_empty());
+    let slots: Vec<&Slot> = of_figures.flat_map(|(round, _)| round).collect();
     let facts = Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         cpus: cpus(),
         workers,
         hogs: arguments.hogs,
         connections: arguments.connections,
-        rounds: plan.rounds,
+        rounds: validity.figures_of_rounds as u32,
         rate_rps: rate,
         seed: arguments.seed,
         confined: confine::SUPPORTED,
         seconds: began.elapsed().as_secs_f64(),
     };
-    let (rows, series) = (results::rows(&slots), results::series(&slots));
-    Report::new(facts, rows, series, tenants::scene(&scene)).publish(&arguments.out, arguments.json)
+    let figures = Figures {
+        rows: results::rows(slots.iter().copied()),
+        series: results::series(slots.iter().copied()),
+        scene: tenants::scene(&scene),
+    };
+    Report::new(facts, figures, validity).publish(&arguments.out, arguments.json)
+}
+
+/// Rounds until as many count as there should be, or no more may be taken again.
+fn take_rounds(
+    plan: &Plan,
+    template: &Order,
+    own_cpu_for_client: bool,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+    progress: &mut Progress,
+) -> Result<Vec<Vec<Slot>>, Failure> {
+    let mut rounds: Vec<Vec<Slot>> = Vec::new();
+    for number in 0..plan.rounds + plan.retakes {
+        rounds.push(round(number, plan, template, sender, events, progress)?);
+        let reasons = disturbance::reasons(&rounds, own_cpu_for_client);
+        if let Some([first, ..]) = reasons.last().map(Vec::as_slice) {
+            progress.begin(&format!("{}  does not count", place(number, plan)));
+            progress.finish(first);
+        }
+        let counted = reasons.iter().filter(|reasons| reasons.is_empty());
+        if counted.count() >= plan.rounds as usize {
+            break;
+        }
+    }
+    Ok(rounds)
+}
+
+/// Which round of how many; those that are taken again come on top.
+fn place(number: u32, plan: &Plan) -> String {
+    format!("{}/{}", number + 1, plan.rounds.max(number + 1))
+}
+
+/// One slot of every set-up. Every second round goes backwards, so that what drifts meanwhile is not always on the same set-up's side.
+fn round(
+    number: u32,
+    plan: &Plan,
+    template: &Order,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+    progress: &mut Progress,
+) -> Result<Vec<Slot>, Failure> {
+    let mut modes = Mode::ALL;
+    if number % 2 == 1 {
+        modes.reverse();
+    }
+    let mut slots = Vec::with_capacity(modes.len());
+    for (position, mode) in (0..).zip(modes) {
+        progress.begin(&format!("{}  {mode:<14}", place(number, plan)));
+        let mut order = template.clone();
+        order.mode = mode;
+        order.number = 1 + number * Mode::ALL.len() as u32 + position;
+        order.seed = template.seed.wrapping_add(u64::from(number));
+        let slot = slot::run(&order, sender, events, progress)?;
+        let row = results::rows([&slot]);
+        progress.finish(&row.iter().map(report::brief).collect::<String>());
+        slots.push(slot);
+    }
+    Ok(slots)
 }
 
 /// Measures what plain tokio serves alone and takes a part of it.

@@ -11,6 +11,9 @@ const ROUND: Duration = Duration::from_secs(20);
 const ROUNDS_MAX: u32 = 50;
 /// Starting and stopping the two processes of a slot.
 const SLOT_OVERHEAD: Duration = Duration::from_millis(100);
+/// The closed loop's part of a slot, once it is warm. Default 0.36: a second of a run of a minute, which some hundredths of a second that
+/// somebody else takes do not change much, and as long an open loop as p99 needs.
+const CAPACITY_PART: f64 = 0.36;
 /// The longest warm-up of a slot.
 const WARM_UP_MAX: Duration = Duration::from_millis(300);
 /// The longest calibration of the open loop's rate.
@@ -47,6 +50,9 @@ impl Phases {
 pub struct Plan {
     /// How often every mode gets a slot.
     pub rounds: u32,
+    /// How many more are taken at most, in place of those that do not count: half of the planned ones, so that a run on a busy machine takes
+    /// at most half as long again.
+    pub retakes: u32,
     /// The phases of every slot.
     pub slot: Phases,
     /// The phases of the calibration, which has no open loop.
@@ -78,7 +84,7 @@ impl Plan {
         let slot_length =
             (measured / (rounds * Mode::ALL.len() as u32)).saturating_sub(SLOT_OVERHEAD);
         let warm_up = (slot_length / 10).min(WARM_UP_MAX);
-        let capacity = slot_length.saturating_sub(warm_up).mul_f64(0.3);
+        let capacity = slot_length.saturating_sub(warm_up).mul_f64(CAPACITY_PART);
         let slot = Phases {
             warm_up,
             capacity,
@@ -87,6 +93,7 @@ impl Plan {
         let spread = slot.open * rounds / POINTS_MAX;
         Self {
             rounds,
+            retakes: rounds.div_ceil(2),
             slot,
             calibration,
             window: WINDOW_MIN.max(spread),

@@ -44,6 +44,8 @@ pub struct Sample {
     pub hog_documents: u64,
     /// Requests that the victim has answered.
     pub requests: u64,
+    /// How long threads of the process were ready and waited for a processor.
+    pub waited_ns: u64,
     /// What Quotient's own clocks say, in its modes.
     pub groups: Option<GroupCpu>,
 }
@@ -96,6 +98,15 @@ pub struct TenantDone {
     pub p99_us: u64,
 }
 
+/// What the client's threads did during a loop.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ClientThreads {
+    /// On a processor.
+    pub ran_us: u64,
+    /// Ready, while others had it.
+    pub waited_us: u64,
+}
+
 /// What the closed loop found.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Capacity {
@@ -105,6 +116,8 @@ pub struct Capacity {
     pub ended: SharedMicros,
     /// Requests answered in between.
     pub completed: u64,
+    /// What answering cost the client.
+    pub threads: ClientThreads,
 }
 
 /// What the open loop found.
@@ -125,6 +138,8 @@ pub struct Open {
     pub histogram: Vec<(u64, u64)>,
     /// The same by the time of the answer.
     pub windows: Vec<Window>,
+    /// What the client's threads did meanwhile.
+    pub threads: ClientThreads,
 }
 
 /// Latencies of the requests answered in one stretch of time; the last stretch has the later ones as well.
@@ -167,6 +182,39 @@ pub fn receive<T: DeserializeOwned>(input: impl io::Read, mut deliver: impl FnMu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A field that is called as the line's tag is would be read as the tag.
+    #[test]
+    fn what_the_client_says_is_what_is_heard() {
+        let capacity = Capacity {
+            started: SharedMicros(1),
+            ended: SharedMicros(2),
+            completed: 3,
+            threads: ClientThreads {
+                ran_us: 4,
+                waited_us: 5,
+            },
+        };
+        let open = Open {
+            started: SharedMicros(1),
+            ended: SharedMicros(2),
+            intended: 3,
+            completed: 3,
+            unanswered: 0,
+            histogram: vec![(7, 3)],
+            windows: Vec::new(),
+            threads: capacity.threads,
+        };
+        for line in [ClientLine::Capacity(capacity), ClientLine::Open(open)] {
+            let text = serde_json::to_string(&line).expect("plain structs");
+            let mut heard = Vec::new();
+            receive(text.as_bytes(), |line: ClientLine| {
+                heard.push(line);
+                true
+            });
+            assert_eq!(format!("{heard:?}"), format!("[{line:?}]"));
+        }
+    }
 
     #[test]
     fn lines_arrive_in_order_until_the_torn_one() {

@@ -71,7 +71,7 @@ pub struct CpuPoint {
 }
 
 /// The rows of all modes that have slots, in the order of `Mode::ALL`.
-pub fn rows(slots: &[Slot]) -> Vec<Row> {
+pub fn rows<'a>(slots: impl IntoIterator<Item = &'a Slot>) -> Vec<Row> {
     by_mode(slots)
         .into_iter()
         .map(|(mode, slots)| row(mode, &slots))
@@ -79,7 +79,7 @@ pub fn rows(slots: &[Slot]) -> Vec<Row> {
 }
 
 /// The curves of all modes that have slots, in the order of `Mode::ALL`.
-pub fn series(slots: &[Slot]) -> Vec<Series> {
+pub fn series<'a>(slots: impl IntoIterator<Item = &'a Slot>) -> Vec<Series> {
     by_mode(slots)
         .into_iter()
         .map(|(mode, slots)| curves(mode, &slots))
@@ -95,11 +95,14 @@ pub fn capacity_rps(slot: &Slot) -> f64 {
     )
 }
 
-fn by_mode(slots: &[Slot]) -> Vec<(Mode, Vec<(&Slot, &Open)>)> {
+fn by_mode<'a>(
+    slots: impl IntoIterator<Item = &'a Slot>,
+) -> Vec<(Mode, Vec<(&'a Slot, &'a Open)>)> {
+    let slots: Vec<&Slot> = slots.into_iter().collect();
     Mode::ALL
         .into_iter()
         .map(|mode| {
-            let of_mode = slots.iter().filter(|slot| slot.mode == mode);
+            let of_mode = slots.iter().copied().filter(|slot| slot.mode == mode);
             (
                 mode,
                 of_mode
@@ -267,7 +270,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protocol::{Capacity, Window};
+    use super::super::disturbance::Met;
+    use super::super::protocol::{Capacity, ClientThreads, Window};
     use super::*;
 
     fn sample(second: u64) -> Sample {
@@ -277,6 +281,7 @@ mod tests {
             hog_cpu_ns: second * 600_000_000,
             hog_documents: second * 10,
             requests: second * 5,
+            waited_ns: 0,
             groups: None,
         }
     }
@@ -288,6 +293,7 @@ mod tests {
                 started: SharedMicros(0),
                 ended: SharedMicros(2_000_000),
                 completed,
+                threads: ClientThreads::default(),
             },
             open: Some(Open {
                 started: SharedMicros(2_500_000),
@@ -301,8 +307,10 @@ mod tests {
                     count: 100,
                     p99_us: latency_us,
                 }],
+                threads: ClientThreads::default(),
             }),
             samples: (0..=6).map(sample).collect(),
+            met: Met::default(),
         }
     }
 

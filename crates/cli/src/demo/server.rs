@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use quotient_validation::machine::Threads;
+
 use super::child;
 use super::clock::{self, SharedMicros};
 use super::confine;
@@ -66,6 +68,7 @@ fn sample(counters: &Counters, host: &Host) -> Sample {
         hog_cpu_ns: counters.hog_cpu_ns.load(Ordering::Relaxed),
         hog_documents: counters.hog_documents.load(Ordering::Relaxed),
         requests: counters.requests.load(Ordering::Relaxed),
+        waited_ns: u64::try_from(Threads::now().waited.as_nanos()).unwrap_or(u64::MAX),
         groups: host.group_cpu(),
     }
 }

@@ -5,7 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quotient_validation::machine::{self, Busy};
+
 use super::child::Child;
+use super::disturbance::Met;
 use super::mode::Mode;
 use super::plan::Phases;
 use super::protocol::{self, Capacity, ClientLine, Open, Sample, ServerLine};
@@ -66,6 +69,8 @@ pub struct Slot {
     pub open: Option<Open>,
     /// The server's counters over the slot.
     pub samples: Vec<Sample>,
+    /// What else the machine did meanwhile.
+    pub met: Met,
 }
 
 /// Runs one slot. Both processes are gone when it returns, whatever it returns.
@@ -73,6 +78,26 @@ pub struct Slot {
 /// # Errors
 /// `Interrupted` on a signal; otherwise when a process cannot be started, ends early or does not finish in time.
 pub fn run(
+    order: &Order,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+    progress: &mut Progress,
+) -> Result<Slot, Failure> {
+    let (started, busy, stolen) = (Instant::now(), Busy::now(), machine::stolen());
+    let mut slot = play(order, sender, events, progress)?;
+    // Both processes have ended and were waited for: what they used counts as our own.
+    let wall = started.elapsed().as_secs_f64();
+    slot.met = Met {
+        others: Busy::now()
+            .zip(busy)
+            .map(|(after, before)| after.others_since(before, wall)),
+        stolen: machine::stolen().saturating_sub(stolen).as_secs_f64() / wall.max(1e-9),
+    };
+    Ok(slot)
+}
+
+/// [`run`], but for what else the machine did.
+fn play(
     order: &Order,
     sender: &Sender<Event>,
     events: &Receiver<Event>,
@@ -117,6 +142,7 @@ pub fn run(
                 capacity,
                 open,
                 samples,
+                met: Met::default(),
             });
         }
     }

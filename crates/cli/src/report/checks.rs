@@ -22,11 +22,20 @@ pub struct Check {
     value: f64,
     bar: f64,
     unit: &'static str,
-    ok: bool,
+    /// Nothing where the run was disturbed: neither kept nor missed.
+    ok: Option<bool>,
 }
 
-/// The promises that these rows can be held to.
-pub fn of(rows: &[Row]) -> Vec<Check> {
+/// The promises that these rows can be held to, `judged` or not.
+pub fn of(rows: &[Row], judged: bool) -> Vec<Check> {
+    let mut checks = all(rows);
+    for check in checks.iter_mut().filter(|_| !judged) {
+        check.ok = None;
+    }
+    checks
+}
+
+fn all(rows: &[Row]) -> Vec<Check> {
     let find = |mode| rows.iter().find(|row| row.mode == mode);
     let Some(alone) = find(Mode::Alone) else {
         return Vec::new();
@@ -60,7 +69,7 @@ fn at_least(mode: Mode, value: f64, bar: f64) -> Check {
         value,
         bar,
         unit: "x",
-        ok: value >= bar,
+        ok: Some(value >= bar),
     }
 }
 
@@ -71,18 +80,24 @@ fn at_most(mode: Mode, name: &'static str, value: f64, bar: f64) -> Check {
         value,
         bar,
         unit: "ms",
-        ok: value <= bar,
+        ok: Some(value <= bar),
     }
 }
 
 /// A line a check.
 pub fn lines(checks: &[Check]) -> String {
     let line = |check: &Check| {
-        let verdict = if check.ok { "ok" } else { "missed" };
         let unit = check.unit;
+        let found = match check.ok {
+            Some(ok) => {
+                let verdict = if ok { "ok" } else { "missed" };
+                format!("{:.2} {unit}, {verdict}", check.value)
+            }
+            None => "disturbed: not judged".to_owned(),
+        };
         format!(
-            "{}: {} {:.2} {unit}: {:.2} {unit}, {verdict}\n",
-            check.mode, check.name, check.bar, check.value
+            "{}: {} {:.2} {unit}: {found}\n",
+            check.mode, check.name, check.bar
         )
     };
     checks.iter().map(line).collect()
@@ -92,15 +107,7 @@ pub fn lines(checks: &[Check]) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A row of the victim alone whose rounds differ.
-    pub(in crate::report) fn row_with_range(capacity_range_rps: (f64, f64)) -> Row {
-        Row {
-            capacity_range_rps,
-            ..row(Mode::Alone, capacity_range_rps.0, 500)
-        }
-    }
-
-    fn row(mode: Mode, capacity_rps: f64, p99_us: u64) -> Row {
+    pub(in crate::report) fn row(mode: Mode, capacity_rps: f64, p99_us: u64) -> Row {
         Row {
             mode,
             victim_rps: 1.0,
@@ -128,14 +135,20 @@ pub(super) mod tests {
             row(Mode::Quotient, 47.0, 4_000),
             row(Mode::QuotientCapped, 93.0, 3_100),
         ];
-        let checks = of(&rows);
-        let ok: Vec<bool> = checks.iter().map(|check| check.ok).collect();
+        let checks = of(&rows, true);
+        let ok: Vec<bool> = checks.iter().filter_map(|check| check.ok).collect();
         assert_eq!(ok, [false, true, true, false], "{checks:?}");
         let text = lines(&checks);
         assert!(text.contains("at least 0.48 x: 0.47 x, missed"), "{text}");
         assert!(text.contains("at least 0.92 x: 0.93 x, ok"), "{text}");
         assert!(text.contains("at most 3.00 ms: 3.10 ms, missed"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80));
-        assert!(of(&rows[..1]).is_empty());
+        assert!(of(&rows[..1], true).is_empty());
+        let checks = of(&rows, false);
+        assert!(checks.iter().all(|check| check.ok.is_none()), "{checks:?}");
+        let text = lines(&checks);
+        assert_eq!(text.matches("disturbed: not judged").count(), 4, "{text}");
+        assert!(!text.contains("missed") && !text.contains(", ok"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() < 80));
     }
 }

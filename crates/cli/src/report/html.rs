@@ -29,10 +29,11 @@ pub fn page(report: &Report) -> String {
     let _ = write!(
         text,
         "<h2>The victim's p99 latency</h2>\n<p class=\"soft\">{} req/s arrive whatever the answers; counted from the \
-         intended start; logarithmic scale</p>\n<figure class=\"scroll wide\">{}</figure>\n<h2>Over time</h2>\n<p class=\"soft\">Left: CPU of \
+         intended start; logarithmic scale<br>{}</p>\n<figure class=\"scroll wide\">{}</figure>\n<h2>Over time</h2>\n<p class=\"soft\">Left: CPU of \
          the server process, by group <i class=\"key\" style=\"background:var(--victim)\"></i>victim and its runtime<i \
          class=\"key\" style=\"background:var(--hogs)\"></i>hogs. Right: the victim's p99. Dashed: the next round.</p>\n",
         report.facts.rate_rps,
+        bars_key(),
         svg::bars(&bars, bar_scale)
     );
     for series in &report.series {
@@ -59,6 +60,20 @@ fn cpu_scale(series: &[Series]) -> f64 {
         .flat_map(|series| series.cpu.iter().flatten())
         .map(|point| point.victim + point.hogs);
     (stacks.fold(0.0, f64::max) * 2.0 - 0.1).ceil().max(1.0) / 2.0
+}
+
+/// What the colours of the bars say.
+fn bars_key() -> String {
+    let entries = [
+        ("mild", "the victim alone"),
+        ("bad", "with hogs on one tokio runtime"),
+        ("hogs", "hogs on a second runtime"),
+        ("good", "with hogs, in Quotient groups"),
+    ];
+    let entry = |(class, words)| {
+        format!("<i class=\"key\" style=\"background:var(--{class})\"></i>{words}")
+    };
+    entries.map(entry).concat()
 }
 
 fn bar_class(mode: Mode) -> &'static str {
@@ -116,10 +131,27 @@ fn conditions(report: &Report) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::demo::disturbance::tests::sample_validity;
     use crate::demo::results::CpuPoint;
-    use crate::report::Facts;
+    use crate::report::{Facts, Figures};
+
+    /// Conditions of a run.
+    pub(in crate::report) fn facts() -> Facts {
+        Facts {
+            version: "0.0.0".into(),
+            cpus: 2,
+            workers: 1,
+            hogs: 64,
+            connections: 8,
+            rounds: 1,
+            rate_rps: 200,
+            seed: 1,
+            confined: true,
+            seconds: 5.0,
+        }
+    }
 
     fn sample_report() -> Report {
         let row = |mode, p99_us| Row {
@@ -150,29 +182,17 @@ mod tests {
             }]],
             p99: vec![vec![(0.0, 900), (0.25, 90_000)]],
         };
-        let facts = Facts {
-            version: "0.0.0".into(),
-            cpus: 2,
-            workers: 1,
-            hogs: 64,
-            connections: 8,
-            rounds: 1,
-            rate_rps: 200,
-            seed: 1,
-            confined: true,
-            seconds: 5.0,
-        };
         let modes = Mode::ALL;
-        Report::new(
-            facts,
-            modes
+        let figures = Figures {
+            rows: modes
                 .into_iter()
                 .zip([300, 310, 900_000, 6_000, 1_900])
                 .map(|(mode, p99)| row(mode, p99))
                 .collect(),
-            modes.into_iter().map(series).collect(),
-            Some(crate::report::tenants::tests::sample_scene()),
-        )
+            series: modes.into_iter().map(series).collect(),
+            scene: Some(crate::report::tenants::tests::sample_scene()),
+        };
+        Report::new(facts(), figures, sample_validity(None))
     }
 
     #[test]
@@ -189,6 +209,10 @@ mod tests {
                 "{mode}"
             );
         }
+        for mode in Mode::ALL {
+            let key = format!("background:var(--{})\"></i>", bar_class(mode));
+            assert!(page.contains(&key), "{mode} has a colour without a word");
+        }
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(page.matches("<svg").count(), 1 + 2 * Mode::ALL.len());
     }
@@ -204,6 +228,7 @@ mod tests {
                 .as_str()
                 .is_some_and(|text| text.contains("64 hogs"))
         );
+        assert_eq!(value["validity"]["judged"], true);
         assert!(value.get("series").is_none());
     }
 }

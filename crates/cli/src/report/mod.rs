@@ -14,6 +14,7 @@ use quotient_trace::chart::duration;
 use serde::Serialize;
 
 use self::checks::Check;
+use crate::demo::disturbance::Validity;
 use crate::demo::results::{Row, Series};
 use crate::demo::tenants::Scene;
 use crate::failure::{Failure, print};
@@ -35,7 +36,7 @@ pub struct Facts {
     pub hogs: u32,
     /// Keep-alive connections of the client.
     pub connections: u32,
-    /// How often every mode had its turn.
+    /// How often every mode had its turn, in rounds that the figures are of.
     pub rounds: u32,
     /// Arrivals per second of the open loop.
     pub rate_rps: u32,
@@ -47,6 +48,17 @@ pub struct Facts {
     pub seconds: f64,
 }
 
+/// What was measured.
+#[derive(Debug)]
+pub struct Figures {
+    /// One a set-up.
+    pub rows: Vec<Row>,
+    /// One a set-up.
+    pub series: Vec<Series>,
+    /// The twenty tenants.
+    pub scene: Option<Scene>,
+}
+
 /// The results of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -55,6 +67,7 @@ pub struct Report {
     verdict: String,
     rows: Vec<Row>,
     checks: Vec<Check>,
+    validity: Validity,
     scene: Option<Scene>,
     #[serde(skip)]
     series: Vec<Series>,
@@ -62,13 +75,19 @@ pub struct Report {
 
 impl Report {
     /// Puts the results together and words the verdict.
-    pub fn new(facts: Facts, rows: Vec<Row>, series: Vec<Series>, scene: Option<Scene>) -> Self {
-        let verdict = verdict::sentence(&facts, &rows);
+    pub fn new(facts: Facts, figures: Figures, validity: Validity) -> Self {
+        let Figures {
+            rows,
+            series,
+            scene,
+        } = figures;
+        let verdict = verdict::sentence(&facts, &rows, &validity);
         Self {
             facts,
             verdict,
-            checks: checks::of(&rows),
+            checks: checks::of(&rows, validity.judged),
             rows,
+            validity,
             scene,
             series,
         }

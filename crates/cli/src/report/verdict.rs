@@ -3,19 +3,25 @@
 use quotient_trace::chart::duration;
 
 use super::Facts;
+use crate::demo::disturbance::Validity;
 use crate::demo::mode::Mode;
 use crate::demo::results::Row;
 
-/// The victim alone does the same in each round. If its fastest round is so many times its slowest, then what it met on the
-/// machine differed more than what the set-ups are to show. Default 2: two quiet rounds differ by a fifth.
-const ROUNDS_DIFFER: f64 = 2.0;
-
-/// What happened, in a few sentences.
-pub fn sentence(facts: &Facts, rows: &[Row]) -> String {
+/// What happened, in a few sentences; of a run that was disturbed, that and why.
+pub fn sentence(facts: &Facts, rows: &[Row], validity: &Validity) -> String {
+    if let Some(why) = &validity.disturbed {
+        return format!(
+            "Disturbed: not judged. {}. The table shows what was seen, and compares nothing: run it again when the machine is idle.",
+            capitalised(why)
+        );
+    }
     let find = |mode| rows.iter().find(|row| row.mode == mode);
     let (alone, tokio) = (find(Mode::Alone), find(Mode::Tokio));
     let mut sentences = Vec::new();
-    sentences.extend(alone.and_then(disturbed));
+    let (taken, counted) = validity.counted();
+    if let Some(why) = validity.first_reason() {
+        sentences.push(format!("{counted} of {taken} rounds count ({why})."));
+    }
     if let (Some(alone), Some(tokio)) = (alone, tokio) {
         sentences.push(format!(
             "Beside {} hogs on one tokio runtime the victim's p99 went from {} to {}, with {} answered.",
@@ -64,14 +70,10 @@ pub fn sentence(facts: &Facts, rows: &[Row]) -> String {
     sentences.join(" ")
 }
 
-/// A warning, if the rounds do not compare.
-fn disturbed(alone: &Row) -> Option<String> {
-    let (least, most) = alone.capacity_range_rps;
-    (most > least * ROUNDS_DIFFER).then(|| {
-        format!(
-            "Something else used this machine: alone, the victim did {least:.0} req/s in one round and {most:.0} in another, so do not trust what follows, and run it again when the machine is idle."
-        )
-    })
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
 }
 
 fn answered(row: &Row) -> String {
@@ -96,16 +98,27 @@ fn part(value: f64, whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::disturbance::tests::sample_validity;
+    use crate::report::checks::tests::row;
+    use crate::report::html::tests::facts;
 
     #[test]
-    fn rounds_that_met_another_machine_are_not_compared_in_silence() {
-        let alone = |least, most| crate::report::checks::tests::row_with_range((least, most));
-        assert_eq!(disturbed(&alone(15_000.0, 18_800.0)), None);
-        let warning = disturbed(&alone(3_657.0, 18_801.0)).unwrap_or_default();
+    fn nothing_is_compared_where_the_yardstick_was_disturbed() {
+        let rows = [
+            row(Mode::Alone, 8_997.0, 500),
+            row(Mode::QuotientAlone, 12_213.0, 500),
+            row(Mode::Quotient, 5_038.0, 900),
+        ];
+        let facts = facts();
+        let why = "alone: 8997 req/s, where the victim alone did 12213 in another slot";
+        let text = sentence(&facts, &rows, &sample_validity(Some(why)));
         assert!(
-            warning.contains("3657 req/s") && warning.contains("18801"),
-            "{warning}"
+            text.starts_with("Disturbed: not judged. Alone: 8997 req/s"),
+            "{text}"
         );
+        assert!(!text.contains('%') && !text.contains("kept"), "{text}");
+        let text = sentence(&facts, &rows, &sample_validity(None));
+        assert!(text.contains("kept 56 % of the 8997 req/s"), "{text}");
     }
 
     #[test]
