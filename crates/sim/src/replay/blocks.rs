@@ -137,6 +137,8 @@ impl Blocks {
                 let mut mark = mark.clone();
                 mark.begin.burst = first.wrapping_add(mark.begin.burst);
                 mark.end.burst = first.wrapping_add(mark.end.burst);
+                mark.begin.at += begin;
+                mark.end.at += begin;
                 marked.push(mark);
             }
             first = first.wrapping_add(content.numbers);
@@ -218,7 +220,7 @@ impl Blocks {
             }
         }
         for mark in marked {
-            place_mark(&mut contents, mark, &homes);
+            place_mark(&mut contents, mark, &homes, self.length);
         }
         contents
     }
@@ -300,7 +302,7 @@ fn piece_at(pieces: &[(u64, u32, u32)], offset: u64) -> Option<(u64, u32, u32)> 
 }
 
 /// A mark whose ends lie in different blocks is left out, like a request that a recording cuts off.
-fn place_mark(contents: &mut [Content], mark: &Marked, homes: &[Option<Home>]) {
+fn place_mark(contents: &mut [Content], mark: &Marked, homes: &[Option<Home>], length: u64) {
     let place = |burst: u32, offset: u64| {
         let home = homes.get(burst as usize)?.as_ref()?;
         let (done, block, number) = piece_at(&home.pieces, offset)?;
@@ -315,6 +317,9 @@ fn place_mark(contents: &mut [Content], mark: &Marked, homes: &[Option<Home>]) {
         let mut mark = mark.clone();
         (mark.begin.burst, mark.begin.offset) = (begin.1, begin.2);
         (mark.end.burst, mark.end.offset) = (end.1, end.2);
+        let block = u64::from(begin.0) * length;
+        mark.begin.at = mark.begin.at.saturating_sub(block);
+        mark.end.at = mark.end.at.saturating_sub(block);
         contents[begin.0 as usize].marked.push(mark);
     }
 }

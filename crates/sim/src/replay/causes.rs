@@ -67,6 +67,11 @@ impl Causes {
         }
     }
 
+    /// Whether that task is known to run.
+    pub(super) fn runs(&self, task: TaskId) -> bool {
+        self.since.contains_key(&task)
+    }
+
     /// For how long a task has been running.
     pub(super) fn running_for(&self, task: TaskId, now: Nanos) -> u64 {
         let since = self.since.get(&task);

@@ -4,13 +4,15 @@ use quotient_trace::{Mark, MarkKind, TaskId};
 use std::collections::{BTreeMap, HashMap};
 
 /// Most marks that are open at a time; older ones are forgotten. Origin: as many as connections of a big server.
-const OPEN_MAX: usize = 1 << 20;
+pub(super) const OPEN_MAX: usize = 1 << 20;
 
 /// A place in a recording: a burst, and how far it had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) burst: u32,
     pub(super) offset: u64,
+    /// When that was, from the begin of the recording; in a block of it, from the block's begin.
+    pub(super) at: u64,
 }
 
 /// A marked piece of work.

@@ -32,6 +32,8 @@ struct Collector {
     runs: usize,
     causes: Causes,
     open_marks: marked::Open,
+    /// Marks of tasks that are not known to run yet, since the trace leaves out switches from idle.
+    early: BTreeMap<TaskId, Vec<Mark>>,
     marked: Vec<Marked>,
     /// The last idle stretch of any CPU.
     idle: (u64, u64),
@@ -66,6 +68,7 @@ impl Collector {
         Some(Place {
             burst: last.id,
             offset: last.work + self.causes.running_for(task, now),
+            at: now.0,
         })
     }
 
@@ -73,7 +76,7 @@ impl Collector {
     fn before(&mut self, event: &Event) {
         if let Some((task, waker)) = self.causes.woken(event) {
             let place = self.place(waker, event.time);
-            let cause = place.map(|Place { burst, offset }| Cause { by: burst, offset });
+            let cause = place.map(|Place { burst, offset, .. }| Cause { by: burst, offset });
             self.causes.note(task, cause);
         }
         if let Kind::Spawn { task, parent, .. } = event.kind
@@ -91,10 +94,31 @@ impl Collector {
         {
             let group = replay.table().group_of(next);
             self.begin(replay, next, group, event.time.0);
+            self.mark_early(next, event.time);
         }
     }
 
     fn mark(&mut self, mark: Mark) {
+        if !self.causes.runs(mark.task) {
+            let early = self.early.entry(mark.task).or_default();
+            if early.len() < marked::OPEN_MAX {
+                early.push(mark);
+            }
+            return;
+        }
+        self.mark_in_place(mark);
+    }
+
+    /// The task runs since that switch: what it marked from then on has its place.
+    fn mark_early(&mut self, task: TaskId, since: Nanos) {
+        for mark in self.early.remove(&task).unwrap_or_default() {
+            if mark.time >= since {
+                self.mark_in_place(mark);
+            }
+        }
+    }
+
+    fn mark_in_place(&mut self, mark: Mark) {
         if let Some(place) = self.place(mark.task, mark.time)
             && let Some(marked) = self.open_marks.take(mark, place)
         {
@@ -313,11 +337,16 @@ impl Recording {
             .map(|open| open.close(begin.0, end.0))
             .filter(|demand| demand.bursts.iter().any(|burst| burst.work > 0))
             .collect();
+        let mut marked = collector.marked;
+        for mark in &mut marked {
+            mark.begin.at -= begin.0;
+            mark.end.at -= begin.0;
+        }
         let recording = Recording {
             groups,
             length: Nanos(end.0 - begin.0),
             cpus: u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX).max(1),
-            marked: collector.marked,
+            marked,
             family: collector.family,
             ..Recording::default()
         }

@@ -69,6 +69,9 @@ pub struct Requests {
     /// Parts of each.
     #[serde(skip)]
     counts: Vec<u32>,
+    /// When the program had got to each that it marked, as recorded.
+    #[serde(skip)]
+    begun: Vec<u64>,
     /// Clients and the threads that answer them, if that is all there is.
     #[serde(skip)]
     served: Option<Served>,
@@ -103,7 +106,7 @@ struct Piece {
     acts: Vec<(u64, Act)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Open(u32),
     /// One that came while the burst ran: after the one before it, and before it begins here.
@@ -111,6 +114,18 @@ enum Act {
     Close(u32),
     /// Wakes the task of this index.
     Wake(u32),
+}
+
+impl Act {
+    /// Its place among those at one moment. Requests have their numbers in the order in which they end, and one that ends does so before the next one
+    /// is waited for.
+    fn place(self) -> (u32, u32) {
+        match self {
+            Act::Open(request) | Act::Came(request) => (request, 0),
+            Act::Close(request) => (request, 1),
+            Act::Wake(task) => (u32::MAX, task),
+        }
+    }
 }
 
 /// Where a burst is: task and place among its bursts.
@@ -143,6 +158,7 @@ impl Requests {
                 .map(|(index, demand)| chained(demand, index < own, &places))
                 .collect(),
             counts: Vec::new(),
+            begun: Vec::new(),
             begins: BTreeMap::new(),
             of: HashMap::new(),
             roots: Vec::new(),
@@ -167,12 +183,15 @@ impl Requests {
         let Builder {
             mut tasks,
             counts,
+            begun,
             begins,
             spans,
             ..
         } = builder;
         for piece in tasks.iter_mut().flat_map(|task| &mut task.bursts) {
-            piece.acts.sort_unstable();
+            piece
+                .acts
+                .sort_unstable_by_key(|(offset, act)| (*offset, act.place()));
         }
         let pieces = || tasks.iter().flat_map(|task| &task.bursts);
         let mut begin_with: Vec<(String, usize)> = begins.into_iter().collect();
@@ -192,6 +211,7 @@ impl Requests {
             evidence,
             tasks,
             counts,
+            begun,
             served,
             length: selected.length.0,
             rest,
@@ -235,6 +255,7 @@ impl Requests {
                 length: self.length,
                 meter,
                 first,
+                begun: &self.begun,
                 channels: &channels,
             }
             .program(chained, channels[index]);

@@ -13,6 +13,7 @@ pub(super) struct Builder<'a> {
     pub(super) places: &'a Places,
     pub(super) tasks: Vec<Chained>,
     pub(super) counts: Vec<u32>,
+    pub(super) begun: Vec<u64>,
     pub(super) begins: BTreeMap<String, usize>,
     /// The request of each burst.
     pub(super) of: HashMap<u32, u32>,
@@ -77,6 +78,7 @@ impl Builder<'_> {
     fn open(&mut self, task: usize, place: usize, burst: &Burst) -> u32 {
         let request = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
         self.counts.push(0);
+        self.begun.push(burst.at);
         self.roots.push(task);
         self.spans.push(burst.at..burst.end);
         match self.places.get(&burst.by) {
@@ -135,6 +137,7 @@ impl Builder<'_> {
             }
             let request = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
             self.counts.push(1);
+            self.begun.push(marked.begin.at);
             *self.begins.entry(marked.name.clone()).or_insert(0) += 1;
             let (begin, end) = (*begin, *end);
             self.begin_marked(request, begin, marked.begin.offset, &served);

@@ -16,6 +16,8 @@ pub(super) struct Compiler<'a> {
     pub(super) meter: u32,
     /// The number of the first request in the plan.
     pub(super) first: u32,
+    /// When the program had got to each that it marked, as recorded.
+    pub(super) begun: &'a [u64],
     pub(super) channels: &'a [u32],
 }
 
@@ -25,14 +27,14 @@ impl Compiler<'_> {
         let mut last = 0;
         for piece in &chained.bursts {
             self.begin(piece, channel, last, &mut steps);
-            let (mut done, mut came) = (0, 0);
+            let (mut done, mut came) = (0, piece.at);
             for (offset, act) in &piece.acts {
                 let offset = (*offset).clamp(done, piece.work);
                 if offset > done {
                     steps.push(Step::Run(Nanos(offset - done).into()));
                     done = offset;
                 }
-                steps.push(self.act(*act, piece.at, (&mut came, offset)));
+                self.act(*act, &mut came, &mut steps);
             }
             if piece.work > done {
                 steps.push(Step::Run(Nanos(piece.work - done).into()));
@@ -79,31 +81,32 @@ impl Compiler<'_> {
         }
     }
 
-    /// `came` is when the last request of the burst came, as what it had computed by then; `offset` what it has computed now.
-    fn act(&self, act: Act, burst: u64, (came, offset): (&mut u64, u64)) -> Step {
+    /// `came` is when the last request of the burst came, as recorded.
+    fn act(&self, act: Act, came: &mut u64, steps: &mut Vec<Step>) {
+        let open = |request: u32, at: Nanos| Step::Open {
+            request: self.first + request,
+            at,
+        };
         match act {
             Act::Open(request) => {
-                *came = offset;
-                Step::Open {
-                    request: self.first + request,
-                    at: Step::NOW,
-                }
+                *came = self.begun[request as usize];
+                steps.push(open(request, Step::NOW));
             }
             Act::Came(request) => {
-                let earliest = (*came).min(offset);
+                let latest = self.begun[request as usize].max(*came);
                 let mut dice = Random::new(self.shift, u64::from(request));
-                *came = earliest + dice.below(offset - earliest + 1);
-                Step::Open {
-                    request: self.first + request,
-                    at: match self.how {
-                        Loop::Open => Nanos(burst + *came + self.shift),
-                        // It comes when somebody else is done, whenever that is.
-                        Loop::Closed => Step::NOW,
-                    },
+                *came += dice.below(latest - *came + 1);
+                if self.how == Loop::Closed {
+                    // It comes when somebody else is done, whenever that is.
+                    steps.push(open(request, Step::NOW));
+                    return;
                 }
+                // Who is there earlier than it was, without a limit, sleeps until it comes.
+                let at = Nanos(*came + self.shift);
+                steps.extend([Step::Until(at), open(request, at)]);
             }
-            Act::Close(request) => self.close(request),
-            Act::Wake(task) => Step::Post(self.channels[task as usize]),
+            Act::Close(request) => steps.push(self.close(request)),
+            Act::Wake(task) => steps.push(Step::Post(self.channels[task as usize])),
         }
     }
 
