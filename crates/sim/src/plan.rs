@@ -113,8 +113,10 @@ pub struct Notice {
     pub crowded_permille: u16,
     /// CPUs that fall idle that look for what waits elsewhere. What is left is offered at ticks.
     pub fell_idle_permille: u16,
-    /// Wake-ups by a task on another CPU while their own idles that go to the waker's all the same.
+    /// Wake-ups by a task that runs alone on another CPU while their own idles that go to the waker's all the same.
     pub drawn_permille: u16,
+    /// The same where somebody waits beside the waker already.
+    pub drawn_crowded_permille: u16,
 }
 
 impl Notice {
@@ -124,6 +126,7 @@ impl Notice {
         crowded_permille: 1_000,
         fell_idle_permille: 1_000,
         drawn_permille: 0,
+        drawn_crowded_permille: 0,
     };
 }
 

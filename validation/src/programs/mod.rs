@@ -235,6 +235,7 @@ mod tests {
             crowded_permille: 800,
             fell_idle_permille: 200,
             drawn_permille: 300,
+            drawn_crowded_permille: 50,
         };
         let plan = plan_for(None, Duration::from_secs(1), 1, notice);
         assert_eq!(plan.settings.notice, notice);

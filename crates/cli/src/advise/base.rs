@@ -202,9 +202,10 @@ impl Base {
             crowded,
             fell_idle: fell,
             drawn,
+            drawn_crowded: beside,
         } = placement;
         self.notes.push(format!(
-            "of {} wake-ups whose CPU was busy while another one idled {} went there, and {} of {} where somebody waited already; of {} CPUs that fell idle while somebody waited {} took him; of {} wake-ups from another CPU while their own idled {} went to the waker's: played as {:.0}, {:.0}, {:.0} and {:.0} %",
+            "of {} wake-ups whose CPU was busy while another one idled {} went there, and {} of {} where somebody waited already; of {} CPUs that fell idle while somebody waited {} took him; of {} wake-ups from another CPU while their own idled {} went to the waker's, and {} of {} where somebody waited beside the waker: played as {:.0}, {:.0}, {:.0}, {:.0} and {:.0} %",
             woken.of,
             woken.did,
             crowded.did,
@@ -213,10 +214,13 @@ impl Base {
             fell.did,
             drawn.of,
             drawn.did,
+            beside.did,
+            beside.of,
             f64::from(notice.woken_permille) / 10.0,
             f64::from(notice.crowded_permille) / 10.0,
             f64::from(notice.fell_idle_permille) / 10.0,
-            f64::from(notice.drawn_permille) / 10.0
+            f64::from(notice.drawn_permille) / 10.0,
+            f64::from(notice.drawn_crowded_permille) / 10.0
         ));
     }
 }

@@ -195,13 +195,17 @@ impl<S: Sink> Simulation<S> {
     /// better choice.
     #[inline]
     fn is_drawn(&mut self, last: u32, by: u32) -> bool {
-        let permille = self.settings.notice.drawn_permille;
-        permille > 0
-            && by != NONE
-            && by != last
-            && last != NONE
-            && self.idle.contains(last)
-            && self.happens(permille)
+        let notice = self.settings.notice;
+        if by == NONE || by == last || last == NONE || !self.idle.contains(last) {
+            return false;
+        }
+        let is_crowded = self.cpus[by as usize].queue.nr_running() > 1;
+        let permille = if is_crowded {
+            notice.drawn_crowded_permille
+        } else {
+            notice.drawn_permille
+        };
+        permille > 0 && self.happens(permille)
     }
 
     /// Whether something happens that does so many times of a thousand. Nothing is drawn for what always happens.

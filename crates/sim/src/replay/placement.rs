@@ -3,7 +3,7 @@
 //! Three moments show it: a wake-up whose own CPU is busy while another one idles, a CPU that falls idle while a task waits on
 //! another, and a wake-up by a task elsewhere whose own CPU idles. By the rules of the kernel all end on the idle CPU. On a virtual machine
 //! most do not: a kernel that takes a halted virtual CPU for one that its host has preempted looks past it, and one whose searches found
-//! nothing before hardly searches at all; a task goes to its waker's CPU then, even if its own is free. Who waits
+//! nothing before hardly searches at all; a task goes to its waker's CPU then, even if its own is free, unless somebody waits there. Who waits
 //! behind whom then follows from the machine, not from the release, so it is taken from the recording.
 //!
 //! Only what is certain counts. A CPU is busy when a switch to its task was seen and none since. Some kernels leave switches from idle
@@ -59,8 +59,10 @@ pub struct Placement {
     pub crowded: Part,
     /// CPUs that fell idle while a task waited elsewhere: those that took it.
     pub fell_idle: Part,
-    /// Wake-ups by a task on another CPU while their own idled: those that went to the waker's.
+    /// Wake-ups by a task that ran alone on another CPU while their own idled: those that went to the waker's.
     pub drawn: Part,
+    /// The same where somebody waited beside the waker already.
+    pub drawn_crowded: Part,
 }
 
 impl Placement {
@@ -71,6 +73,7 @@ impl Placement {
             crowded_permille: self.crowded.permille(),
             fell_idle_permille: self.fell_idle.permille(),
             drawn_permille: self.drawn.permille_against_rule(),
+            drawn_crowded_permille: self.drawn_crowded.permille_against_rule(),
         }
     }
 }
@@ -102,8 +105,8 @@ enum Asks {
     Alone,
     /// The same, and somebody waits there already.
     Crowded,
-    /// Its own CPU idles: whether it goes to this one, its waker's.
-    Drawn(CpuId),
+    /// Its own CPU idles: whether it goes to this one, its waker's, where somebody waits already or not.
+    Drawn { waker: CpuId, is_crowded: bool },
 }
 
 /// A task that waits on a CPU that is surely busy.
@@ -187,7 +190,10 @@ impl Watch {
             Some(Runs::Task(who)) if *who != task => self.waits(task, target, time),
             Some(Runs::Idle { .. }) => {
                 let waker = waker.filter(|waker| *waker != target);
-                waker.map(|waker| (target, Asks::Drawn(waker)))
+                waker.map(|waker| {
+                    let is_crowded = self.is_crowded(waker);
+                    (target, Asks::Drawn { waker, is_crowded })
+                })
             }
             _ => None,
         };
@@ -203,9 +209,14 @@ impl Watch {
         }
     }
 
+    /// Whether somebody waits on that CPU.
+    fn is_crowded(&self, cpu: CpuId) -> bool {
+        self.waiting.values().any(|waits| waits.on == cpu)
+    }
+
     /// The task waits behind another one. Where an idle CPU is beside that, and what a wake-up tells of it.
     fn waits(&mut self, task: TaskId, target: CpuId, time: Nanos) -> Option<(CpuId, Asks)> {
-        let is_crowded = self.waiting.values().any(|waits| waits.on == target);
+        let is_crowded = self.is_crowded(target);
         self.waiting.insert(
             task,
             Waits {
@@ -241,7 +252,7 @@ impl Watch {
     fn migrates(&mut self, task: TaskId, to: CpuId, at: u64) {
         if let Some(pending) = self.pending.iter_mut().find(|one| one.task == task)
             && pending.age <= 1
-            && !matches!(pending.asks, Asks::Drawn(waker) if waker != to)
+            && !matches!(pending.asks, Asks::Drawn { waker, .. } if waker != to)
         {
             pending.moved = true;
         }
@@ -265,7 +276,10 @@ impl Watch {
                 let part = match pending.asks {
                     Asks::Alone => &mut found.woken,
                     Asks::Crowded => &mut found.crowded,
-                    Asks::Drawn(_) => &mut found.drawn,
+                    Asks::Drawn {
+                        is_crowded: false, ..
+                    } => &mut found.drawn,
+                    Asks::Drawn { .. } => &mut found.drawn_crowded,
                 };
                 part.note(pending.moved);
             }
@@ -381,7 +395,7 @@ mod tests {
                 woken_permille,
                 crowded_permille,
                 fell_idle_permille,
-                drawn_permille: 0,
+                ..Notice::EVERYTHING
             };
             let found = recorded(notice, four_clients);
             let near = |part: u16, wanted: u16| part.abs_diff(wanted) <= 80;
@@ -413,6 +427,94 @@ mod tests {
             );
             assert!(found.drawn.of >= 100, "{drawn_permille}: {found:?}");
         }
+    }
+
+    /// A task on CPU 0 that wakes one whose CPU 1 idles, beside somebody who waits or alone; who is woken goes to the waker or stays.
+    fn woken_by(rounds: u64, is_crowded: bool, is_drawn: bool) -> Placement {
+        let mut text = String::new();
+        let switch = |from: (&str, u32, &str), to: (&str, u32)| {
+            format!(
+                "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120",
+                from.0, from.1, from.2, to.0, to.1
+            )
+        };
+        let waking = |name: &str, pid: u32, cpu: u32| {
+            format!("sched_waking: comm={name} pid={pid} prio=120 target_cpu={cpu:03}")
+        };
+        let (idle, idles) = (("swapper", 0, "R"), ("swapper", 0));
+        for round in 0..rounds {
+            let mut at = 1_000_000 + round * 10_000;
+            let mut line = |who: &str, cpu: u32, what: String| {
+                let (seconds, rest) = (at / 1_000_000, at % 1_000_000);
+                text += &format!("{who} [{cpu:03}] d..2. {seconds}.{rest:06}: {what}\n");
+                at += 10;
+            };
+            line("<idle>-0", 1, switch(idle, ("c", 3)));
+            line("c-3", 1, switch(("c", 3, "S"), idles));
+            line("<idle>-0", 0, switch(idle, ("a", 1)));
+            if is_crowded {
+                line("a-1", 0, waking("b", 2, 0));
+            }
+            line("a-1", 0, waking("c", 3, 1));
+            let mut last = ("a", 1, "S");
+            if is_drawn {
+                let migrate = "sched_migrate_task: comm=c pid=3 prio=120 orig_cpu=1 dest_cpu=0";
+                line("a-1", 0, migrate.into());
+            }
+            if is_crowded {
+                line("a-1", 0, switch(last, ("b", 2)));
+                last = ("b", 2, "S");
+            }
+            if is_drawn {
+                let who = format!("{}-{}", last.0, last.1);
+                line(&who, 0, switch(last, ("c", 3)));
+                last = ("c", 3, "S");
+            } else {
+                line("<idle>-0", 1, switch(idle, ("c", 3)));
+                line("c-3", 1, switch(("c", 3, "S"), idles));
+            }
+            line(&format!("{}-{}", last.0, last.1), 0, switch(last, idles));
+        }
+        let recording = super::super::Recording::read(&mut text.as_bytes()).unwrap();
+        recording.placement
+    }
+
+    #[test]
+    fn who_was_drawn_to_a_crowded_waker_is_counted_by_itself() {
+        for (is_crowded, is_drawn) in [(false, true), (true, true), (true, false), (false, false)] {
+            let found = woken_by(50, is_crowded, is_drawn);
+            let counted = |part: Part| (part.did > 40, part.of > 40);
+            let (alone, crowded) = (counted(found.drawn), counted(found.drawn_crowded));
+            let told = format!("{is_crowded} {is_drawn}: {found:?}");
+            assert_eq!(alone, (is_drawn && !is_crowded, !is_crowded), "{told}");
+            assert_eq!(crowded, (is_drawn && is_crowded, is_crowded), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_waker_with_company_draws_nobody_unless_that_was_seen() {
+        // Three clients that ask at once of servers that rest elsewhere: who waits for a CPU follows.
+        let waits = |crowded: u16| {
+            let notice = Notice {
+                woken_permille: 0,
+                crowded_permille: 1_000,
+                fell_idle_permille: 0,
+                drawn_permille: 1_000,
+                drawn_crowded_permille: crowded,
+            };
+            let mut plan = Plan::new(Machine::flat(2));
+            plan.duration = Nanos::from_secs(10);
+            Kernel::Linux6_18.apply(&mut plan);
+            plan.settings.notice = notice;
+            for _ in 0..3 {
+                client_and_server(&mut plan);
+            }
+            let mut simulation = Simulation::new(&plan, quotient_trace::Discard).unwrap();
+            simulation.run().unwrap();
+            let loads = simulation.outcome().workloads;
+            loads.iter().map(|load| load.run_delay_ns).sum::<u64>()
+        };
+        assert!(waits(0) < waits(1_000), "{} {}", waits(0), waits(1_000));
     }
 
     #[test]
