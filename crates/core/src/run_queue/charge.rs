@@ -199,7 +199,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// [`RunQueue::set_limit`], unless the chain is to be put back at the next chance whatever that comes to: the next chain sets it anew,
     /// and until then everybody who asks for it asks for `repick` first.
     #[inline]
-    pub(super) fn renew_limit(&mut self) {
+    fn renew_limit(&mut self) {
         if self.repick && self.timelines[self.leaf as usize].limited == NONE {
             self.overdrawn = false;
             self.load.publish_leaf(self.leaf);

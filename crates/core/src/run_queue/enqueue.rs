@@ -354,6 +354,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         if level != self.leaf {
             self.flush();
+            self.set_limit();
         }
         let timeline = &self.timelines[level as usize];
         let (running, woken) = (self.slab.get(current), self.slab.get(woken));
@@ -380,9 +381,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                 }
             }
         };
-        if level != self.leaf {
-            self.repick |= preempts;
-            self.renew_limit();
+        if preempts && level != self.leaf {
+            self.repick = true;
         } else if preempts && self.rules.last_buddy && self.current != NONE {
             self.timelines[level as usize].buddies.last = current;
         }
