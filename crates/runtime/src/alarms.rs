@@ -3,7 +3,7 @@
 //! Precise to a tick, as the thread looks at them then, and sleeps no longer than until the first. No alarm is late: whoever sets one
 //! writes `next` (A1), passes a fence (A2) and looks whether the thread will look in time, else wakes it (A3); the thread announces
 //! when it will look, passes a fence and reads `next` (T1 to T3 in `tick`). Not both can miss the other's store. Alarms are rare:
-//! shutdown, kill and requests of groups with a bound on their wait.
+//! shutdown, kill and requests of groups with a bound on their wait. The lock is a leaf, and no poll is stopped while it holds it.
 //!
 //! A waker is the user's code. On a virtual CPU somebody pays for what it computes; on the tick thread that is whoever polled the alarm
 //! or timer ([`BilledWaker`]), so that nobody has computed there beside his limit.
@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
 use quotient_core::Nanos;
@@ -20,6 +20,7 @@ use crate::clock::thread_cpu_time;
 use crate::group::GroupShared;
 use crate::local;
 use crate::shared::Shared;
+use crate::shielded::{Shielded, lock_shielded};
 use crate::task::discard;
 
 /// The alarms of one scheduler.
@@ -50,10 +51,8 @@ impl Default for Alarms {
 }
 
 impl Alarms {
-    fn lock(&self) -> MutexGuard<'_, List> {
-        self.list
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    fn lock(&self) -> Shielded<'_, List> {
+        lock_shielded(&self.list)
     }
 
     /// When the tick thread must look, if ever.
@@ -166,6 +165,7 @@ impl Alarm {
         if self.shared.now() >= self.due {
             return Poll::Ready(());
         }
+        let waker = BilledWaker::new(context.waker());
         let alarms = &self.shared.alarms;
         let mut list = alarms.lock();
         if list.closed {
@@ -175,7 +175,6 @@ impl Alarm {
             list.numbers += 1;
             list.numbers
         });
-        let waker = BilledWaker::new(context.waker());
         let before = list.wakers.insert((self.due, number), waker);
         alarms.announce(&list);
         drop(list);

@@ -8,12 +8,14 @@
 //! - Two things could be missed: a charge that did not see the flag yet, while the new timer did not see the charge yet; and
 //!   time added by somebody who does not look. So the tick thread looks at all alarms while anything runs.
 //! - Firing happens outside of the list's lock, and takes the timer off the list: it fires once.
+//! - The locks are leaves, and no poll is stopped while it holds one: the tick thread and every virtual CPU take them. (A tenant that froze its
+//!   own polls while they armed timers had those threads wait until the frozen got a short turn, a third of a second at a time.)
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use crate::group::Group;
 use crate::local;
 use crate::scheduler::Scheduler;
 use crate::shared::{CLOSED, Shared};
+use crate::shielded::{Shielded, lock_shielded};
 use crate::task_context::{TaskContext, TaskRef};
 
 /// Most timers of one scheduler at a time. Unit: timers. Default 1024: the tick thread looks at each once a tick, some 30 ns.
@@ -83,10 +86,8 @@ struct BellState {
 }
 
 impl Bell {
-    fn lock(&self) -> MutexGuard<'_, BellState> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    fn lock(&self) -> Shielded<'_, BellState> {
+        lock_shielded(&self.state)
     }
 
     fn ring(&self, outcome: Outcome) {
@@ -160,11 +161,9 @@ impl CpuTimers {
         self.armed.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slab<Armed>> {
+    fn lock(&self) -> Shielded<'_, Slab<Armed>> {
         // Every change of the list is a single insert or remove.
-        self.list
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+        lock_shielded(&self.list)
     }
 
     /// Sets the alarm of the clock at `target` and the flag, from the list.
@@ -331,11 +330,12 @@ impl Future for CpuTimer {
     type Output = Result<Duration, CpuTimerError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let waker = BilledWaker::new(context.waker());
         let mut state = self.bell.lock();
         if let Some(outcome) = state.outcome {
             return Poll::Ready(outcome);
         }
-        let before = state.waker.replace(BilledWaker::new(context.waker()));
+        let before = state.waker.replace(waker);
         drop(state);
         // Its destructor is the user's code.
         drop(before);
@@ -400,11 +400,7 @@ impl TaskClock {
         // Its end leaves the list of members and then looks at the alarm, which is set now: either it sees that, or we see
         // the end.
         let context = self.task.context();
-        let ended = context
-            .membership
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
-            .is_none();
+        let ended = lock_shielded(&context.membership).is_none();
         if ended {
             let mut outcome = timer.bell.lock().outcome;
             if outcome.is_none() {

@@ -132,6 +132,8 @@ mod scheduler;
 #[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
+mod shielded;
+#[cfg(not(loom))]
 mod spawn;
 #[cfg(not(loom))]
 mod stand_in;

@@ -18,6 +18,7 @@ use crate::owned::Place;
 use crate::preempt::Carrier;
 use crate::queue_wait::Tickets;
 use crate::shared::Shared;
+use crate::shielded::lock_shielded;
 use crate::stats::{LongPoll, TaskStats, bump};
 use crate::task;
 
@@ -315,10 +316,7 @@ impl task::Context for TaskContext {
     }
 
     fn aborted(&self, id: task::Id) {
-        let membership = self
-            .membership
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
+        let membership = lock_shielded(&self.membership);
         let group = membership.as_ref().map(|member| member.group.clone());
         drop(membership);
         if let Some(group) = group {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use quotient_core::Nanos;
 
 use crate::shared::Shared;
+use crate::shielded::lock_shielded;
 use crate::task::Id;
 use crate::task_context::TaskRef;
 
@@ -107,20 +108,12 @@ pub(crate) fn polls_in_progress(shared: &Shared) -> Vec<(u64, Nanos)> {
 
 /// The path of a task's group; `None` once it has ended.
 fn group_of(task: &TaskRef) -> Option<String> {
-    let membership = task
-        .context()
-        .membership
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+    let membership = lock_shielded(&task.context().membership);
     let group = &membership.as_ref()?.group;
     Some(group.core.path().to_owned())
 }
 
 /// Whether a task has ended: its future is dropped and its output stored.
 pub(crate) fn has_ended(task: &TaskRef) -> bool {
-    task.context()
-        .membership
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner())
-        .is_none()
+    lock_shielded(&task.context().membership).is_none()
 }

@@ -362,3 +362,46 @@ fn a_poll_that_is_frozen_holds_a_lock_of_the_scheduler() {
         looking.await.unwrap();
     });
 }
+
+/// A tenant had the tick thread, and every virtual CPU whose tasks have timers, wait for its frozen polls.
+#[test]
+fn a_poll_that_is_frozen_holds_the_list_of_timers() {
+    run(|scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let far = Duration::from_secs(1_000_000);
+        // So that most of what follows is done with the list locked.
+        let armed = (0..1_000).map(|_| group.on_cpu_time(far).unwrap());
+        let armed: Vec<_> = armed.collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let arms = |_| {
+            let (group, stop) = (group.clone(), stop.clone());
+            group.clone().spawn(async move {
+                while !stop.load(SeqCst) {
+                    drop(group.on_cpu_time(far).unwrap());
+                }
+            })
+        };
+        let arming: Vec<_> = (0..2).map(arms).collect();
+        let other = scheduler.group("other").unwrap().create().unwrap();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            group.freeze_immediately().unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let before = scheduler.preempt_stats().unwrap().missed_beats;
+            let clock = other.cpu_time();
+            let task = other.spawn(async { common::burn(Duration::from_millis(1)) });
+            let timer = other.on_cpu_time(clock + Duration::from_millis(1)).unwrap();
+            task.await.unwrap();
+            assert!(timer.await.is_ok());
+            // Only who is not given the lock is rescued so late that the frozen are let go.
+            let missed = scheduler.preempt_stats().unwrap().missed_beats - before;
+            assert_eq!(missed, 0, "somebody waited for a frozen poll");
+            group.thaw().unwrap();
+        }
+        stop.store(true, SeqCst);
+        for task in arming {
+            task.await.unwrap();
+        }
+        drop(armed);
+    });
+}

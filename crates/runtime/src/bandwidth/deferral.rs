@@ -20,10 +20,11 @@
 //! CPU and asks it, which looks when the queuing is over, since both are done by that virtual CPU.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use crate::group::GroupShared;
 use crate::local::{self, Charged};
+use crate::shielded::{Shielded, lock_shielded};
 
 /// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
 /// its own.
@@ -102,10 +103,8 @@ impl Deferral {
         self.loans.store(count, Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(usize, Arc<GroupShared>)>> {
-        self.lenders
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    fn lock(&self) -> Shielded<'_, Vec<(usize, Arc<GroupShared>)>> {
+        lock_shielded(&self.lenders)
     }
 }
 

@@ -1,16 +1,17 @@
 //! Who holds a lock, who waits for it, and which waiter lends the holders its place.
 //!
 //! One waiter at a time lends, to every holder: the one that has waited longest. Changes are serialised by one short lock, which
-//! is never held while a task is polled, woken or dropped; a loan changes nothing but where its task is queued next.
+//! is never held while a task is polled, woken, stopped or dropped; a loan changes nothing but where its task is queued next.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use slab::Slab;
 
 use crate::bandwidth::{Deferral, ThrottleGuard};
 use crate::local::{self, Charged};
+use crate::shielded::{Shielded, lock_shielded};
 
 /// The books of one lock.
 #[derive(Debug, Default)]
@@ -27,10 +28,8 @@ struct Books {
 }
 
 impl Loans {
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    fn lock(&self) -> Shielded<'_, Books> {
+        lock_shielded(&self.books)
     }
 
     /// Names the lock among those that lend to one task.
