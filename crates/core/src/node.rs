@@ -124,6 +124,18 @@ impl<T> Slab<T> {
         index
     }
 
+    /// Where the next node is stored. O(1) amortized.
+    pub(crate) fn next_index(&mut self) -> u32 {
+        while let Some(&index) = self.free.last() {
+            let node = self.nodes.get(index as usize);
+            if node.is_some_and(|node| node.place == Place::Free) {
+                return index;
+            }
+            self.free.pop();
+        }
+        u32::try_from(self.nodes.len()).unwrap_or(NONE)
+    }
+
     #[inline]
     pub(crate) fn release(&mut self, index: u32) {
         let node = &mut self.nodes[index as usize];

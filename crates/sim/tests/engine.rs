@@ -401,6 +401,24 @@ fn tasks_run_on_their_cpus_only_and_no_cpu_idles_that_could_run_one() {
 }
 
 #[test]
+fn idle_cpus_that_ask_in_vain_starve_nobody() {
+    // Eight equal tasks on one CPU, beside three CPUs that have nothing to run and look for some at every tick.
+    let mut plan = plan("4", 2);
+    let group = plan.group("bound");
+    synthetic::spinners(&mut plan, "hog", group, 8);
+    let set = plan.cpuset(vec![0]);
+    for task in &mut plan.workloads[0].tasks {
+        task.cpuset = Some(set);
+    }
+    let outcome = run(&plan);
+    let used = outcome.workload("hog").unwrap();
+    // A turn is a tick of 4 ms.
+    let least = used.usage_min_ns / MILLI;
+    let most = used.usage_max_ns / MILLI;
+    assert!(least >= 240 && most <= 260, "{least} to {most} ms of 250");
+}
+
+#[test]
 fn a_woken_task_stays_with_its_cache_where_a_node_has_several() {
     let first_target = |caches: u32| {
         let mut plan = plan("4", 1);

@@ -2,12 +2,13 @@
 
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
-use crate::entity::{MIGRATION_TICK_SHIFT, TaskEntity};
+use crate::config::Policy;
+use crate::entity::{Enqueue, MIGRATION_TICK_SHIFT, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::Stay;
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos, to_virtual};
+use crate::units::{CpuId, Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -22,7 +23,8 @@ pub struct Detached<T> {
     pub entity: TaskEntity,
     /// The host's task.
     pub handle: T,
-    #[expect(dead_code, reason = "its drop is what it is for")]
+    /// Where it stood in its timeline: virtual time and deadline.
+    stood: (VirtualTime, VirtualTime),
     stay: Stay,
 }
 
@@ -179,6 +181,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         let handle = self.slab.get_mut(index).handle.take();
         let stay = Stay::of(&group, self.levels_emptied_without(level));
         let owed = self.owed_anchored(level, index);
+        let node = self.slab.get(index);
+        let stood = (node.v, node.deadline);
         let mut entity = self.dismiss(level, index, now);
         entity.migrated = tick(now);
         // It only moves: the clock that it stands by is the same there.
@@ -191,10 +195,49 @@ impl<T, G: Gates> RunQueue<T, G> {
                 group,
                 entity,
                 handle,
+                stood,
                 stay,
             },
             None => unreachable!("a queued task's handle is in the queue"),
         }
+    }
+
+    /// Takes a task back that this queue gave away at the same moment and that may not go, say because it is bound to this CPU. It stands where
+    /// it stood and its request goes on, as if nobody had asked; only those that were not asked for go before it next time. O(log n).
+    pub fn take_back(&mut self, task: Detached<T>, now: Nanos) {
+        let Detached {
+            group,
+            entity,
+            handle,
+            stood,
+            stay,
+        } = task;
+        let slot = self.slot(&group);
+        let index = self.slab.next_index();
+        self.enqueue_in(slot, entity, handle, Enqueue::Migrate, now);
+        drop(stay);
+        if self.rules.policy == Policy::Eevdf {
+            self.stand_at(index, stood);
+        }
+    }
+
+    /// Puts a task that was just queued where it stood before: placed anew, it would begin a new request each time, later than that of whoever
+    /// runs meanwhile, and with no more of what it is owed than a sleeper keeps.
+    fn stand_at(&mut self, index: u32, (v, deadline): (VirtualTime, VirtualTime)) {
+        let nodes = &mut self.slab.nodes;
+        let level = nodes[index as usize].timeline;
+        let timeline = &mut self.timelines[level as usize];
+        timeline.unqueue(nodes, index, &self.rules);
+        let node = &mut nodes[index as usize];
+        let left = deadline.since(v);
+        if !timeline.is_anchored {
+            // Beside child groups it has come back with all that it is owed, by a clock that may have been set anew.
+            timeline.average.remove(node.v, node.shares);
+            node.v = v;
+            timeline.average.add(node.v, node.shares);
+        }
+        node.deadline = node.v.offset(left);
+        timeline.queue(nodes, index, &self.rules);
     }
 
     /// What a task beside child groups is owed by their clock, which is the same on all CPUs: with more than a sleeper may keep. (Cut down

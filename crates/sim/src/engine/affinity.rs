@@ -7,7 +7,7 @@
 use super::Simulation;
 use super::state::NONE;
 use crate::plan::Plan;
-use quotient_core::{CpuId, Detached, Enqueue, Nanos, Pull};
+use quotient_core::{CpuId, Pull};
 use quotient_trace::Sink;
 
 /// The sets of CPUs of a run, and whose they are.
@@ -107,17 +107,6 @@ impl<S: Sink> Simulation<S> {
             .min_by_key(|&cpu| length(cpu))
             .or_else(|| all.filter(allowed).min_by_key(|&cpu| length(cpu)))
             .unwrap_or(home)
-    }
-
-    /// A task that may not run where it was pulled to goes back.
-    pub(super) fn give_back(&mut self, from: u32, task: &Detached<u32>) {
-        self.cpus[from as usize].queue.enqueue(
-            &task.group,
-            task.entity,
-            task.handle,
-            Enqueue::Migrate,
-            Nanos(self.now),
-        );
     }
 
     /// Looks for anything that an idle CPU may run, the fullest CPU of the nearest node first. O(CPUs log CPUs).

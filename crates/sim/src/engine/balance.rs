@@ -104,7 +104,7 @@ impl<S: Sink> Simulation<S> {
         for task in moved.drain(..) {
             let stays = leaves_hot && self.is_hot(task.handle, from, cpu);
             if stays || !self.affinity.allows(task.handle, cpu) {
-                self.give_back(from, &task);
+                self.cpus[from as usize].queue.take_back(task, now);
                 taken = taken.max(Taken::GivenBack);
                 continue;
             }

@@ -113,6 +113,12 @@ impl Queue {
         self.core.enqueue(group, entity, task, kind, now)
     }
 
+    /// A task of the core's that was detached at this moment and may not go.
+    pub(crate) fn take_back(&mut self, task: Detached<u32>, now: Nanos) {
+        debug_assert!(self.other.is_none());
+        self.core.take_back(task, now);
+    }
+
     /// The same for another policy.
     #[cold]
     pub(crate) fn admit(&mut self, candidate: Candidate, now: Nanos) -> bool {
