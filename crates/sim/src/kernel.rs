@@ -96,12 +96,7 @@ impl Kernel {
     pub fn apply(self, plan: &mut Plan) {
         plan.set_machine(plan.machine.clone());
         if self == Kernel::Ours {
-            let fresh = Plan::new(plan.machine.clone());
-            let check = plan.settings.check;
-            plan.settings = fresh.settings;
-            plan.settings.check = check;
-            plan.machine.ticks = Ticks::Needed;
-            return;
+            return set_ours(plan);
         }
         let factor = 1 + u64::from(plan.machine.cpus().clamp(1, 8).ilog2());
         let slice = match self {
@@ -134,13 +129,49 @@ impl Kernel {
     }
 }
 
+/// What the other presets set is as it is without one; the rest of the plan's settings is nobody's but its own.
+fn set_ours(plan: &mut Plan) {
+    let fresh = Plan::new(plan.machine.clone()).settings;
+    let (ours, config) = (fresh.config, &mut plan.settings.config);
+    config.policy = ours.policy;
+    config.base_slice = ours.base_slice;
+    config.quantum = ours.quantum;
+    (config.next_buddy, config.last_buddy) = (ours.next_buddy, ours.last_buddy);
+    config.run_to_parity = ours.run_to_parity;
+    config.parity_from_arrival = ours.parity_from_arrival;
+    config.debts_fade = ours.debts_fade;
+    config.lag_limit = ours.lag_limit;
+    config.debt_limit = ours.debt_limit;
+    config.group_clock = ours.group_clock;
+    config.bandwidth = ours.bandwidth;
+    plan.settings.throttling = fresh.throttling;
+    plan.settings.wake_within_node = fresh.wake_within_node;
+    plan.settings.hot_for = fresh.hot_for;
+    plan.settings.idle_at_least = fresh.idle_at_least;
+    plan.machine.ticks = Ticks::Needed;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use crate::machine::Machine;
     use crate::{Simulation, Span, synthetic};
     use quotient_core::Limit;
     use quotient_trace::{Discard, Kind as Event};
+
+    #[test]
+    fn no_preset_takes_back_what_a_scenario_says_of_other_classes() {
+        for kernel in Kernel::ALL {
+            let mut plan = Plan::new(Machine::flat(2));
+            let runtime = Some((Nanos::from_millis(950), Nanos::from_millis(1_000)));
+            plan.settings.rt_throttling = runtime;
+            plan.settings.balance_every = Some(Nanos::from_millis(3));
+            kernel.apply(&mut plan);
+            assert_eq!(plan.settings.rt_throttling, runtime, "{}", kernel.name());
+            assert_eq!(plan.settings.balance_every, Some(Nanos::from_millis(3)));
+        }
+    }
 
     #[test]
     fn every_preset_is_a_valid_plan_on_any_machine() {
