@@ -172,6 +172,7 @@ fn predict(log: &[u8]) -> Result<Vec<Prediction>, Problem> {
         meter: 0,
         work: Work::Time,
         blocks: 0,
+        itself: None,
     };
     let target = Target {
         throttled_permille: 1000,

@@ -1,4 +1,8 @@
 //! What would this limit do? A sweep over limits, and the smallest that does no harm.
+//!
+//! **The middle of every figure is that of the recording itself**, as the point estimate of a bootstrap is the statistic of the sample: draws of blocks
+//! say how far other recordings lie from it, and nothing else. Joints of blocks break up what piled up across them, and pile up what was apart, so
+//! the draws' own middle is off where a limit is tight. Both have the same seeds, and so the same phases of the period.
 
 mod interval;
 
@@ -84,8 +88,27 @@ pub struct Prediction {
     pub done_ratio: Interval,
     /// Whether work piles up without end: then a percentile says how long was looked, not what would be.
     pub is_saturated: bool,
-    /// Whether it keeps what was asked for.
+    /// Whether it keeps what was asked for, in draws and in the recording itself.
     pub is_harmless: bool,
+}
+
+impl Prediction {
+    /// Takes the middle of every figure from the recording itself. Intervals are those of draws, and hold it.
+    fn centre(&mut self, itself: &Prediction) {
+        for (interval, middle) in [
+            (&mut self.throttled_ratio, itself.throttled_ratio),
+            (&mut self.p50_ns, itself.p50_ns),
+            (&mut self.p99_ns, itself.p99_ns),
+            (&mut self.added_p50_ns, itself.added_p50_ns),
+            (&mut self.added_p99_ns, itself.added_p99_ns),
+            (&mut self.done_ratio, itself.done_ratio),
+        ] {
+            interval.centre(middle.mid);
+        }
+        // It is told from middles.
+        self.is_saturated = itself.is_saturated;
+        self.is_harmless &= itself.is_harmless;
+    }
 }
 
 /// What counts as harmless.
@@ -104,7 +127,8 @@ pub struct Target {
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// Median and 99th percentile without a limit, ns, for the first number of threads: the medians of all seeds'.
+    /// Median and 99th percentile without a limit, ns, for the first number of threads: the medians of all seeds', of the recording itself if there is
+    /// one.
     pub free_p50_ns: u64,
     /// See `free_p50_ns`.
     pub free_p99_ns: u64,
@@ -130,6 +154,26 @@ pub struct Subject<'a> {
     pub work: Work,
     /// Of how many blocks of a recording the load of each seed is drawn; 0 where each seed makes a load of its own.
     pub blocks: u64,
+    /// The plan of the recording itself, where `plan` draws its blocks anew: the middle of every figure is that of the recording. `None` where seeds
+    /// make loads of their own: then it is the median of the seeds.
+    pub itself: Option<&'a (dyn Fn(u32, u64) -> Plan + Sync)>,
+}
+
+impl<'a> Subject<'a> {
+    /// The recording itself, if draws of it are asked about.
+    fn itself(&self) -> Option<Subject<'a>> {
+        self.itself.map(|plan| Subject {
+            plan,
+            itself: None,
+            blocks: 0,
+            ..*self
+        })
+    }
+
+    /// How many runs each seed makes of a setting: a draw, and the recording itself.
+    pub fn runs_per_seed(&self) -> usize {
+        1 + usize::from(self.itself.is_some())
+    }
 }
 
 /// What counts as work that was done.
@@ -158,6 +202,26 @@ struct Setting {
     limit: Option<Limit>,
     threads: u32,
     seed: u64,
+    /// Whether it is the recording itself, or a draw.
+    is_itself: bool,
+}
+
+/// The runs of a limit: those of all seeds, then those of the recording itself, if it is asked about.
+fn settings(
+    subject: &Subject<'_>,
+    limit: Option<Limit>,
+    threads: u32,
+    seeds: u64,
+) -> impl Iterator<Item = Setting> {
+    let kinds = [false, true].into_iter().take(subject.runs_per_seed());
+    kinds.flat_map(move |is_itself| {
+        (1..=seeds).map(move |seed| Setting {
+            limit,
+            threads,
+            seed,
+            is_itself,
+        })
+    })
 }
 
 /// Tries every setting with every seed on `threads` threads.
@@ -176,17 +240,17 @@ pub fn advise(
     let mut runs = Vec::new();
     for &count in &sweep.threads {
         for limit in core::iter::once(None).chain(limits.iter().copied().map(Some)) {
-            runs.extend((1..=seeds).map(|seed| Setting {
-                limit,
-                threads: count,
-                seed,
-            }));
+            runs.extend(settings(subject, limit, count, seeds));
         }
     }
-    let outcomes = run_all(runs.len(), threads, control, &|index| {
-        planned(subject, runs[index])
-    })?;
-    let per_threads = (limits.len() + 1) * seeds as usize;
+    let run = |runs: &[Setting]| {
+        run_all(runs.len(), threads, control, &|index| {
+            planned(subject, runs[index])
+        })
+    };
+    let outcomes = run(&runs)?;
+    let per_limit = seeds as usize * subject.runs_per_seed();
+    let per_threads = (limits.len() + 1) * per_limit;
     let mut advice = Advice {
         free_p50_ns: 0,
         free_p99_ns: 0,
@@ -195,33 +259,23 @@ pub fn advise(
         recommended: None,
     };
     for (block, &count) in outcomes.chunks(per_threads).zip(&sweep.threads) {
-        let (free, limited) = block.split_at(seeds as usize);
+        let (free, limited) = block.split_at(per_limit);
         if advice.predictions.is_empty() {
-            let times = |outcome: &Outcome| outcome.meters[subject.meter].times;
-            advice.free_p50_ns = median(free, &|outcome| times(outcome).p50_ns);
-            advice.free_p99_ns = median(free, &|outcome| times(outcome).p99_ns);
-            advice.free_usage_permille = median(free, &|outcome| {
-                let used = outcome.groups[subject.group + 1].usage_ns;
-                used.saturating_mul(1000) / outcome.elapsed_ns.max(1)
-            });
+            (
+                advice.free_p50_ns,
+                advice.free_p99_ns,
+                advice.free_usage_permille,
+            ) = free_figures(subject, &free[per_limit - seeds as usize..]);
         }
+        let judged = |tried: &[Outcome], limit| judge(subject, free, tried, limit, count, target);
         let mut predictions = Vec::new();
-        for (tried, limit) in limited.chunks(seeds as usize).zip(&limits) {
-            predictions.push(compare(subject, free, tried, *limit, count, target));
+        for (tried, limit) in limited.chunks(per_limit).zip(&limits) {
+            predictions.push(judged(tried, *limit));
         }
         if sweep.refine {
             let one = |limit: Limit| {
-                let tried = run_all(seeds as usize, threads, control, &|index| {
-                    planned(
-                        subject,
-                        Setting {
-                            limit: Some(limit),
-                            threads: count,
-                            seed: index as u64 + 1,
-                        },
-                    )
-                })?;
-                Ok(compare(subject, free, &tried, limit, count, target))
+                let runs: Vec<Setting> = settings(subject, Some(limit), count, seeds).collect();
+                Ok(judged(&run(&runs)?, limit))
             };
             predictions = refine(predictions, sweep.cpus_permille.len(), &one)?;
         }
@@ -230,6 +284,19 @@ pub fn advise(
     let cpus = outcomes.first().map_or(0, |outcome| outcome.cpus);
     advice.recommended = recommend(&advice.predictions, cpus);
     Ok(advice)
+}
+
+/// Median, 99th percentile and usage in thousandths of a CPU without a limit: medians over the seeds.
+fn free_figures(subject: &Subject<'_>, free: &[Outcome]) -> (u64, u64, u64) {
+    let times = |outcome: &Outcome| outcome.meters[subject.meter].times;
+    (
+        median(free, &|outcome| times(outcome).p50_ns),
+        median(free, &|outcome| times(outcome).p99_ns),
+        median(free, &|outcome| {
+            let used = outcome.groups[subject.group + 1].usage_ns;
+            used.saturating_mul(1000) / outcome.elapsed_ns.max(1)
+        }),
+    )
 }
 
 /// The times of a meter in all of these runs.
@@ -304,7 +371,8 @@ fn limits(sweep: &Sweep) -> Vec<Limit> {
 }
 
 fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
-    let mut plan = (subject.plan)(setting.threads, setting.seed);
+    let itself = subject.itself.filter(|_| setting.is_itself);
+    let mut plan = itself.unwrap_or(subject.plan)(setting.threads, setting.seed);
     plan.groups[subject.group].limit = setting.limit;
     let shift = phase(setting.seed).0;
     for source in &mut plan.sources {
@@ -319,6 +387,25 @@ fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
 /// How much later than recorded everything is with that seed: nobody knows where in a period the workload begins.
 pub fn phase(seed: u64) -> Nanos {
     Nanos(Random::new(seed, 0).below(Limit::PERIOD_DEFAULT.0))
+}
+
+/// What a limit does, by all of its runs and all of those without one, in the order of [`settings`].
+fn judge(
+    subject: &Subject<'_>,
+    free: &[Outcome],
+    tried: &[Outcome],
+    limit: Limit,
+    threads: u32,
+    target: Target,
+) -> Prediction {
+    let Some(itself) = subject.itself() else {
+        return compare(subject, free, tried, limit, threads, target);
+    };
+    let (free, own_free) = free.split_at(free.len() / 2);
+    let (tried, own) = tried.split_at(tried.len() / 2);
+    let mut prediction = compare(subject, free, tried, limit, threads, target);
+    prediction.centre(&compare(&itself, own_free, own, limit, threads, target));
+    prediction
 }
 
 fn compare(

@@ -2,7 +2,7 @@
 //! recording alone. `QUOTIENT_COVERAGE=200 cargo test --release -p quotient-sim --test coverage -- --nocapture` does it more often and prints.
 
 use quotient_core::{BandwidthRules, Limit, Nanos};
-use quotient_sim::advise::{Prediction, Subject, Sweep, Target, Work, advise, phase};
+use quotient_sim::advise::{Interval, Prediction, Subject, Sweep, Target, Work, advise, phase};
 use quotient_sim::batch::Control;
 use quotient_sim::replay::{Blocks, Loop, Recording};
 use quotient_sim::synthetic::{self, OpenLoop};
@@ -92,7 +92,17 @@ fn truth(load: fn(u64, Nanos) -> Plan, limit: Limit) -> (f64, f64) {
     )
 }
 
-fn predicted(recording: &Recording, limit: Limit) -> Prediction {
+/// The recording itself, with another phase for each seed.
+fn as_recorded(recording: &Recording, seed: u64) -> Plan {
+    let mut plan = machine(RECORDED);
+    plan.seed = seed;
+    let group = plan.group("app");
+    recording.add_later(&mut plan, "app", group, Loop::Open, phase(seed));
+    plan
+}
+
+/// What `advise` says of a limit: with the middle of the recording itself, or that of its draws.
+fn predicted(recording: &Recording, limit: Limit, is_centred: bool) -> Prediction {
     let times = recording.recorded_times();
     let blocks = Blocks::of(recording, None, times.as_ref(), DRAWS);
     let plan = |_: u32, seed: u64| {
@@ -103,12 +113,14 @@ fn predicted(recording: &Recording, limit: Limit) -> Prediction {
         drawn.add_later(&mut plan, "app", group, Loop::Open, phase(seed));
         plan
     };
+    let itself = |_: u32, seed: u64| as_recorded(recording, seed);
     let subject = Subject {
         plan: &plan,
         group: 0,
         meter: 0,
         work: Work::Time,
         blocks: blocks.count(),
+        itself: is_centred.then_some(&itself),
     };
     let sweep = Sweep {
         cpus_permille: vec![limit.quota.0 * 1_000 / limit.period.0],
@@ -128,16 +140,23 @@ fn predicted(recording: &Recording, limit: Limit) -> Prediction {
     advice.predictions[0].clone()
 }
 
+fn recordings() -> u64 {
+    std::env::var("QUOTIENT_COVERAGE").map_or(RECORDINGS, |text| {
+        text.parse().expect("a number of recordings")
+    })
+}
+
 /// Asserts that so many intervals of a hundred hold the truth, of throttled periods and of the 99th percentile.
 fn covers(name: &str, load: fn(u64, Nanos) -> Plan, quota: u64, bars: [u64; 2]) {
-    let recordings = std::env::var("QUOTIENT_COVERAGE").map_or(RECORDINGS, |text| {
-        text.parse().expect("a number of recordings")
-    });
+    let recordings = recordings();
     let limit = Limit::new(millis(quota), millis(100));
     let (ratio, p99) = truth(load, limit);
     let (mut ratios, mut percentiles, mut off, mut width) = (0, 0, 0.0, 0.0);
     for seed in 1..=recordings {
-        let row = predicted(&recorded(&load(seed, RECORDED)), limit);
+        let row = predicted(&recorded(&load(seed, RECORDED)), limit, true);
+        for Interval { low, mid, high, .. } in [row.throttled_ratio, row.p99_ns, row.added_p99_ns] {
+            assert!(low <= mid && mid <= high, "{row:?}");
+        }
         let (throttled, times) = (row.throttled_ratio, row.p99_ns);
         ratios += u64::from((throttled.low..=throttled.high).contains(&ratio));
         percentiles += u64::from((times.low..=times.high).contains(&p99));
@@ -165,4 +184,47 @@ fn intervals_of_a_memoryless_load_hold_the_truth() {
 fn intervals_of_a_bursty_load_hold_the_truth() {
     // The longest spells make its 99th percentile, and a short recording has none of them.
     covers("bursty", bursty, 70, [85, 70]);
+}
+
+/// The part of throttled periods where the same arrivals come again under a limit, at phases that no prediction knew.
+fn came_again(recording: &Recording, limit: Limit) -> f64 {
+    let parts = (1_001..=1_020).map(|seed| {
+        let mut plan = as_recorded(recording, seed);
+        plan.groups[0].limit = Some(limit);
+        for time in plan.sources.iter_mut().flat_map(|source| &mut source.times) {
+            time.0 += phase(seed).0;
+        }
+        let mut simulation = Simulation::new(&plan, Discard).expect("a plan");
+        simulation.run().expect("a run");
+        let group = &simulation.outcome().groups[1];
+        group.nr_throttled as f64 / group.nr_periods as f64
+    });
+    parts.sum::<f64>() / 20.0
+}
+
+/// Spells of a bursty load go over the joints of blocks: what piled up over them is apart in a draw.
+#[test]
+fn the_middle_is_that_of_the_recording_and_not_of_its_draws() {
+    let limit = Limit::new(millis(50), millis(100));
+    // Each costs three predictions.
+    let recordings = recordings() / 2;
+    let (mut off, mut off_by_draws) = (0.0, 0.0);
+    for seed in 1..=recordings {
+        let recording = recorded(&bursty(seed, RECORDED));
+        let truth = came_again(&recording, limit);
+        let error = |is_centred| {
+            let row = predicted(&recording, limit, is_centred);
+            (row.throttled_ratio.mid - truth).abs()
+        };
+        off += error(true);
+        off_by_draws += error(false);
+    }
+    let points = |sum: f64| 100.0 * sum / recordings as f64;
+    let told = format!(
+        "the same arrivals again: off by {:.2} points, the middles of draws by {:.2}",
+        points(off),
+        points(off_by_draws)
+    );
+    println!("{told}");
+    assert!(off * 2.0 < off_by_draws, "{told}");
 }

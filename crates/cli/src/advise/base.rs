@@ -329,7 +329,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     };
     let blocks = Blocks::of(&limited, beside.as_ref(), times.as_ref(), arguments.seeds);
     notes.push(format!(
-        "intervals are of 90 %, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these",
+        "intervals are of 90 %, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these; the middles are those of the recording itself",
         arguments.seeds,
         blocks.count(),
         blocks.length().0 as f64 / 1e9
@@ -348,7 +348,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         }),
         placement: Some(whole.placement),
         load: Some(Load {
-            kept: Load::places(&limited, beside.as_ref(), arguments.seeds),
+            kept: Load::places(&limited, beside.as_ref(), arguments.seeds, limit.is_some()),
             limited,
             beside,
             how,

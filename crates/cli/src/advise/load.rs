@@ -25,7 +25,14 @@ pub(super) struct Load {
     /// How its time is cut.
     pub(super) blocks: Blocks,
     /// The draws of the seeds from 1 on, once they are made; none if they are too much to keep.
-    pub(super) kept: Vec<OnceLock<Drawn>>,
+    pub(super) kept: Kept,
+}
+
+/// What was made for each seed, kept for the next limit.
+pub(super) struct Kept {
+    anew: Vec<OnceLock<Drawn>>,
+    /// The recording itself with what its limit held back undone, another way with each seed; none of one without a limit.
+    as_recorded: Vec<OnceLock<Drawn>>,
 }
 
 /// What may have been wanted.
@@ -50,11 +57,19 @@ impl Load {
         limited: &Recording,
         beside: Option<&Recording>,
         seeds: u32,
-    ) -> Vec<OnceLock<Drawn>> {
+        is_limited: bool,
+    ) -> Kept {
         let bursts = limited.bursts() + beside.map_or(0, Recording::bursts);
-        let is_little = bursts.saturating_mul(seeds as usize) <= KEPT_BURSTS_MAX;
-        let places = if is_little { seeds } else { 0 };
-        (0..places).map(|_| OnceLock::new()).collect()
+        let kinds = 1 + usize::from(is_limited);
+        let is_little = bursts.saturating_mul(kinds * seeds as usize) <= KEPT_BURSTS_MAX;
+        let places = |are_wanted: bool| {
+            let count = if is_little && are_wanted { seeds } else { 0 };
+            (0..count).map(|_| OnceLock::new()).collect()
+        };
+        Kept {
+            anew: places(true),
+            as_recorded: places(is_limited),
+        }
     }
 
     /// Adds it to a plan, with a number of threads (0: as it is).
@@ -70,7 +85,10 @@ impl Load {
             return;
         }
         let index = usize::try_from(seed.saturating_sub(1)).unwrap_or(usize::MAX);
-        let place = self.kept.get(index).filter(|_| draw == Draw::Anew);
+        let place = match draw {
+            Draw::Anew => self.kept.anew.get(index),
+            Draw::AsRecorded => self.kept.as_recorded.get(index),
+        };
         let made;
         let drawn = match place {
             Some(place) => place.get_or_init(|| self.drawn(seed, draw)),

@@ -280,10 +280,12 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         meter: base.meter,
         work: base.work,
         blocks: 0,
+        itself: None,
     };
     let subject = Subject {
         plan: &|threads, seed| base.planned(threads, seed, Draw::Anew),
         blocks: base.blocks(),
+        itself: (base.blocks() > 0).then_some(as_recorded.plan),
         ..as_recorded
     };
     let free = watched(2, |control, _| {
@@ -309,6 +311,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     };
     let finer = if sweep.refine { sweep.finer() } else { 0 };
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
+    let runs = runs * subject.runs_per_seed();
     let mut advice = watched(runs, |control, threads| {
         advise(&subject, &sweep, target, threads, control)
     })?;

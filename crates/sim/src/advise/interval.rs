@@ -24,19 +24,32 @@ const PER_DEGREE: f64 = 0.96;
 /// missing from all of its draws. Measured: `tests/coverage.rs`.
 const UPWARDS: f64 = 1.5;
 
-/// The middle of a figure over the seeds, and where it lies in nine of ten cases.
+/// The middle of a figure, and where it lies in nine of ten cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Interval {
     /// In one of twenty cases it is less.
     pub low: f64,
-    /// The median of the seeds.
+    /// The figure of the recording itself; the median of the seeds where these make loads of their own.
     pub mid: f64,
     /// In one of twenty cases it is more.
     pub high: f64,
-    /// The least of any seed.
+    /// The least of any seed and the middle.
     pub least: f64,
-    /// The most of any seed.
+    /// The most of any seed and the middle.
     pub most: f64,
+}
+
+impl Interval {
+    /// Another middle, which it holds.
+    pub(super) fn centre(&mut self, mid: f64) {
+        self.mid = mid;
+        for end in [&mut self.low, &mut self.least] {
+            *end = end.min(mid);
+        }
+        for end in [&mut self.high, &mut self.most] {
+            *end = end.max(mid);
+        }
+    }
 }
 
 /// How figures were drawn.

@@ -32,6 +32,7 @@ fn subject(work: Work) -> Subject<'static> {
         meter: 0,
         work,
         blocks: 0,
+        itself: None,
     }
 }
 
@@ -214,6 +215,74 @@ fn what_comes_at_the_end_does_not_pile_up() {
     assert!(rows[1].done_ratio.mid < 0.98, "{rows:?}");
     let saturated: Vec<bool> = rows.iter().map(|row| row.is_saturated).collect();
     assert_eq!(saturated, [true, false], "{rows:?}");
+}
+
+#[test]
+fn middles_are_those_of_the_recording_itself_and_intervals_hold_them() {
+    // Draws of which the recording is no good example, on either side.
+    let rare = |_: u32, seed: u64| {
+        let mut plan = service(2, seed);
+        plan.duration = Nanos::from_secs(3);
+        for source in &mut plan.sources {
+            source.gap = Span::Fixed(Nanos::from_millis(100));
+        }
+        plan
+    };
+    let dense = |_: u32, seed: u64| Plan {
+        duration: Nanos::from_secs(3),
+        ..service(2, seed)
+    };
+    let target = target(50, Nanos::from_millis(5));
+    let sweep = tried(&[150, 300, 1_000], 4);
+    let answer =
+        |subject: Subject<'_>| advise(&subject, &sweep, target, 2, &Control::default()).unwrap();
+    let of = |plan| Subject {
+        plan,
+        ..subject(Work::Time)
+    };
+    let both: [&(dyn Fn(u32, u64) -> Plan + Sync); 2] = [&rare, &dense];
+    for [draws, itself] in [both, [both[1], both[0]]] {
+        let alone = answer(of(itself));
+        let uncentred = Subject {
+            blocks: 20,
+            ..of(draws)
+        };
+        let drawn = answer(uncentred);
+        let centred = answer(Subject {
+            itself: Some(itself),
+            ..uncentred
+        });
+        assert_eq!(centred.free_p99_ns, alone.free_p99_ns);
+        assert_eq!(centred.free_usage_permille, alone.free_usage_permille);
+        let rows = centred.predictions.iter().zip(&alone.predictions);
+        for ((row, own), drawn) in rows.zip(&drawn.predictions) {
+            let figures = |row: &Prediction| {
+                [
+                    row.throttled_ratio,
+                    row.p50_ns,
+                    row.p99_ns,
+                    row.added_p50_ns,
+                    row.added_p99_ns,
+                    row.done_ratio,
+                ]
+            };
+            for (figure, own) in figures(row).iter().zip(figures(own)) {
+                assert_eq!(figure.mid.to_bits(), own.mid.to_bits(), "{row:?}");
+                assert!(
+                    figure.low <= figure.least && figure.least <= figure.mid,
+                    "{row:?}"
+                );
+                assert!(
+                    figure.mid <= figure.most && figure.most <= figure.high,
+                    "{row:?}"
+                );
+            }
+            assert_eq!(row.is_saturated, own.is_saturated);
+            assert_eq!(row.is_harmless, own.is_harmless && drawn.is_harmless);
+        }
+        assert!(centred.predictions.iter().any(|row| !row.is_harmless));
+        assert!(centred.recommended.is_some(), "{centred:?}");
+    }
 }
 
 #[test]
