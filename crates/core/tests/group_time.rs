@@ -236,3 +236,40 @@ fn a_group_gives_way_to_the_tasks_beside_it() {
     let part = (usage(&group) - before) as f64 / (5 * SECOND) as f64 / (4.0 / 11.0);
     assert!((0.9..1.15).contains(&part), "{part}");
 }
+
+/// As many spinners inside a child group as directly beside it, a few more than CPUs. Each move of a task that was owed something moved the
+/// clock of all others by it, until a child that had half as much again as its part seemed to be owed, and the tasks that were moved had
+/// nothing at all.
+#[test]
+fn tasks_beside_a_child_group_have_their_parts_wherever_they_are_moved() {
+    let polls = Work::Hog { chunk: MILLI };
+    for (cpus, own) in [(2, 5), (4, 5), (4, 8), (8, 16)] {
+        let mut machine = Machine::new(Config::new(cpus));
+        let parent = machine.group("parent", 100);
+        let child = machine.group("parent/child", 100);
+        for number in 0..own {
+            machine.spawn(number % cpus as usize, &parent, polls);
+        }
+        for number in 0..own {
+            machine.spawn(number % cpus as usize, &child, polls);
+        }
+        machine.run_until(SECOND);
+        let had: Vec<u64> = machine.tasks[..own].iter().map(|task| task.ran).collect();
+        let had_child = usage(&child);
+        machine.run_until(11 * SECOND);
+        let due = f64::from(cpus) / (own + 1) as f64;
+        let part = |got: u64| got as f64 / (10 * SECOND) as f64 / due;
+        let of_child = part(usage(&child) - had_child);
+        assert!(
+            (0.97..1.03).contains(&of_child),
+            "{cpus} CPUs, {own} tasks: the child {of_child:.3}"
+        );
+        for (task, before) in machine.tasks[..own].iter().zip(had) {
+            let got = part(task.ran - before);
+            assert!(
+                (0.97..1.03).contains(&got),
+                "{cpus} CPUs, {own} tasks: one {got:.3}"
+            );
+        }
+    }
+}

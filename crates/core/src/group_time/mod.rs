@@ -39,7 +39,8 @@
 //! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
 //! where it is: a timeline that has an own task or a child group is *anchored*, which means that the offset by which groups stand there
 //! holds for tasks, too. A task comes at V less what it is owed, and leaves with that; a move takes all of it along. What those that come
-//! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, else within 250 us. The offset
+//! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU and for those that move, else within
+//! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number.
 //!
@@ -81,7 +82,7 @@
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
 //!
 //! # Moves
-//! A group whose tasks are between two queues is among its siblings still (`stay`).
+//! A group whose tasks are between two queues is among its siblings still, and so is a task beside child groups that is owed something (`stay`).
 //!
 //! # Where a group has its turn
 //! A group that runs on several CPUs gets as much wherever it runs, but what is inside does not: the only task of a child that

@@ -183,10 +183,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         let owed = self.owed_anchored(level, index);
         let node = self.slab.get(index);
         let stood = (node.v, node.deadline);
+        let stay = match self.keep_counted(level, index) {
+            Some(told) => stay.and_task(&group, told, self.service_clock.credit),
+            None => stay,
+        };
         let mut entity = self.dismiss(level, index, now);
         entity.migrated = tick(now);
         // It only moves: the clock that it stands by is the same there.
         entity.lag = owed.unwrap_or(entity.lag);
+        if owed.is_some_and(|lag| lag <= 0) {
+            // Uncounted before the other queue counts it: counted twice, what it owes would move V.
+            self.tell_tasks(level, true);
+        }
         if self.timelines[level as usize].nr == 0 {
             self.leave(level, now);
         }

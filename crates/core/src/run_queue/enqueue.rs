@@ -76,6 +76,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             left: self.where_it_left(&entity, kind),
         };
         self.admit(level, node, bounds, fresh, now);
+        if kind == Enqueue::Migrate {
+            self.tell_moved(leaf);
+        }
         if self.timelines[level as usize].nr == 1 {
             let (above, top) = self.link_up(level, Return::Wakes, now);
             if above != level {

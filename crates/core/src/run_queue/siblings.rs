@@ -222,6 +222,45 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.publish_tasks(&told, bound);
     }
 
+    /// A task that is about to leave for another CPU, and is owed something by the clock of its group's children, stays counted there:
+    /// returns what that clock is to be told once the other CPU has counted it ([`crate::group_time::Stay`]).
+    pub(super) fn keep_counted(&mut self, level: u32, index: u32) -> Option<Told> {
+        let node = self.slab.get(index);
+        let (v, shares) = (node.v, node.shares);
+        let timeline = &self.timelines[level as usize];
+        let lag = timeline.anchor().since(v);
+        if !timeline.is_anchored || lag <= 0 {
+            return None;
+        }
+        if timeline.told_load != timeline.average.load() - timeline.group_load {
+            self.tell_tasks(level, true);
+        }
+        let timeline = &mut self.timelines[level as usize];
+        timeline.told_load -= u64::from(shares);
+        // Its leaving will take that away.
+        timeline.count_lag(lag, shares);
+        let mut told = Told {
+            own: 0,
+            shares: -i64::from(shares),
+            crowded: 0,
+            deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
+        };
+        if timeline.tasks == 1 {
+            // Nobody is left here who would tell it.
+            told.own = core::mem::take(&mut timeline.untold);
+            told.crowded = -i32::from(core::mem::take(&mut timeline.told_crowded));
+        }
+        Some(told)
+    }
+
+    /// A task has come from another CPU: the clock that it stands by is told at once, since the other CPU's part is told as soon.
+    #[inline(never)]
+    pub(super) fn tell_moved(&mut self, level: u32) {
+        if self.timelines[level as usize].is_anchored {
+            self.tell_tasks(level, true);
+        }
+    }
+
     /// Whether own tasks of the group have something beside them here, be it a child of the group or who competes with the group itself, or with
     /// one above it: then what they are owed is for want of their turn. O(depth)
     fn is_crowded(&self, level: u32) -> bool {
