@@ -112,6 +112,11 @@ pub fn reasons(rounds: &[Vec<Slot>], own_cpu_for_client: bool) -> Vec<Vec<String
     rounds.iter().map(of_round).collect()
 }
 
+/// Whether a slot for itself shows that others computed beside it.
+pub fn is_disturbed(slot: &Slot, own_cpu_for_client: bool) -> bool {
+    reason(slot, 0.0, own_cpu_for_client).is_some()
+}
+
 fn reason(slot: &Slot, most_alone: f64, own_cpu_for_client: bool) -> Option<String> {
     let mode = slot.mode;
     if let Some(others) = slot.met.others.filter(|others| *others > OTHERS_MAX) {
