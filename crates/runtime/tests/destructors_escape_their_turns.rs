@@ -11,41 +11,17 @@ mod common;
 #[path = "common/preempted.rs"]
 mod preempted;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::eventually;
-use preempted::{HANG, Used};
-use quotient::{Group, JoinHandle, Preempt, Scheduler};
+use preempted::{HANG, Used, limited, run_with_places as run};
+use quotient::{Group, JoinHandle};
 
 /// A limit that nothing gets on under: a thousandth of a processor.
 const NEXT_TO_NOTHING: &str = "1ms/1s";
 const WATCHED: Duration = Duration::from_secs(4);
-
-/// Runs `body` with two virtual CPUs and few places.
-fn run<F>(body: impl FnOnce(Scheduler) -> F)
-where
-    F: Future<Output = ()>,
-{
-    let _alone = preempted::alone();
-    let runtime = common::runtime(2);
-    runtime.block_on(async {
-        let preempt = Preempt::default().max_borne(4);
-        let builder = Scheduler::builder().vcpus(2).preempt(preempt);
-        let scheduler = builder.build().unwrap();
-        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
-        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
-        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
-        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
-    });
-    runtime.shutdown_timeout(Duration::from_secs(10));
-}
-
-fn limited(scheduler: &Scheduler, path: &str, max: &str) -> Group {
-    scheduler.group(path).unwrap().max(max).create().unwrap()
-}
 
 /// Computes when it is dropped, and is counted after that.
 struct Fuse {
@@ -97,7 +73,7 @@ impl Bombs {
 
 /// Aborts functions with destructors of `time`, and looks what they and those that have begun compute under a limit of a twentieth.
 fn keep_to_the_limit(count: usize, time: Duration) {
-    run(|scheduler| async move {
+    run(4, |scheduler| async move {
         let group = limited(&scheduler, "limited", "5ms/100ms");
         let bombs = Bombs::default();
         let handles = bombs.line_up(&group, count, time);
@@ -140,7 +116,7 @@ fn destructors_of_many_functions_void_a_limit() {
 /// With nothing else to do, destructors have all that the limit gives.
 #[test]
 fn destructors_get_nothing_by_turns() {
-    run(|scheduler| async move {
+    run(4, |scheduler| async move {
         let group = limited(&scheduler, "limited", "50ms/100ms");
         let bombs = Bombs::default();
         let handles = bombs.line_up(&group, 2, Duration::from_millis(400));
@@ -158,7 +134,7 @@ fn destructors_get_nothing_by_turns() {
 /// Neither a freeze nor a kill keeps back what has ended.
 #[test]
 fn destructors_wait_for_a_thaw_or_die_in_their_middle() {
-    run(|scheduler| async move {
+    run(4, |scheduler| async move {
         let group = limited(&scheduler, "limited", "50ms/100ms");
         let bombs = Bombs::default();
         let handles = bombs.line_up(&group, 3, Duration::from_millis(200));
@@ -176,7 +152,7 @@ fn destructors_wait_for_a_thaw_or_die_in_their_middle() {
 
 #[test]
 fn a_destructor_that_stands_keeps_a_scheduler_from_its_end() {
-    run(|scheduler| async move {
+    run(4, |scheduler| async move {
         let group = limited(&scheduler, "limited", NEXT_TO_NOTHING);
         let bombs = Bombs::default();
         let handles = bombs.line_up(&group, 3, Duration::from_millis(500));
@@ -195,7 +171,7 @@ fn a_destructor_that_stands_keeps_a_scheduler_from_its_end() {
 /// A tenant with a hundred groups, in each of which destructors stand.
 #[test]
 fn destructors_of_many_groups_keep_anothers() {
-    run(|scheduler| async move {
+    run(4, |scheduler| async move {
         let evil = limited(&scheduler, "evil", NEXT_TO_NOTHING);
         let other = limited(&scheduler, "other", "20ms/100ms");
         let (bad, good) = (Bombs::default(), Bombs::default());

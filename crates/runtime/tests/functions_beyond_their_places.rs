@@ -11,40 +11,16 @@ mod common;
 #[path = "common/preempted.rs"]
 mod preempted;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{CountDrop, burn, eventually};
-use preempted::{HANG, Used};
+use preempted::{HANG, Used, limited, run_with_places as run};
 use quotient::{Group, JoinHandle, Leftover, MeterError, Preempt, Scheduler, ThreadMeter};
 
 /// A limit that nothing gets on under: a thousandth of a processor.
 const NEXT_TO_NOTHING: &str = "1ms/1s";
-
-/// Runs `body` with two virtual CPUs and few places.
-fn run<F>(max_borne: usize, body: impl FnOnce(Scheduler) -> F)
-where
-    F: Future<Output = ()>,
-{
-    let _alone = preempted::alone();
-    let runtime = common::runtime(2);
-    runtime.block_on(async {
-        let preempt = Preempt::default().max_borne(max_borne);
-        let builder = Scheduler::builder().vcpus(2).preempt(preempt);
-        let scheduler = builder.build().unwrap();
-        let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
-        assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
-        let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
-        assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
-    });
-    runtime.shutdown_timeout(Duration::from_secs(10));
-}
-
-fn limited(scheduler: &Scheduler, path: &str, max: &str) -> Group {
-    scheduler.group(path).unwrap().max(max).create().unwrap()
-}
 
 /// A twentieth of a processor: what that is in `passed`, and short turns of those that stand.
 fn allowed(passed: Duration) -> Duration {

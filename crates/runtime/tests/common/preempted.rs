@@ -26,17 +26,38 @@ pub fn run<F>(vcpus: usize, end: Duration, body: impl FnOnce(Scheduler) -> F)
 where
     F: Future<Output = ()>,
 {
+    run_with(Preempt::default(), vcpus, end, body);
+}
+
+/// [`run`] with few places for what does not return: `max_borne` of them, on two virtual CPUs.
+pub fn run_with_places<F>(max_borne: usize, body: impl FnOnce(Scheduler) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let preempt = Preempt::default().max_borne(max_borne);
+    run_with(preempt, 2, Duration::from_secs(10), body);
+}
+
+fn run_with<F>(preempt: Preempt, vcpus: usize, end: Duration, body: impl FnOnce(Scheduler) -> F)
+where
+    F: Future<Output = ()>,
+{
     let _alone = alone();
     let runtime = crate::common::runtime(2);
     runtime.block_on(async {
         let builder = Scheduler::builder().vcpus(vcpus);
-        let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+        let scheduler = builder.preempt(preempt).build().unwrap();
         let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
         assert!(ended.is_ok(), "hangs: {:?}", scheduler.preempt_stats());
         let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
         assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
     });
     runtime.shutdown_timeout(end);
+}
+
+/// A group with this limit.
+pub fn limited(scheduler: &Scheduler, path: &str, max: &str) -> Group {
+    scheduler.group(path).unwrap().max(max).create().unwrap()
 }
 
 /// Computes until `until`, in one poll.
