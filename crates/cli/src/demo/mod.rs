@@ -87,11 +87,10 @@ pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         &events,
         &mut progress,
     )?;
-    let slots = rounds.len() * Mode::ALL.len();
     let mut scene = Vec::new();
-    for (number, mode) in (1 + slots as u32..).zip([Mode::Tokio, Mode::Quotient]) {
+    for mode in [Mode::Tokio, Mode::Quotient] {
         progress.begin(&format!("20 tenants  {mode:<11}"));
-        let slot = tenants::run(mode, number, workers, plan.tenants, &sender, &events)?;
+        let slot = tenants::run(mode, workers, plan.tenants, &sender, &events)?;
         progress.finish("done");
         scene.push(slot);
     }
@@ -165,11 +164,10 @@ fn round(
         modes.reverse();
     }
     let mut slots = Vec::with_capacity(modes.len());
-    for (position, mode) in (0..).zip(modes) {
+    for mode in modes {
         progress.begin(&format!("{}  {mode:<14}", place(number, plan)));
         let mut order = template.clone();
         order.mode = mode;
-        order.number = 1 + number * Mode::ALL.len() as u32 + position;
         order.seed = template.seed.wrapping_add(u64::from(number));
         let slot = slot::run(&order, sender, events, progress)?;
         let row = results::rows([&slot]);
@@ -213,7 +211,6 @@ fn calibrate(
 
 fn order(arguments: &DemoArguments, plan: &Plan, workers: u32, mode: Mode) -> Order {
     Order {
-        number: 0,
         mode,
         phases: plan.slot,
         window: plan.window,

@@ -1,6 +1,7 @@
 //! One slot: a server process and a client process for one mode, watched until the client is done.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,8 +37,6 @@ pub enum Event {
 /// What a slot is to do.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Unique in the run.
-    pub number: u32,
     /// The set-up.
     pub mode: Mode,
     /// Its phases.
@@ -56,6 +55,13 @@ pub struct Order {
     pub rate: u32,
     /// Seed of arrivals and documents.
     pub seed: u64,
+}
+
+/// A number that no other slot of this process has. A slot that is played twice has two: what the first one's processes still
+/// write while they end must not be taken for the second one's.
+pub fn new_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a slot has found.
@@ -104,7 +110,8 @@ fn play(
     progress: &mut Progress,
 ) -> Result<Slot, Failure> {
     let deadline = Instant::now() + order.phases.total() + PATIENCE;
-    let _server = start_server(order, sender)?;
+    let number = new_number();
+    let _server = start_server(order, number, sender)?;
     let mut client = None;
     let (mut capacity, mut open, mut samples) = (None, None, Vec::new());
     loop {
@@ -112,10 +119,9 @@ fn play(
         match event {
             Event::Interrupted => return Err(Failure::Interrupted),
             // A line that an earlier slot's process wrote just before it was stopped.
-            Event::Server(number, _) | Event::Client(number, _) | Event::Ended(number, _)
-                if number != order.number => {}
+            Event::Server(of, _) | Event::Client(of, _) | Event::Ended(of, _) if of != number => {}
             Event::Server(_, ServerLine::Listening { port }) => {
-                client = Some(start_client(order, port, sender)?)
+                client = Some(start_client(order, number, port, sender)?)
             }
             Event::Server(_, ServerLine::Sample(sample)) => samples.push(sample),
             // Of the other scene.
@@ -190,7 +196,7 @@ fn hog_cpus_lately(samples: &[Sample]) -> f64 {
     last.hog_cpu_ns.saturating_sub(before.hog_cpu_ns) as f64 / 1e9 / wall.max(1e-9)
 }
 
-fn start_server(order: &Order, sender: &Sender<Event>) -> Result<Child, Failure> {
+fn start_server(order: &Order, number: u32, sender: &Sender<Event>) -> Result<Child, Failure> {
     let arguments = [
         "demo-server".to_owned(),
         format!("--mode={}", order.mode.name()),
@@ -198,13 +204,17 @@ fn start_server(order: &Order, sender: &Sender<Event>) -> Result<Child, Failure>
         format!("--hogs={}", order.hogs),
         format!("--sample-ms={}", order.sample.as_millis().max(1)),
     ];
-    let number = order.number;
     listen(&arguments, sender, number, "server", move |line| {
         Event::Server(number, line)
     })
 }
 
-fn start_client(order: &Order, port: u16, sender: &Sender<Event>) -> Result<Child, Failure> {
+fn start_client(
+    order: &Order,
+    number: u32,
+    port: u16,
+    sender: &Sender<Event>,
+) -> Result<Child, Failure> {
     let arguments = [
         "demo-client".to_owned(),
         format!(
@@ -220,7 +230,6 @@ fn start_client(order: &Order, port: u16, sender: &Sender<Event>) -> Result<Chil
         format!("--rate={}", order.rate),
         format!("--seed={}", order.seed),
     ];
-    let number = order.number;
     listen(&arguments, sender, number, "client", move |line| {
         Event::Client(number, line)
     })

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub use self::results::{Scene, Tenant, scene};
 use super::mode::Mode;
 use super::protocol::{ClientLine, ServerLine, TenantSample, TenantsDone};
-use super::slot::{Event, listen, next_event};
+use super::slot::{Event, listen, new_number, next_event};
 use crate::failure::Failure;
 
 /// How many tenants there are.
@@ -61,7 +61,6 @@ pub struct Slot {
 /// `Interrupted` on a signal; otherwise when a process cannot be started, ends early or does not finish in time.
 pub fn run(
     mode: Mode,
-    number: u32,
     workers: u32,
     length: Duration,
     sender: &Sender<Event>,
@@ -74,6 +73,7 @@ pub fn run(
         format!("--workers={workers}"),
         format!("--sample-ms={}", SAMPLE.as_millis()),
     ];
+    let number = new_number();
     let _server = listen(&arguments, sender, number, "server", move |line| {
         Event::Server(number, line)
     })?;
