@@ -65,6 +65,10 @@ pub struct Config {
     /// 6.12, which leaves such a task queued until it would be due and forgets its lag then (delayed dequeue). On another CPU than it
     /// left, and while load averages are on, a task owes what it owed. Default true.
     pub debts_fade: bool,
+    /// EEVDF only: whether a task that is moved to another CPU or group takes the rest of its request along, so that its deadline is as far
+    /// from its virtual time as before. So does the kernel since 6.12. If not, each move begins a new request: a task that others
+    /// keep moving has a later deadline each time. Default true.
+    pub moves_keep_requests: bool,
     /// CFS only: how far before its peers a sleeper is placed at most. Default 3 ms (half the old latency).
     pub sleeper_credit: Nanos,
     /// CFS only: nobody is preempted by the tick earlier than this. Default 0.75 ms x the factor of `base_slice`.
@@ -103,6 +107,7 @@ impl Config {
             lag_limit: Nanos::from_millis(4),
             debt_limit: Nanos::from_millis(100 * u64::from(cpus.div_ceil(32).clamp(1, 100))),
             debts_fade: true,
+            moves_keep_requests: true,
             sleeper_credit: Nanos::from_millis(3),
             min_granularity: Nanos(750_000 * factor),
             latency: Nanos::from_millis(6 * factor),

@@ -19,7 +19,14 @@
 //! its queue until it would be due and setting its lag to zero then. Kept out of the queue, a sleeper costs choices nothing, and is no part of
 //! V meanwhile: V may be beyond v a little earlier than there. v is remembered with the CPU (`RunQueue::parting`): the virtual times of two
 //! CPUs, or of two groups, do not compare, so who is moved owes what it owed.
+//!
+//! # Whose request goes on
+//! Who comes back from a sleep begins a new request, since it asks anew. Two do not, as in the kernel since 6.12. Who is *moved* did not ask for
+//! it, and keeps the distance from v to its deadline ([`crate::Config::moves_keep_requests`]): with a new request at each move the one that
+//! others move most would have the latest deadline for it. And who comes back before its debt has faded goes on where it left, with the deadline
+//! that it had there: it was gone for so short a time that nothing has become of its debt, and nothing becomes of its request.
 
+use crate::entity::Rest;
 use crate::node::Node;
 use crate::timeline::{Rules, Timeline};
 use crate::units::{VirtualTime, to_virtual};
@@ -70,7 +77,7 @@ impl Timeline {
         &self,
         node: &mut Node<T>,
         lag: i64,
-        fresh: bool,
+        request: Request,
         reference: VirtualTime,
     ) {
         // A sum of fewer than 2^32 shares below 2^21.
@@ -89,13 +96,13 @@ impl Timeline {
             product.clamp(i128::from(-BOUND), i128::from(BOUND)) as i64
         };
         node.v = reference.offset(inflated.wrapping_neg());
-        begin_request(node, fresh);
+        begin_request(node, request);
     }
 
     /// Where a task beside child groups starts: at the children's clock less its lag, whatever competes here.
-    pub(crate) fn place_anchored<T>(&mut self, node: &mut Node<T>, lag: i64, fresh: bool) {
+    pub(crate) fn place_anchored<T>(&mut self, node: &mut Node<T>, lag: i64, request: Request) {
         node.v = self.anchor().offset(lag.wrapping_neg());
-        begin_request(node, fresh);
+        begin_request(node, request);
         self.count_lag(lag, node.shares);
     }
 
@@ -145,11 +152,29 @@ impl Timeline {
     }
 }
 
-/// The deadline of who was just placed. A new task gets half a request, so that it runs soon but cannot starve its spawner by being many.
+/// The request with which an entity is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A new one.
+    Whole,
+    /// The first of a new task: half of one, so that it runs soon but cannot starve its spawner by being many.
+    First,
+    /// What is left of one that was begun elsewhere; a new one if that is nothing.
+    Rest(Rest),
+}
+
+/// The deadline of who was just placed.
 #[inline]
-fn begin_request<T>(node: &mut Node<T>, fresh: bool) {
-    let request = to_virtual(u64::from(node.slice), node.shares);
-    node.deadline = node.v.plus(if fresh { request / 2 } else { request });
+fn begin_request<T>(node: &mut Node<T>, request: Request) {
+    let rest = match request {
+        Request::Rest(rest) => rest.distance(node.shares),
+        Request::Whole | Request::First => None,
+    };
+    let length = rest.unwrap_or_else(|| {
+        let whole = to_virtual(u64::from(node.slice), node.shares);
+        whole >> u32::from(request == Request::First)
+    });
+    node.deadline = node.v.plus(length);
 }
 
 #[cfg(test)]
@@ -206,7 +231,8 @@ mod tests {
                 deferring: false,
             };
             let reference = self.timeline.average.mean();
-            self.timeline.place_eevdf(&mut node, lag, false, reference);
+            self.timeline
+                .place_eevdf(&mut node, lag, Request::Whole, reference);
             self.nodes.push(node);
             let index = self.nodes.len() as u32 - 1;
             self.join(index);
@@ -323,7 +349,7 @@ mod tests {
             bench.quit(index);
             let reference = bench.timeline.average.mean();
             let mut node = bench.nodes.remove(index as usize);
-            bench.timeline.place_eevdf(&mut node, lag, false, reference);
+            bench.timeline.place_eevdf(&mut node, lag, Request::Whole, reference);
             // V and the lag are both rounded to a unit, and the lag is inflated by what the entity weighs.
             let load = bench.timeline.average.load();
             let rounding = 3 + (u64::from(node.shares) / load).cast_signed();

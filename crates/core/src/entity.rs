@@ -1,7 +1,7 @@
 //! What a task carries about its scheduling while it sleeps or moves.
 
 use crate::pelt::{LoadAverages, TaskAverage, TaskSums};
-use crate::units::{Nanos, Slice};
+use crate::units::{CpuId, Nanos, Slice, VirtualTime, to_service, to_virtual};
 use crate::weight::{NICE_0, Nice, Weight};
 
 /// The scheduling state of a task that is not in any run queue. Plain data: the host keeps it in the task.
@@ -11,8 +11,8 @@ pub struct TaskEntity {
     /// its timeline's minimum, sign reversed. In both: placed at reference minus lag.
     pub(crate) lag: i64,
     pub(crate) sum_exec: u64,
-    /// When it went to sleep: CFS turns the time since then into credit, and load averages fade by it. Where `left_on` says so, the
-    /// virtual time at which it left: see [`crate::Config::debts_fade`].
+    /// When it went to sleep: CFS turns the time since then into credit, and load averages fade by it. Where `past` names a CPU, the
+    /// virtual time at which it left that one: see [`crate::Config::debts_fade`].
     pub(crate) slept_at: u64,
     pub(crate) shares: u32,
     /// 0 stands for the configured base slice.
@@ -21,12 +21,82 @@ pub struct TaskEntity {
     pub(crate) migrated: u32,
     /// Load averages, as of when it went to sleep.
     pub(crate) averages: TaskSums,
-    /// The CPU that it left, plus one, if `slept_at` is a virtual time there; 0 if it is a time.
-    pub(crate) left_on: u16,
-    /// Whether it has ever been queued.
-    pub(crate) placed: bool,
-    /// Whether it defers throttles: it holds something that others wait for.
-    pub(crate) deferring: bool,
+    pub(crate) past: Past,
+    /// What is left of its request, if it was moved, or owes and remembers where it left.
+    pub(crate) rest: Rest,
+}
+
+/// How a task left its run queue, in 16 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Past(u16);
+
+impl Past {
+    /// It has been queued before.
+    pub(crate) const PLACED: Past = Past(1 << 15);
+    /// It defers throttles: it holds something that others wait for.
+    pub(crate) const DEFERRING: Past = Past(1 << 14);
+    /// It did not sleep but is moved: its request goes on where it is queued next.
+    pub(crate) const MOVED: Past = Past(1 << 13);
+    /// The number of a CPU plus one, or zero.
+    const CPU: u16 = (1 << 13) - 1;
+
+    /// [`Past::PLACED`], having left `cpu` with a debt that fades there.
+    #[inline]
+    pub(crate) fn left(cpu: CpuId) -> Past {
+        Past(Past::PLACED.0 | (cpu.0 as u16 + 1))
+    }
+
+    #[inline]
+    pub(crate) const fn has(self, mark: Past) -> bool {
+        self.0 & mark.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, mark: Past, on: bool) {
+        self.0 = if on {
+            self.0 | mark.0
+        } else {
+            self.0 & !mark.0
+        };
+    }
+
+    /// Whether `slept_at` is a virtual time, of some CPU.
+    #[inline]
+    pub(crate) const fn names_a_cpu(self) -> bool {
+        self.0 & Past::CPU != 0
+    }
+
+    /// Whether `slept_at` is a virtual time of that CPU.
+    #[inline]
+    pub(crate) fn names(self, cpu: CpuId) -> bool {
+        u32::from(self.0 & Past::CPU) == cpu.0 + 1
+    }
+}
+
+/// What is left of a request as a task leaves its queue, in units of 2,048 ns of service, rounded up: the longest slice fits. It is kept as
+/// service, so that another weight stretches it as it stretches a whole request. Zero: nothing is, and the next request begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest(u16);
+
+impl Rest {
+    pub(crate) const NONE: Rest = Rest(0);
+
+    /// log2 of the unit, ns.
+    const SHIFT: u32 = 11;
+
+    /// Of an entity of `shares` that stands at `v`.
+    #[inline]
+    pub(crate) fn until(deadline: VirtualTime, v: VirtualTime, shares: u32) -> Rest {
+        let distance = deadline.since(v).max(0).unsigned_abs();
+        let units = to_service(distance, u64::from(shares)).div_ceil(1 << Rest::SHIFT);
+        Rest(u16::try_from(units).unwrap_or(u16::MAX))
+    }
+
+    /// In virtual time; `None` if nothing is left.
+    #[inline]
+    pub(crate) fn distance(self, shares: u32) -> Option<u64> {
+        (self.0 > 0).then(|| to_virtual(u64::from(self.0) << Rest::SHIFT, shares))
+    }
 }
 
 /// log2 of the tick in which migrations are stamped, ns: 65.5 us ticks wrap after 78 hours, and a wrong age after
@@ -57,9 +127,8 @@ impl TaskEntity {
             slice,
             migrated: 0,
             averages: TaskSums::NONE,
-            left_on: 0,
-            placed: false,
-            deferring: false,
+            past: Past(0),
+            rest: Rest::NONE,
         }
     }
 
@@ -70,11 +139,10 @@ impl TaskEntity {
 
     /// Load averages of the task as of when it last left a run queue; nothing while they are switched off.
     pub fn load_averages(&self) -> LoadAverages {
-        let slept_at = match self.left_on {
-            0 => Nanos(self.slept_at),
-            _ => return LoadAverages::default(),
-        };
-        TaskAverage::restore(self.averages, slept_at).figures(self.shares)
+        if self.past.names_a_cpu() {
+            return LoadAverages::default();
+        }
+        TaskAverage::restore(self.averages, Nanos(self.slept_at)).figures(self.shares)
     }
 
     /// Shares that the task competes with inside its group.
@@ -97,12 +165,12 @@ impl TaskEntity {
 
     /// Whether throttles of the task's groups are deferred while it is runnable; see [`crate::RunQueue::defer_current`].
     pub const fn is_deferring(&self) -> bool {
-        self.deferring
+        self.past.has(Past::DEFERRING)
     }
 
     /// Makes a task that is off the run queues defer throttles once it is woken, or no longer.
     pub fn set_deferring(&mut self, deferring: bool) {
-        self.deferring = deferring;
+        self.past.set(Past::DEFERRING, deferring);
     }
 
     /// What the task is owed (positive) or owes (negative), in ns of service, from when it last left a run queue.
@@ -128,9 +196,11 @@ pub enum Enqueue {
     WakeBuddy,
     /// Spawned: gets a half-length first request, so that it neither jumps the queue nor is its spawner starved.
     New,
-    /// Came from another CPU, or from another group.
+    /// Came from another CPU, or from another group. A request that it had begun goes on ([`crate::Config::moves_keep_requests`]), unless it
+    /// slept or yielded before.
     Migrate,
 }
 
 const _: () = assert!(size_of::<TaskEntity>() <= 48);
-const _: () = assert!(crate::Config::CPUS_MAX < u16::MAX as u32);
+const _: () = assert!(crate::Config::CPUS_MAX < Past::CPU as u32);
+const _: () = assert!(Slice::MAX.raw() >> Rest::SHIFT < u16::MAX as u32);

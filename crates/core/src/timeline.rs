@@ -22,6 +22,7 @@ pub(crate) struct Rules {
     pub(crate) run_to_parity: bool,
     pub(crate) parity_from_arrival: bool,
     pub(crate) debts_fade: bool,
+    pub(crate) moves_keep_requests: bool,
     pub(crate) next_buddy: bool,
     pub(crate) last_buddy: bool,
     /// ns each, as in [`crate::Config`].

@@ -120,6 +120,7 @@ impl Case {
         choose(random, "quantum", &["\"50us\"", "\"1us\""]);
         choose(random, "run_to_parity", &["false"]);
         choose(random, "debts_fade", &["false"]);
+        choose(random, "moves_keep_requests", &["false"]);
         choose(
             random,
             "load_average",

@@ -6,6 +6,7 @@
 //! | request length times 1 + log2 of up to 8 CPUs | 0.75 ms | 0.75 ms | 0.7 ms |
 //! | lag kept | up to two requests, at least a tick, either way | the same | the same |
 //! | a debt | waits for the sleeper | fades while others catch up | the same |
+//! | the request of a task that is moved | begins anew | goes on | the same |
 //! | weights of groups across CPUs | divided by what is runnable | the same | the same |
 //! | limits | slices of 5 ms from a pool, no expiry | the same | the same |
 //! | a throttle | the group's whole queue, at a tick or switch | the same | each task on its way to user mode |
@@ -114,6 +115,7 @@ impl Kernel {
         config.run_to_parity = true;
         config.parity_from_arrival = false;
         config.debts_fade = self != Kernel::Linux6_6;
+        config.moves_keep_requests = self != Kernel::Linux6_6;
         config.lag_limit = Nanos(clamp - slice);
         config.debt_limit = Nanos(clamp);
         config.group_clock = GroupClock::PerCpu(WeightMode::Smp);
@@ -140,6 +142,7 @@ fn set_ours(plan: &mut Plan) {
     config.run_to_parity = ours.run_to_parity;
     config.parity_from_arrival = ours.parity_from_arrival;
     config.debts_fade = ours.debts_fade;
+    config.moves_keep_requests = ours.moves_keep_requests;
     config.lag_limit = ours.lag_limit;
     config.debt_limit = ours.debt_limit;
     config.group_clock = ours.group_clock;

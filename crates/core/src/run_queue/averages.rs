@@ -14,7 +14,7 @@
 //! Throttled time does not exist here: a timeline's clock is the host's less the time for which it was kept back.
 
 use super::RunQueue;
-use crate::entity::TaskEntity;
+use crate::entity::{Past, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::load_average::{GroupParts, SumRules};
@@ -191,7 +191,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     #[inline(never)]
     fn restore_average(&mut self, index: u32, entity: &TaskEntity, now: Nanos) {
-        let slept_at = if entity.placed && entity.left_on == 0 {
+        let slept_at = if entity.past.has(Past::PLACED) && !entity.past.names_a_cpu() {
             Nanos(entity.slept_at)
         } else {
             now

@@ -1,5 +1,6 @@
 //! Giving waiting tasks away: to another CPU, or all of them at shutdown.
 
+use super::put::Leave;
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
@@ -187,7 +188,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             Some(told) => stay.and_task(&group, told, self.service_clock.credit),
             None => stay,
         };
-        let mut entity = self.dismiss(level, index, now);
+        let mut entity = self.dismiss(level, index, Leave::Moves, now);
         entity.migrated = tick(now);
         // It only moves: the clock that it stands by is the same there.
         entity.lag = owed.unwrap_or(entity.lag);

@@ -4,8 +4,8 @@ use super::siblings::Return;
 use super::{ROOT, RunQueue};
 use crate::cfs::lag_after_sleep;
 use crate::config::{GroupClock, Policy};
-use crate::eevdf::Contest;
-use crate::entity::{Enqueue, TaskEntity};
+use crate::eevdf::{Contest, Request};
+use crate::entity::{Enqueue, Past, Rest, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::OWED_MIN;
@@ -20,8 +20,8 @@ struct Bounds {
     lag: i64,
     /// Not before this.
     least: Option<VirtualTime>,
-    /// If it owes and comes back: where it left, which it goes back to unless V has passed that.
-    left: Option<VirtualTime>,
+    /// If it owes and comes back: where it left, which it goes back to, and goes on with that request, unless V has passed that.
+    left: Option<(VirtualTime, Rest)>,
 }
 
 /// Where a group stands on one CPU. Valid until the next call of the queue that gave it.
@@ -66,7 +66,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.average_path(leaf, now);
         let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
         self.restore_task_average(index, &entity, now);
-        let fresh = kind == Enqueue::New && !entity.placed;
+        let request = match kind {
+            Enqueue::New if !entity.past.has(Past::PLACED) => Request::First,
+            Enqueue::Migrate if entity.past.has(Past::MOVED) => Request::Rest(entity.rest),
+            _ => Request::Whole,
+        };
         self.count_task(leaf, true);
         self.count_active(leaf, 1);
         let (mut level, mut node) = (leaf, index);
@@ -75,7 +79,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             least: None,
             left: self.where_it_left(&entity, kind),
         };
-        self.admit(level, node, bounds, fresh, now);
+        self.admit(level, node, bounds, request, now);
         if kind == Enqueue::Migrate {
             self.tell_moved(leaf);
         }
@@ -85,7 +89,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 (level, node) = (above, top);
             }
         }
-        if entity.deferring {
+        if entity.is_deferring() {
             self.count_deferring(leaf, 1);
             self.open_for_deferring(leaf, now);
         }
@@ -138,7 +142,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 least,
                 left: None,
             };
-            self.admit(level, node, bounds, false, now);
+            self.admit(level, node, bounds, Request::Whole, now);
             if self.timelines[level as usize].nr > 1 {
                 break;
             }
@@ -170,7 +174,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.rules.base_slice
         };
         let mut lag = entity.lag;
-        if self.rules.policy == Policy::Cfs && kind != Enqueue::Migrate && entity.placed {
+        let slept = kind != Enqueue::Migrate && entity.past.has(Past::PLACED);
+        if self.rules.policy == Policy::Cfs && slept {
             let home = &self.timelines[timeline as usize];
             lag = lag_after_sleep(home, lag, entity.slept_at, now, entity.shares);
         }
@@ -189,7 +194,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             place: Place::Off,
             idle: false,
             custom_slice: custom,
-            deferring: entity.deferring,
+            deferring: entity.is_deferring(),
         });
         (index, lag)
     }
@@ -197,11 +202,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Where a task with a debt stood, if it comes back to the CPU that it left and debts fade: what others got meanwhile
     /// has paid for it, as far as they have come. Elsewhere virtual times do not compare, and what it owes is what it owed.
     #[inline]
-    fn where_it_left(&self, entity: &TaskEntity, kind: Enqueue) -> Option<VirtualTime> {
-        let fades = entity.lag < 0
-            && u32::from(entity.left_on) == self.cpu.0 + 1
-            && kind != Enqueue::Migrate;
-        fades.then_some(VirtualTime(entity.slept_at))
+    fn where_it_left(&self, entity: &TaskEntity, kind: Enqueue) -> Option<(VirtualTime, Rest)> {
+        let fades = entity.lag < 0 && entity.past.names(self.cpu) && kind != Enqueue::Migrate;
+        fades.then_some((VirtualTime(entity.slept_at), entity.rest))
     }
 
     /// Places a node in a timeline by its lag within `bounds`, and queues it there.
@@ -215,7 +218,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             mut least,
             left,
         }: Bounds,
-        fresh: bool,
+        request: Request,
         now: Nanos,
     ) {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
@@ -250,15 +253,15 @@ impl<T, G: Gates> RunQueue<T, G> {
                 }
                 if is_own_task && timeline.is_anchored {
                     reference = timeline.anchor();
-                    timeline.place_anchored(node, lag, fresh);
+                    timeline.place_anchored(node, lag, request);
                 } else {
-                    timeline.place_eevdf(node, lag, fresh, reference);
+                    timeline.place_eevdf(node, lag, request, reference);
                 }
                 if let Some(least) = least.filter(|&least| node.v.is_before(least)) {
                     node.deadline = node.deadline.plus(least.since(node.v).unsigned_abs());
                     node.v = least;
                 }
-                if let Some(left) = left {
+                if let Some((left, rest)) = left {
                     let latest = if timeline.is_anchored {
                         node.v
                     } else {
@@ -272,9 +275,16 @@ impl<T, G: Gates> RunQueue<T, G> {
                     }
                     node.deadline = node.deadline.offset(distance);
                     node.v = node.v.offset(distance);
+                    if reference.is_before(left)
+                        && let Some(rest) = rest.distance(node.shares)
+                    {
+                        node.deadline = node.v.plus(rest);
+                    }
                 }
             }
-            Policy::Cfs => timeline.place_cfs(node, lag, fresh, &self.rules),
+            Policy::Cfs => {
+                timeline.place_cfs(node, lag, request == Request::First, &self.rules);
+            }
         }
         self.join(level, index, now);
         if is_own_task {

@@ -10,7 +10,7 @@
 
 use super::RunQueue;
 use crate::config::Policy;
-use crate::entity::TaskEntity;
+use crate::entity::{Past, Rest, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
@@ -40,7 +40,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             && entity.slice == 0
             && !node.custom_slice
             && !node.deferring
-            && !entity.deferring
+            && !entity.is_deferring()
             && !timeline.is_anchored
             && !self.repick
             && self.changes.count() == self.changes_seen
@@ -57,12 +57,17 @@ impl<T, G: Gates> RunQueue<T, G> {
         );
         let node = &self.slab.nodes[self.current as usize];
         // Equal weights: the sleeper owes what the other was owed, and would have stood twice as far from it.
-        let (lag, (slept_at, left_on)) = if entity.lag == 0 {
-            (0, (now.0, 0))
+        let (lag, (slept_at, past)) = if entity.lag == 0 {
+            (0, (now.0, Past::PLACED))
         } else {
             let lag = self.rules.clamp_lag(-entity.lag, node.slice, node.shares);
             let stood = node.v.offset(lag.wrapping_mul(-2));
             (lag, self.parting(lag, stood, now))
+        };
+        let rest = if past.names_a_cpu() {
+            Rest::until(node.deadline, node.v, node.shares)
+        } else {
+            Rest::NONE
         };
         let mut sleeper = TaskEntity {
             lag,
@@ -72,9 +77,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             slice: 0,
             migrated: node.migrated,
             averages: TaskSums::NONE,
-            left_on,
-            placed: true,
-            deferring: false,
+            past,
+            rest,
         };
         let index = self.current;
         self.save_task_average(index, &mut sleeper, now);

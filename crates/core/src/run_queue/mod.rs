@@ -24,6 +24,8 @@ mod enqueue;
 mod follow;
 mod hand_over;
 mod members;
+#[cfg(test)]
+mod moves;
 mod notes;
 mod pick;
 mod promises;
@@ -283,6 +285,7 @@ fn rules_of(config: &Config) -> Rules {
         run_to_parity: config.run_to_parity,
         parity_from_arrival: config.parity_from_arrival || config.policy == Policy::Cfs,
         debts_fade: config.debts_fade && config.policy == Policy::Eevdf,
+        moves_keep_requests: config.moves_keep_requests && config.policy == Policy::Eevdf,
         next_buddy: config.next_buddy,
         last_buddy: config.last_buddy,
         base_slice: u32::try_from(config.base_slice.0).unwrap_or(u32::MAX),

@@ -2,11 +2,20 @@
 
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
-use crate::entity::TaskEntity;
+use crate::entity::{Past, Rest, TaskEntity};
 use crate::gates::Gates;
 use crate::node::{NONE, Place};
 use crate::pelt::TaskSums;
 use crate::units::{Nanos, VirtualTime, to_virtual};
+
+/// Why a task leaves its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It sleeps, or has ended.
+    Sleeps,
+    /// It is to be queued elsewhere.
+    Moves,
+}
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// The current task yields: its request is over, and it queues behind its peers. It loses nothing else, so that
@@ -55,6 +64,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// The current task waits for something. Returns what it keeps while it sleeps, its lag above all; `None`
     /// without a current task.
     pub fn put_prev_sleep(&mut self, now: Nanos) -> Option<TaskEntity> {
+        self.put_prev_away(Leave::Sleeps, now)
+    }
+
+    #[inline]
+    fn put_prev_away(&mut self, leave: Leave, now: Nanos) -> Option<TaskEntity> {
         if self.current == NONE {
             return None;
         }
@@ -62,12 +76,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.follow_limits();
         let index = core::mem::replace(&mut self.current, NONE);
         let leaf = self.leaf;
-        let entity = self.dismiss(leaf, index, now);
+        let entity = self.dismiss(leaf, index, leave, now);
         if self.timelines[leaf as usize].nr == 0 {
             self.leave(leaf, now);
         }
         self.publish_counts();
         Some(entity)
+    }
+
+    /// The current task goes to another group, or to another CPU: as [`RunQueue::put_prev_sleep`], but it did not ask for anything, and
+    /// queued with [`crate::Enqueue::Migrate`] it goes on with its request.
+    pub fn put_prev_move(&mut self, now: Nanos) -> Option<TaskEntity> {
+        self.put_prev_away(Leave::Moves, now)
     }
 
     /// The current task is finished. Returns its final account; `None` without a current task.
@@ -149,7 +169,13 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Takes a task out of its timeline for good, saving its lag. It may be current or queued.
-    pub(super) fn dismiss(&mut self, level: u32, index: u32, now: Nanos) -> TaskEntity {
+    pub(super) fn dismiss(
+        &mut self,
+        level: u32,
+        index: u32,
+        leave: Leave,
+        now: Nanos,
+    ) -> TaskEntity {
         self.average_path(level, now);
         let lag = self.withdraw(level, index);
         self.average_emptied(level, now);
@@ -164,7 +190,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
-        let (slept_at, left_on) = self.parting(lag, node.v, now);
+        let (slept_at, mut past) = self.parting(lag, node.v, now);
+        let moves = leave == Leave::Moves && self.rules.moves_keep_requests;
+        past.set(Past::MOVED, moves);
+        past.set(Past::DEFERRING, deferring);
+        let rest = if moves || past.names_a_cpu() {
+            Rest::until(node.deadline, node.v, node.shares)
+        } else {
+            Rest::NONE
+        };
         let mut entity = TaskEntity {
             lag,
             sum_exec: node.sum_exec,
@@ -173,9 +207,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             slice: if node.custom_slice { node.slice } else { 0 },
             migrated: node.migrated,
             averages: TaskSums::NONE,
-            left_on,
-            placed: true,
-            deferring,
+            past,
+            rest,
         };
         self.save_task_average(index, &mut entity, now);
         self.slab.release(index);
@@ -186,11 +219,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// What a task remembers of its leaving at `v` with that lag: where, if it owes and debts fade, or when. Load averages need the time,
     /// so that debts do not fade while they are on.
     #[inline]
-    pub(super) fn parting(&self, lag: i64, v: VirtualTime, now: Nanos) -> (u64, u16) {
+    pub(super) fn parting(&self, lag: i64, v: VirtualTime, now: Nanos) -> (u64, Past) {
         if lag < 0 && self.rules.debts_fade && !G::load_averages() {
-            (v.0, self.cpu.0 as u16 + 1)
+            (v.0, Past::left(self.cpu))
         } else {
-            (now.0, 0)
+            (now.0, Past::PLACED)
         }
     }
 

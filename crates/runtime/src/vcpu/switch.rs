@@ -264,7 +264,7 @@ pub(super) fn admit_to_poll(
     now: Nanos,
 ) -> Option<Task> {
     if RuntimeGates::bandwidth() && has_outstayed(&mut task, now) {
-        settle(queue, task.owned_mut(), now);
+        take_out(queue, task.owned_mut(), now);
         enqueue(queue, task, Enqueue::Migrate, now);
         return None;
     }
@@ -281,7 +281,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         return Some(task);
     }
     // The entity leaves the queue before another thread may see the token.
-    settle(queue, task.owned_mut(), now);
+    take_out(queue, task.owned_mut(), now);
     if task.context().marks.take_moved() {
         let group = task
             .context()
@@ -381,6 +381,14 @@ pub(super) fn note_late_wake(task: &mut Task, now: Nanos) {
 #[inline]
 pub(super) fn settle(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
     if let Some(entity) = queue.put_prev_sleep(now) {
+        owned.entity = entity;
+    }
+}
+
+/// The same for a task that was chosen and is not polled, but queued somewhere else.
+#[inline]
+fn take_out(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
+    if let Some(entity) = queue.put_prev_move(now) {
         owned.entity = entity;
     }
 }

@@ -137,6 +137,9 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
     }
     config.run_to_parity = table.run_to_parity.unwrap_or(config.run_to_parity);
     config.debts_fade = table.debts_fade.unwrap_or(config.debts_fade);
+    config.moves_keep_requests = table
+        .moves_keep_requests
+        .unwrap_or(config.moves_keep_requests);
     config.next_buddy = table.next_buddy.unwrap_or(config.next_buddy);
     config.last_buddy = table.last_buddy.unwrap_or(config.last_buddy);
     Settings {

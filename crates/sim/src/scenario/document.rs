@@ -92,6 +92,7 @@ pub(super) struct SchedulerTable {
     pub(super) balance_every: Option<Time>,
     pub(super) run_to_parity: Option<bool>,
     pub(super) debts_fade: Option<bool>,
+    pub(super) moves_keep_requests: Option<bool>,
     pub(super) next_buddy: Option<bool>,
     pub(super) last_buddy: Option<bool>,
 }

@@ -203,6 +203,11 @@ pub(super) const PARTS: &[Part] = &[
                 "whether what a sleeper owes is paid as others catch up; default true",
             ),
             (
+                "moves_keep_requests",
+                FLAG,
+                "whether a task that is moved goes on with its request; default true",
+            ),
+            (
                 "next_buddy",
                 FLAG,
                 "whether the task that a peer woke last runs next; default true",
