@@ -1,6 +1,7 @@
 //! Giving waiting tasks away: to another CPU, or all of them at shutdown.
 
 use super::put::Leave;
+use super::siblings::Return;
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
@@ -24,9 +25,17 @@ pub struct Detached<T> {
     pub entity: TaskEntity,
     /// The host's task.
     pub handle: T,
-    /// Where it stood in its timeline: virtual time and deadline.
-    stood: (VirtualTime, VirtualTime),
+    stood: Stood,
     stay: Stay,
+}
+
+/// Where a task stood in its timeline.
+#[derive(Clone, Copy, Debug)]
+struct Stood {
+    v: VirtualTime,
+    deadline: VirtualTime,
+    /// What it was owed by the clock of child groups beside it, all of it; `None` if it does not stand by that clock.
+    owed: Option<i64>,
 }
 
 /// How much of a queue is looked at in one go.
@@ -75,6 +84,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         now: Nanos,
         out: &mut Vec<Detached<T>>,
     ) -> usize {
+        if self.pending > 0 {
+            // Else the first that goes is measured by clocks that have yet to hear of what ran here, and who stays by others.
+            self.flush();
+            self.set_limit();
+        }
         let mut taken = 0;
         while taken < request.max && self.nr_queued() > 0 {
             let level = self
@@ -181,20 +195,28 @@ impl<T, G: Gates> RunQueue<T, G> {
         let group = Arc::clone(&self.timelines[level as usize].group);
         let handle = self.slab.get_mut(index).handle.take();
         let stay = Stay::of(&group, self.levels_emptied_without(level));
-        let owed = self.owed_anchored(level, index);
+        let owed = self.owed_beside_groups(level, index);
         let node = self.slab.get(index);
-        let stood = (node.v, node.deadline);
-        let stay = match self.keep_counted(level, index) {
-            Some(told) => stay.and_task(&group, told, self.service_clock.credit),
-            None => stay,
+        let (v, deadline, shares) = (node.v, node.deadline, node.shares);
+        let stood = Stood { v, deadline, owed };
+        let stay = match owed {
+            Some(lag) if lag > 0 => {
+                let told = self.keep_counted(level, shares, lag);
+                stay.and_task(&group, told, self.service_clock.credit)
+            }
+            _ => stay,
         };
         let mut entity = self.dismiss(level, index, Leave::Moves, now);
         entity.migrated = tick(now);
-        // It only moves: the clock that it stands by is the same there.
-        entity.lag = owed.unwrap_or(entity.lag);
-        if owed.is_some_and(|lag| lag <= 0) {
-            // Uncounted before the other queue counts it: counted twice, what it owes would move V.
-            self.tell_tasks(level, true);
+        if let Some(lag) = owed {
+            // The clock that it stands by is the same there, so that it takes more along than a sleeper may keep. (Cut down to that at each
+            // move, what is cut would go to everybody else, V with it, and they would move it again.)
+            let most = to_virtual(self.rules.debt_limit, shares).cast_signed();
+            entity.lag = lag.clamp(-most, most);
+            if lag <= 0 {
+                // Uncounted before the other queue counts it: counted twice, what it owes would move V.
+                self.tell_tasks(level, true);
+            }
         }
         if self.timelines[level as usize].nr == 0 {
             self.leave(level, now);
@@ -216,14 +238,18 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub fn take_back(&mut self, task: Detached<T>, now: Nanos) {
         let Detached {
             group,
-            entity,
+            mut entity,
             handle,
             stood,
             stay,
         } = task;
+        // All of what the clock of child groups was told, and not what a move takes along of it: the clock would be told of the rest as
+        // well, and everybody else would get it.
+        entity.lag = stood.owed.unwrap_or(entity.lag);
         let slot = self.slot(&group);
         let index = self.slab.next_index();
-        self.enqueue_in(slot, entity, handle, Enqueue::Migrate, now);
+        let how = (Enqueue::Migrate, Return::TakenBack);
+        self.enqueue_back(slot, entity, handle, how, now);
         drop(stay);
         if self.rules.policy == Policy::Eevdf {
             self.stand_at(index, stood);
@@ -232,30 +258,20 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Puts a task that was just queued where it stood before: placed anew, it would begin a new request each time, later than that of whoever
     /// runs meanwhile, and with no more of what it is owed than a sleeper keeps.
-    fn stand_at(&mut self, index: u32, (v, deadline): (VirtualTime, VirtualTime)) {
+    fn stand_at(&mut self, index: u32, stood: Stood) {
         let nodes = &mut self.slab.nodes;
         let level = nodes[index as usize].timeline;
         let timeline = &mut self.timelines[level as usize];
         timeline.unqueue(nodes, index, &self.rules);
         let node = &mut nodes[index as usize];
-        let left = deadline.since(v);
         if !timeline.is_anchored {
             // Beside child groups it has come back with all that it is owed, by a clock that may have been set anew.
             timeline.average.remove(node.v, node.shares);
-            node.v = v;
+            node.v = stood.v;
             timeline.average.add(node.v, node.shares);
         }
-        node.deadline = node.v.offset(left);
+        node.deadline = node.v.offset(stood.deadline.since(stood.v));
         timeline.queue(nodes, index, &self.rules);
-    }
-
-    /// What a task beside child groups is owed by their clock, which is the same on all CPUs: with more than a sleeper may keep. (Cut down
-    /// to that at each move, what is cut would go to everybody else, V with it, and they would move it again.)
-    fn owed_anchored(&self, level: u32, index: u32) -> Option<i64> {
-        let (timeline, node) = (&self.timelines[level as usize], self.slab.get(index));
-        let bound = to_virtual(self.rules.debt_limit, node.shares).cast_signed();
-        let lag = timeline.anchor().since(node.v);
-        timeline.is_anchored.then(|| lag.clamp(-bound, bound))
     }
 
     /// How many groups, from the one at `level` upwards, have nothing to run here but one task; and all CPUs share their time.

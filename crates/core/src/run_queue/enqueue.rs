@@ -62,6 +62,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         kind: Enqueue,
         now: Nanos,
     ) -> bool {
+        self.enqueue_back(slot, entity, handle, (kind, Return::Wakes), now)
+    }
+
+    /// As [`RunQueue::enqueue_in`], saying why groups that are empty without the task come back.
+    #[inline]
+    pub(super) fn enqueue_back(
+        &mut self,
+        slot: GroupSlot,
+        entity: TaskEntity,
+        handle: T,
+        (kind, why): (Enqueue, Return),
+        now: Nanos,
+    ) -> bool {
         let leaf = slot.0;
         self.average_path(leaf, now);
         let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
@@ -84,7 +97,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.tell_moved(leaf);
         }
         if self.timelines[level as usize].nr == 1 {
-            let (above, top) = self.link_up(level, Return::Wakes, now);
+            let (above, top) = self.link_up(level, why, now);
             if above != level {
                 (level, node) = (above, top);
             }
@@ -119,7 +132,10 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let (entered, above) = (timeline.node, timeline.parent);
                 self.average_one(above, now);
                 // Groups above were empty for want of it: they come back as from a sleep.
-                let why = if level == from { why } else { Return::Wakes };
+                let why = match why {
+                    Return::Unthrottled if level != from => Return::Wakes,
+                    why => why,
+                };
                 self.enter_siblings(level, why, now);
                 (node, level) = (entered, above);
                 if self.timelines[level as usize].nr > 1 {

@@ -21,6 +21,8 @@ pub(super) enum Return {
     /// It has budget again: it is owed what it was as it was throttled. What a limit keeps from it was its
     /// siblings' by right; a group that came back with a sleeper's credit in each period had its whole quota before anybody else.
     Unthrottled,
+    /// It has not been away: what was taken out of it for another CPU comes back at the same moment. Nobody was owed more or less meanwhile.
+    TakenBack,
 }
 
 impl<T, G: Gates> RunQueue<T, G> {
@@ -37,7 +39,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             Some(v) => v,
             None => self.enter_anew(level, shares, why),
         };
-        if first {
+        // Else those that stand beside it are owed what they were.
+        if first && why != Return::TakenBack {
             let extra = self.uncharged(parent, now).map_or(0, |(_, extra)| extra);
             let above = &self.timelines[parent as usize];
             let siblings = &above.group.time;
@@ -71,7 +74,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         let least = least.map(|least| least.offset(above.offset.wrapping_neg()));
         let credit = match why {
-            Return::Wakes => self.service_clock.credit,
+            Return::Wakes | Return::TakenBack => self.service_clock.credit,
             Return::Unthrottled => {
                 let kept = to_service_lag(timeline.lag.max(0), shares).unsigned_abs();
                 kept.min(self.service_clock.credit)
@@ -222,19 +225,23 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.publish_tasks(&told, bound);
     }
 
-    /// A task that is about to leave for another CPU, and is owed something by the clock of its group's children, stays counted there:
-    /// returns what that clock is to be told once the other CPU has counted it ([`crate::group_time::Stay`]).
-    pub(super) fn keep_counted(&mut self, level: u32, index: u32) -> Option<Told> {
-        let node = self.slab.get(index);
-        let (v, shares) = (node.v, node.shares);
+    /// What a task that is about to leave for another CPU is owed by the clock of its group's child groups, in virtual time; `None` if it does
+    /// not stand by that clock. The clock has been told of everybody here then: told later, it would have gone on meanwhile.
+    pub(super) fn owed_beside_groups(&mut self, level: u32, index: u32) -> Option<i64> {
         let timeline = &self.timelines[level as usize];
-        let lag = timeline.anchor().since(v);
-        if !timeline.is_anchored || lag <= 0 {
+        if !timeline.is_anchored {
             return None;
         }
         if timeline.told_load != timeline.average.load() - timeline.group_load {
             self.tell_tasks(level, true);
         }
+        let v = self.slab.get(index).v;
+        Some(self.timelines[level as usize].anchor().since(v))
+    }
+
+    /// A task of `shares` that is about to leave for another CPU, and is owed `lag` by the clock of child groups, stays counted there:
+    /// returns what that clock is to be told once the other CPU has counted it ([`crate::group_time::Stay`]).
+    pub(super) fn keep_counted(&mut self, level: u32, shares: u32, lag: i64) -> Told {
         let timeline = &mut self.timelines[level as usize];
         timeline.told_load -= u64::from(shares);
         // Its leaving will take that away.
@@ -250,7 +257,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             told.own = core::mem::take(&mut timeline.untold);
             told.crowded = -i32::from(core::mem::take(&mut timeline.told_crowded));
         }
-        Some(told)
+        told
     }
 
     /// A task has come from another CPU: the clock that it stands by is told at once, since the other CPU's part is told as soon.
