@@ -40,7 +40,8 @@
 //! | 2..3 | b | 1 | c, a | 1/2 | ... |
 //!
 //! **Load.** Under [`GroupClock::PerCpu`] virtual times of different CPUs mean nothing to each other; weights are divided
-//! by load, and fair only as far as loads are even. So there, and only there, load is what is evened out.
+//! by load, and fair only as far as loads are even. So there, and only there, load is what is evened out, in proportion to what others leave
+//! of each CPU ([`CpuLoad::publish_stolen`]).
 //!
 //! Otherwise there is no rule that evens out the *number* of tasks. Where numbers matter, virtual times show it within a
 //! millisecond, and then half of the difference moves at once; where they do not (many tasks of small weight, a group
@@ -209,13 +210,15 @@ fn plan_by_load(
     if mine.gained(now).1 < LOAD_INTERVAL {
         return None;
     }
+    let my_capacity = loads.get(me.index())?.capacity();
     mine.mark(now);
     let mut best: Option<(Merit, Pull)> = None;
     for (from, theirs) in cells.iter() {
         let Some(load) = loads.get(from.index()).filter(|load| load.nr_queued() > 0) else {
             continue;
         };
-        let difference = theirs.load().saturating_sub(mine.load());
+        let (here, there) = ((mine.load(), my_capacity), (theirs.load(), load.capacity()));
+        let difference = excess_load(there, here);
         let average = (theirs.load() / load.nr_running().max(1) as u64).max(1);
         if from == me || difference <= average {
             continue;
@@ -234,6 +237,18 @@ fn plan_by_load(
         }
     }
     best.map(|(_, pull)| pull)
+}
+
+/// Twice the load to be moved from there to here for both to have equal loads for what each is able to do: their difference, where both are able to
+/// do as much. Loads in shares; capacities of 1,024.
+fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
+    if there.1 == here.1 {
+        return there.0.saturating_sub(here.0);
+    }
+    // Loads are sums of fewer than 2^32 shares below 2^21, capacities have 11 bits: whoever had more would lose some of it here.
+    let more = there.0.saturating_mul(here.1);
+    let less = here.0.saturating_mul(there.1);
+    2 * (more.saturating_sub(less) / (there.1 + here.1))
 }
 
 /// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not.
@@ -416,4 +431,36 @@ fn service_ahead(mine: Gain, theirs: Gain, load: u64) -> u64 {
         }
     };
     to_service(over_window(mine).saturating_sub(over_window(theirs)), load)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads are even where each CPU has as much for what it can do.
+    #[test]
+    fn load_is_evened_out_by_what_is_left_of_each_cpu() {
+        assert_eq!(excess_load((4_096, 1_024), (1_024, 1_024)), 3_072);
+        assert_eq!(excess_load((1_024, 1_024), (4_096, 1_024)), 0);
+        // All of it goes where somebody above has the other CPU.
+        let all = excess_load((2_048, 1), (0, 1_024)) / 2;
+        assert!((2_040..=2_048).contains(&all), "{all}");
+        let all_but_one = excess_load((1_024, 1), (3_072, 1_024)) / 2;
+        assert!((1_020..=1_024).contains(&all_but_one), "{all_but_one}");
+        assert_eq!(excess_load((3_072, 1_024), (0, 1)) / 2, 2);
+        // Half of a CPU bears half of the load.
+        assert_eq!(excess_load((1_024, 512), (2_048, 1_024)), 0);
+        assert_eq!(excess_load((1_536, 512), (1_536, 1_024)), 1_024);
+        assert!(excess_load((u64::MAX >> 9, 1), (0, 1_024)) > 0);
+    }
+
+    #[test]
+    fn a_cpu_that_is_stolen_whole_is_left_with_a_little() {
+        let load = CpuLoad::default();
+        assert_eq!(load.capacity(), 1_024);
+        for (stolen, left) in [(0, 1_024), (300, 724), (1_024, 1), (u32::MAX, 1)] {
+            load.publish_stolen(stolen);
+            assert_eq!(load.capacity(), left);
+        }
+    }
 }

@@ -18,6 +18,8 @@ pub struct CpuLoad {
     settled_at: AtomicU64,
     /// How long lately passed between two charges at most, ns: what virtual times may be off by.
     grain: AtomicU64,
+    /// How much of the CPU went to somebody above this scheduler lately, of 1,024.
+    stolen: AtomicU32,
     /// The timeline whose turn it is, as an index into `groups`.
     leaf: AtomicU32,
     /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
@@ -41,6 +43,17 @@ impl CpuLoad {
     #[inline]
     pub fn has_unthrottles(&self) -> bool {
         self.mailbox.is_filled()
+    }
+
+    /// Shows how much of the CPU's time went to others than this queue's tasks lately, of 1,024 (a real-time class above, say): where loads
+    /// are evened out, it is among what is left. For a host that knows; without it, nothing did.
+    pub fn publish_stolen(&self, part: u32) {
+        self.stolen.store(part, Relaxed);
+    }
+
+    /// What is left of the CPU for this queue's tasks, of 1,024, at least one.
+    pub(crate) fn capacity(&self) -> u64 {
+        u64::from(1024_u32.saturating_sub(self.stolen.load(Relaxed)).max(1))
     }
 
     #[inline]

@@ -13,6 +13,7 @@
 //! | ticks | while the CPU runs anything | the same | the same |
 //! | a CPU that falls idle | takes what waits elsewhere, but for what ran in the last 0.5 ms, if it is idle for more than 5 us on average | the same | the same |
 //! | a woken task | to an idle CPU that shares its cache, or where it was | the same | the same |
+//! | a CPU that real-time tasks have | has that much less capacity (half forgotten in 32 ms): loads are evened out by what is left | the same | the same |
 //!
 //! Sleepers that stay queued until they would be due (delayed dequeue, 6.12 and later) are modelled by what that does to their lag
 //! ([`Config::debts_fade`](quotient_core::Config::debts_fade)): while they sleep they are no part of the mean, as they are in the kernel, and
@@ -22,7 +23,7 @@
 //! ([`Placement`](crate::replay::Placement)); without one nothing is overlooked.
 //!
 //! Not modelled: load averages as what weights are divided by,
-//! slack in the timers of periods, capacity and energy, and the searches of idle balancing across domains. None of the three has been
+//! slack in the timers of periods, capacity but for real-time tasks, energy, and the searches of idle balancing across domains. None of the three has been
 //! held against a kernel yet: [`Kernel::is_validated`].
 
 use crate::machine::Ticks;

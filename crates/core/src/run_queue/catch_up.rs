@@ -22,6 +22,24 @@ const VISITS_MAX: u32 = 64;
 const BURST_FADE: u64 = 128;
 
 impl<T, G: Gates> RunQueue<T, G> {
+    /// For a CPU on which tasks wait and none of this queue runs, since somebody above has it: shows the others that nothing gets on here, as
+    /// charging the current task does otherwise. A host calls it every tick or so for as long as that lasts. Where a virtual time was right last, it
+    /// seems to stand still for want of news and not of service, and nobody comes for those that wait. Nothing while a task is current.
+    /// O(depth) and a bounded number of groups.
+    pub fn look_around(&mut self, now: Nanos) {
+        if self.has_current() {
+            return;
+        }
+        self.last = Nanos(self.last.0.max(now.0));
+        // Whoever had a turn has none here.
+        self.repick = true;
+        self.settle(false);
+        if self.service_clock.cpus > 1 {
+            self.catch_up();
+        }
+        self.publish_counts();
+    }
+
     /// Lets waiting groups follow their times, notes those that are owed something, and publishes the virtual times. Call with nothing pending.
     /// O(depth) and a bounded number of groups, each O(log n), O(1) with a quantum.
     #[inline(never)]

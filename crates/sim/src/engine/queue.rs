@@ -197,6 +197,13 @@ impl Queue {
         self.core.detach_to(to, request, now, out);
     }
 
+    /// Shows the balancer that those that wait get nothing.
+    pub(crate) fn look_around(&mut self, now: Nanos) {
+        if self.other.is_none() {
+            self.core.look_around(now);
+        }
+    }
+
     /// Shows the balancer the tasks that wait, after the current one was put back and none chosen.
     pub(crate) fn publish(&self) {
         self.core.publish();

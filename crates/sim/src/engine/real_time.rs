@@ -1,5 +1,9 @@
 //! A class above: what it does on a CPU takes the CPU away from whoever runs there, as a real-time thread does.
 //!
+//! A taken CPU on which tasks wait ticks, as a kernel's does whatever runs: idle CPUs are called, and the balancer is shown that nobody gets on
+//! there. What the class takes is averaged, half of it forgotten in 32 ms, and where loads are evened out that much of the CPU does not count
+//! (`scale_rt_capacity`).
+//!
 //! Each CPU has what is due and not done (`pending`). A load that falls due adds to it; while there is any the CPU is *taken*: no task is
 //! chosen on it, and whoever ran waits and may be pulled by others. With throttling, no more than its runtime is taken in each of
 //! the CPU's periods, counted from the start of the run; what is left goes on in the next. At the end of a stretch a timer comes;
@@ -11,6 +15,7 @@ use crate::agenda::{NEVER, Timer};
 use crate::plan::Plan;
 use crate::random::{Random, Span};
 use quotient_core::Nanos;
+use quotient_core::pelt::TaskAverage;
 use quotient_trace::{Sink, TaskState};
 
 /// What is above everybody on all CPUs.
@@ -46,6 +51,9 @@ struct Taken {
     /// The period of throttling, and what was taken in it.
     window: u64,
     used: u64,
+    /// How much of the CPU is taken, and up to when that was averaged, ns.
+    average: TaskAverage,
+    measured_at: u64,
 }
 
 impl Above {
@@ -122,6 +130,7 @@ impl<S: Sink> Simulation<S> {
                     self.mechanisms.rt_throttled += 1;
                     let next = (window + 1) * period.0;
                     self.timers.set(next, Timer::RealTimeEnd(cpu));
+                    self.measure_above(cpu);
                     self.release(cpu);
                     return;
                 }
@@ -136,7 +145,9 @@ impl<S: Sink> Simulation<S> {
         let shown = place.shown;
         self.timers.set(end, Timer::RealTimeEnd(cpu));
         if !self.cpus[cpu as usize].taken {
+            self.measure_above(cpu);
             self.seize(cpu);
+            self.stand_by(cpu);
             let number = self.tasks.len() as u32 + shown;
             if self.cpus[cpu as usize].shown != number {
                 self.show_wakeup(cpu, number, cpu, NONE);
@@ -167,8 +178,49 @@ impl<S: Sink> Simulation<S> {
         if place.pending > 0 {
             self.above_runs(cpu);
         } else {
+            self.measure_above(cpu);
             self.release(cpu);
         }
+    }
+
+    /// Brings what is known of how much of a CPU is taken up to date. Before it is taken or released: it counts as before up to now.
+    pub(super) fn measure_above(&mut self, cpu: u32) {
+        let taken = self.cpus[cpu as usize].taken;
+        let Some(place) = self.above.cpus.get_mut(cpu as usize) else {
+            return;
+        };
+        let now = Nanos(self.now);
+        let passed = now - Nanos(place.measured_at);
+        let ran = if taken { passed } else { Nanos::ZERO };
+        if place.average.advance(now, taken, ran) {
+            place.measured_at = self.now;
+            let part = u32::try_from(place.average.util()).unwrap_or(0);
+            self.cpus[cpu as usize].queue.load().publish_stolen(part);
+        }
+    }
+
+    /// Makes a taken CPU tick while tasks wait on it.
+    pub(super) fn stand_by(&mut self, cpu: u32) {
+        let state = &self.cpus[cpu as usize];
+        if state.next_tick == NEVER && state.waiting > 0 && !state.offline {
+            let next = self.next_tick_of(cpu);
+            self.cpus[cpu as usize].next_tick = next;
+            self.arm(cpu);
+        }
+    }
+
+    /// The tick of a taken CPU: those that wait there are for others to fetch.
+    pub(super) fn tick_taken(&mut self, cpu: u32) {
+        let state = &mut self.cpus[cpu as usize];
+        state.next_tick = NEVER;
+        state.queue.look_around(Nanos(self.now));
+        self.count_waiting(cpu);
+        self.show_throttles(cpu);
+        if self.idle.count() > 0 && self.cpus[cpu as usize].waiting > 0 {
+            self.call_idle(cpu);
+        }
+        self.arm(cpu);
+        self.stand_by(cpu);
     }
 
     /// Whoever runs on a CPU gives way, and nobody is chosen there.
@@ -197,6 +249,7 @@ impl<S: Sink> Simulation<S> {
         let state = &mut self.cpus[cpu as usize];
         if core::mem::take(&mut state.taken) {
             state.left = TaskState::Sleeping;
+            state.next_tick = NEVER;
             self.list(cpu);
         }
     }

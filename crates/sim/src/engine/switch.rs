@@ -16,6 +16,7 @@ impl<S: Sink> Simulation<S> {
     pub(super) fn dispatch(&mut self, cpu: u32) {
         if self.cpus[cpu as usize].taken {
             self.count_waiting(cpu);
+            self.stand_by(cpu);
             return;
         }
         let now = Nanos(self.now);

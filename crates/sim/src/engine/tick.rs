@@ -93,7 +93,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// The first tick of a CPU after now.
-    fn next_tick_of(&self, cpu: u32) -> u64 {
+    pub(super) fn next_tick_of(&self, cpu: u32) -> u64 {
         let (length, phase) = (self.tick_length, self.machine.tick_phase(cpu));
         match self.now.checked_sub(phase) {
             Some(since) => phase + (since / length + 1) * length,
@@ -117,6 +117,10 @@ impl<S: Sink> Simulation<S> {
     /// The tick of a CPU.
     pub(super) fn tick(&mut self, cpu: u32) {
         self.show_tick(cpu);
+        self.measure_above(cpu);
+        if self.cpus[cpu as usize].taken {
+            return self.tick_taken(cpu);
+        }
         let now = Nanos(self.now);
         self.cpus[cpu as usize].next_tick = NEVER;
         self.cpus[cpu as usize].queue.charge(now);
@@ -251,6 +255,8 @@ impl<S: Sink> Simulation<S> {
                 continue;
             }
             state.queue.charge(now);
+            self.measure_above(cpu);
+            let state = &self.cpus[cpu as usize];
             if state.next_balance <= self.now {
                 self.balance(cpu);
             }
