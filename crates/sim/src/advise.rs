@@ -5,9 +5,12 @@
 //! the draws' own middle is off where a limit is tight. Both have the same seeds, and so the same phases of the period.
 
 mod interval;
+mod sweep;
 
 use interval::Draws;
 pub use interval::Interval;
+pub use sweep::Sweep;
+use sweep::refine;
 
 use crate::batch::{BatchError, Control, run_all};
 use crate::meters::{Percentiles, Times};
@@ -16,52 +19,6 @@ use crate::plan::Plan;
 use crate::random::Random;
 use quotient_core::{Limit, Nanos};
 use serde::Serialize;
-
-/// What may be tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sweep {
-    /// CPU time for each period, as a share of CPUs in thousandths: quota = share x period / 1000.
-    pub cpus_permille: Vec<u64>,
-    /// Periods.
-    pub periods: Vec<Nanos>,
-    /// Bursts, in per cent of the quota.
-    pub bursts_percent: Vec<u64>,
-    /// Numbers of threads; 0 leaves them as they are.
-    pub threads: Vec<u32>,
-    /// How many times each is tried, with another seed, another phase of the period and another draw of the load.
-    pub seeds: u32,
-    /// Whether shares between the largest harmful and the smallest harmless one are tried as well, so that what is recommended does
-    /// not jump from one share of the list to the next.
-    pub refine: bool,
-}
-
-impl Sweep {
-    /// Six shares around a mean usage, two periods, two bursts: 24 settings, ten seeds, and finer ones around the best.
-    pub fn around(usage_permille: u64) -> Sweep {
-        let share = |percent: u64| (usage_permille * percent / 100).max(10);
-        Sweep {
-            cpus_permille: [100, 125, 150, 200, 300, 400].map(share).to_vec(),
-            periods: vec![Nanos::from_millis(100), Nanos::from_millis(20)],
-            bursts_percent: vec![0, 100],
-            threads: vec![0],
-            seeds: 10,
-            refine: true,
-        }
-    }
-
-    /// How many finer settings there are at most.
-    pub fn finer(&self) -> usize {
-        self.threads.len() * self.periods.len() * self.bursts_percent.len() * REFINEMENTS
-    }
-
-    /// How many settings that makes.
-    pub fn settings(&self) -> usize {
-        self.threads.len()
-            * self.periods.len()
-            * self.bursts_percent.len()
-            * self.cpus_permille.len()
-    }
-}
 
 /// What one setting is predicted to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -185,10 +142,6 @@ pub enum Work {
     Laps,
 }
 
-/// Most finer shares for each combination of period and burst. Origin: from half to whole in steps of 3 %.
-const REFINEMENTS: usize = 5;
-/// Two neighbours are near enough when one is at most this part of the other, per cent.
-const FINE_PERCENT: u64 = 104;
 /// Recommendations whose shares are closer than this, in millionths, are equally small: then the first period and burst of the
 /// sweep is taken, so that equal inputs do not get one or the other.
 const SAME_SHARE: u128 = 50_000;
@@ -235,7 +188,7 @@ pub fn advise(
     threads: usize,
     control: &Control,
 ) -> Result<Advice, BatchError> {
-    let limits = limits(sweep);
+    let limits = sweep.limits();
     let seeds = u64::from(sweep.seeds.max(1));
     let mut runs = Vec::new();
     for &count in &sweep.threads {
@@ -315,61 +268,6 @@ fn median(outcomes: &[Outcome], figure: &dyn Fn(&Outcome) -> u64) -> u64 {
     figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
 
-/// Tries shares between the largest that does harm and the smallest from which on none does, for each combination of period and
-/// burst, of which `width` follow each other.
-fn refine(
-    predictions: Vec<Prediction>,
-    width: usize,
-    one: &dyn Fn(Limit) -> Result<Prediction, BatchError>,
-) -> Result<Vec<Prediction>, BatchError> {
-    let mut all = Vec::new();
-    for curve in predictions.chunks(width.max(1)) {
-        let mut curve = curve.to_vec();
-        for _ in 0..REFINEMENTS {
-            curve.sort_by_key(|row| row.quota_ns);
-            let harmless = curve.iter().rev().take_while(|row| row.is_harmless).count();
-            let first = curve.len() - harmless;
-            let Some(best) = curve.get(first).filter(|_| harmless > 0) else {
-                break;
-            };
-            let below = match first {
-                0 => best.quota_ns / 2,
-                first => curve[first - 1].quota_ns,
-            };
-            if best.quota_ns * 100 <= below * FINE_PERCENT {
-                break;
-            }
-            // The middle of their logarithms.
-            let quota =
-                ((below as f64 * best.quota_ns as f64).sqrt() as u64).max(Limit::QUOTA_MIN.0);
-            if quota <= below || quota >= best.quota_ns {
-                break;
-            }
-            let burst = (u128::from(best.burst_ns) * u128::from(quota)
-                / u128::from(best.quota_ns.max(1))) as u64;
-            let limit = Limit::new(Nanos(quota), Nanos(best.period_ns)).with_burst(Nanos(burst));
-            curve.push(one(limit)?);
-        }
-        curve.sort_by_key(|row| row.quota_ns);
-        all.extend(curve);
-    }
-    Ok(all)
-}
-
-fn limits(sweep: &Sweep) -> Vec<Limit> {
-    let mut limits = Vec::new();
-    for &period in &sweep.periods {
-        for &burst in &sweep.bursts_percent {
-            for &share in &sweep.cpus_permille {
-                let quota = Nanos(share.saturating_mul(period.0) / 1000).max(Limit::QUOTA_MIN);
-                let burst = Nanos(quota.0.saturating_mul(burst) / 100);
-                limits.push(Limit::new(quota, period).with_burst(burst));
-            }
-        }
-    }
-    limits
-}
-
 fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
     let itself = subject.itself.filter(|_| setting.is_itself);
     let mut plan = itself.unwrap_or(subject.plan)(setting.threads, setting.seed);
@@ -446,16 +344,17 @@ fn compare(
     };
     let done_ratio = each(&|free, tried| done(tried) as f64 / done(free).max(1) as f64);
     let done_ratio = draws.interval(done_ratio, None);
+    let elapsed = free
+        .first()
+        .map_or(0.0, |outcome| outcome.elapsed_ns as f64);
     let times = |figure: fn(&Percentiles) -> u64| {
         let values = tried.iter().map(|tried| figure(&meter(tried)) as f64);
-        draws.of_times(values.collect(), figure(&together) as f64)
+        let interval = draws.of_times(values.collect(), figure(&together) as f64);
+        interval.within(elapsed)
     };
     let p50_ns = times(|times| times.p50_ns);
     let p99_ns = times(|times| times.p99_ns);
     // What is not done waits at the end: a percentile of that size is a matter of how long was looked.
-    let elapsed = free
-        .first()
-        .map_or(0.0, |outcome| outcome.elapsed_ns as f64);
     let wanted: u64 = free
         .iter()
         .map(|free| free.groups[subject.group + 1].usage_ns)

@@ -50,6 +50,13 @@ impl Interval {
             *end = end.max(mid);
         }
     }
+
+    /// The same of a time that was looked at for so long: nothing that takes longer was seen, so a spread by factors says nothing of how much longer
+    /// it may be. What was seen stays inside.
+    pub(super) fn within(mut self, elapsed: f64) -> Interval {
+        self.high = self.high.min(elapsed.max(self.most).max(self.mid));
+        self
+    }
 }
 
 /// How figures were drawn.
@@ -196,6 +203,16 @@ mod tests {
         assert!((interval.mid - 2e6).abs() < 1.0, "{interval:?}");
         assert!(interval.low > 0.0 && interval.low < 1e6 && interval.high > 4e6);
         assert_eq!(OWN.interval(Vec::new(), None), Interval::default());
+    }
+
+    #[test]
+    fn no_time_is_longer_than_was_looked() {
+        let wild = || OWN.of_times(vec![1e6, 1e9, 1e6, 2e9], 2e9);
+        assert!(wild().high > 60e9, "{:?}", wild());
+        for (elapsed, expected) in [(10e9, 10e9), (1e9, 2e9)] {
+            let high = wild().within(elapsed).high;
+            assert!((high - expected).abs() < 1e3, "{high} {expected}");
+        }
     }
 
     #[test]
