@@ -105,24 +105,27 @@ enum Command {
 /// Anything: the command is not in this program.
 #[cfg(not(feature = "fleet"))]
 #[derive(Debug, Clone, Args)]
-struct Absent {
+pub struct Absent {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     _given: Vec<std::ffi::OsString>,
 }
 
 /// Other demos than the one of a noisy neighbour.
-#[cfg(feature = "fleet")]
 #[derive(Debug, Clone, Subcommand)]
 pub enum Scene {
     /// One tenant with one CPU in four server processes: the load moves, a process and the store are killed (starts a private Valkey or Redis)
+    #[cfg(feature = "fleet")]
     Fleet(demo::fleet::FleetDemoArguments),
+    /// The demo of a fleet, in programs that were built with `--features fleet`
+    #[cfg(not(feature = "fleet"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Fleet(Absent),
 }
 
 /// What `quotient demo` takes.
 #[derive(Debug, Clone, Args)]
-#[cfg_attr(feature = "fleet", command(args_conflicts_with_subcommands = true))]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct DemoArguments {
-    #[cfg(feature = "fleet")]
     #[command(subcommand)]
     pub scene: Option<Scene>,
     /// How long a run takes on an idle machine, in seconds (5..=3600); rounds beside which others computed are taken again, at most half as
@@ -253,10 +256,7 @@ pub fn run() -> Result<(), Failure> {
         #[cfg(feature = "fleet")]
         Command::Fleet(arguments) => fleet::run(&arguments),
         #[cfg(not(feature = "fleet"))]
-        Command::Fleet(_) => Err(Failure::Usage(
-            "fleet is not in this program: build it with --features fleet (docs/operations.md)"
-                .to_owned(),
-        )),
+        Command::Fleet(_) => Err(without_fleets("fleet")),
         Command::Help(arguments) => manual::help(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
@@ -267,6 +267,14 @@ pub fn run() -> Result<(), Failure> {
         Command::DemoTenantsServer(arguments) => demo::tenants::server::run(&arguments),
         Command::DemoTenantsClient(arguments) => demo::tenants::client::run(&arguments),
     }
+}
+
+/// What whoever asks for a fleet is told by a program that was built without.
+#[cfg(not(feature = "fleet"))]
+pub fn without_fleets(command: &str) -> Failure {
+    Failure::Usage(format!(
+        "{command} is not in this program: build it with --features fleet (docs/operations.md)"
+    ))
 }
 
 #[cfg(test)]

@@ -45,11 +45,26 @@ fn help_knows_commands_and_topics() {
 #[cfg(not(feature = "fleet"))]
 #[test]
 fn a_command_that_was_not_built_in_says_how_to_get_it() {
-    let absent = quotient(&["fleet", "set", "tenants/acme", "12", "--burst", "2s"]);
-    assert_eq!(absent.status.code(), Some(2));
-    let said = stderr(&absent);
-    assert!(said.contains("--features fleet"), "{said}");
-    assert!(!stdout(&["help"]).contains("fleet"));
+    for arguments in [
+        &["fleet", "set", "tenants/acme", "12", "--burst", "2s"][..],
+        &["demo", "fleet"],
+        &[
+            "demo",
+            "fleet",
+            "--seconds",
+            "6",
+            "--out",
+            "/tmp/never.html",
+        ],
+    ] {
+        let absent = quotient(arguments);
+        assert_eq!(absent.status.code(), Some(2));
+        let said = stderr(&absent);
+        assert!(said.contains("--features fleet"), "{said}");
+    }
+    for page in [&["help"][..], &["help", "demo"], &["demo", "--help"]] {
+        assert!(!stdout(page).contains("fleet"), "{page:?}");
+    }
 }
 
 #[test]

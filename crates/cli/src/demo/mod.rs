@@ -56,9 +56,12 @@ const CALIBRATIONS_MAX: usize = 3;
 /// # Errors
 /// `Usage` if the picture cannot be written, `Interrupted` on a signal, `Run` when a process fails.
 pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
-    #[cfg(feature = "fleet")]
-    if let Some(crate::cli::Scene::Fleet(arguments)) = &arguments.scene {
-        return fleet::run(arguments);
+    match &arguments.scene {
+        None => {}
+        #[cfg(feature = "fleet")]
+        Some(crate::cli::Scene::Fleet(arguments)) => return fleet::run(arguments),
+        #[cfg(not(feature = "fleet"))]
+        Some(crate::cli::Scene::Fleet(_)) => return Err(crate::cli::without_fleets("demo fleet")),
     }
     report::check_writable(&arguments.out)?;
     let began = Instant::now();
