@@ -134,8 +134,8 @@ fn noted() -> String {
     let (head, body) = text.split_at(text.find("sched_switch").expect("a switch"));
     let (head, line) = head.split_at(head.rfind('\n').expect("a heading") + 1);
     let time = line.split_whitespace().next_back().expect("a time stamp");
-    let mut noted =
-        head.to_owned() + "# recorded under the limit of /a: 60000 us in every 100000 us\n";
+    let mut noted = head.to_owned()
+        + "# recorded by process 4242\n# recorded under the limit of /a: 60000 us in every 100000 us\n";
     noted += &format!(
         "  <idle>-0 [000] d.h1. {time} hrtimer_expire_entry: hrtimer=0 function=sched_cfs_period_timer now=5\n"
     );
@@ -164,6 +164,7 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
         ["1.txt", "2.jsonl", "3.txt", "4.jsonl"].map(|name| folder.file(name));
     let text = convert(&source, &first).0.expect("text");
     for part in [
+        "# recorded by process 4242\n",
         "# recorded under the limit of /a: 60000 us in every 100000 us\n",
         "# at 7.000042 s the limit of /a: 50000 us in every 100000 us, burst 9 us\n",
         "# at 8.000000 s no limit any more\n",
@@ -175,7 +176,15 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
         assert!(text.contains(part), "{part}");
     }
     let as_log = convert(&source, &log).0.expect("text");
-    for part in ["limit", "change", "throttles", "period", "mark", "recorder"] {
+    for part in [
+        "process",
+        "limit",
+        "change",
+        "throttles",
+        "period",
+        "mark",
+        "recorder",
+    ] {
         assert!(
             as_log.contains(&format!(r#"{{"note":{{"{part}":"#)),
             "{part}"

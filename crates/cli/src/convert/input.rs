@@ -127,11 +127,15 @@ impl Input {
     /// As [`Input::next_item`].
     pub fn pump(&mut self, sink: &mut impl NoteSink) -> Result<(), Failure> {
         self.reader.keep_marks();
-        let (mut has_begun, mut has_limit) = (false, false);
+        let (mut has_begun, mut has_limit, mut has_process) = (false, false, false);
         while let Some(item) = self.next_item()? {
             if !has_begun {
                 has_begun = true;
                 sink.note(&Note::Recorder(self.reader.recorder()));
+            }
+            if let Some(process) = self.reader.recording_process().filter(|_| !has_process) {
+                has_process = true;
+                sink.note(&Note::Process(process));
             }
             if let Some(limit) = self.reader.noted_limit().filter(|_| !has_limit) {
                 has_limit = true;

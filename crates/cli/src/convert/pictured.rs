@@ -61,7 +61,7 @@ impl<S: Sink> Sink for Pictured<'_, S> {
 impl<S: Sink> NoteSink for Pictured<'_, S> {
     fn note(&mut self, note: &Note) {
         match note {
-            Note::Recorder(_) => {}
+            Note::Recorder(_) | Note::Process(_) => {}
             Note::Limit(_) | Note::Change(_) | Note::Throttles(_) => self.has_limit = true,
             Note::Period(_) => self.periods += 1,
             Note::Mark(_) => self.marks += 1,

@@ -209,6 +209,11 @@ impl<R: BufRead> Reader<R> {
         self.noted.limit.as_ref()
     }
 
+    /// The process that recorded the trace, as far as it was read: `quotient record` notes itself in a comment.
+    pub fn recording_process(&self) -> Option<TaskId> {
+        self.noted.process
+    }
+
     /// How that limit was changed meanwhile, as far as it was read: noted behind the last event.
     pub fn noted_changes(&self) -> &[NotedChange] {
         &self.noted.changes

@@ -4,6 +4,7 @@ use core::fmt;
 use std::collections::VecDeque;
 
 use quotient_core::Nanos;
+use quotient_core::event::TaskId;
 use serde::{Deserialize, Serialize};
 
 use super::marks::Mark;
@@ -14,6 +15,9 @@ const OWN: &str = "# recorded by Quotient itself, which leaves no switch out";
 
 /// The comment of text that was made of a kernel's. Text without it is a kernel's as well.
 const FOREIGN: &str = "# recorded by a kernel";
+
+/// Begins the comment that names the process which recorded.
+const PROCESS: &str = "# recorded by process ";
 
 /// What begins a recording, in the formats that have such a line. A second one begins another recording.
 const HEADINGS: [&str; 4] = ["# tracer: ", "# quotient record ", "# captured on", "cpus="];
@@ -34,6 +38,8 @@ pub enum Recorder {
 pub enum Note {
     /// Who recorded it.
     Recorder(Recorder),
+    /// The process that recorded it, by its number in the trace: it ran beside everybody else, and will not when nobody records.
+    Process(TaskId),
     /// The limit that it was recorded under.
     Limit(NotedLimit),
     /// That limit was changed meanwhile.
@@ -54,6 +60,10 @@ impl Note {
             FOREIGN => return Some(Note::Recorder(Recorder::Kernel)),
             _ => {}
         }
+        if let Some(number) = text.trim_end().strip_prefix(PROCESS) {
+            let process = number.parse().ok().map(TaskId);
+            return process.map(Note::Process).filter(Note::is_possible);
+        }
         let limit = NotedLimit::in_remark(text).map(Note::Limit);
         let change = || NotedChange::in_remark(text).map(Note::Change);
         let throttles = || NotedThrottles::in_remark(text).map(Note::Throttles);
@@ -66,8 +76,14 @@ impl Note {
             Note::Limit(limit) => limit.is_possible(),
             Note::Change(change) => change.limit.as_ref().is_none_or(NotedLimit::is_possible),
             Note::Throttles(counted) => counted.throttled <= counted.periods,
+            Note::Process(process) => !process.is_idle(),
             Note::Recorder(_) | Note::Period(_) | Note::Mark(_) => true,
         }
+    }
+
+    /// The comment that names the process which recorded, without an end of its line.
+    pub(crate) fn process_remark(process: TaskId) -> String {
+        format!("{PROCESS}{}", process.0)
     }
 }
 
@@ -88,6 +104,7 @@ const CHANGES_MAX: usize = 4_096;
 #[derive(Default)]
 pub(super) struct Noted {
     pub recorder: Option<Recorder>,
+    pub process: Option<TaskId>,
     pub limit: Option<NotedLimit>,
     pub throttles: Option<NotedThrottles>,
     /// The first [`CHANGES_MAX`] changes of the limit.
@@ -105,6 +122,7 @@ impl Noted {
     pub fn take(&mut self, note: Note, line: u64) {
         match note {
             Note::Recorder(recorder) => self.recorder = Some(recorder),
+            Note::Process(process) => self.process = Some(process),
             Note::Limit(limit) => self.limit = Some(limit),
             Note::Throttles(counted) => self.throttles = Some(counted),
             Note::Change(change) => {
@@ -309,6 +327,18 @@ impl fmt::Display for NotedThrottles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_process_that_recorded_is_read() {
+        let note = Note::Process(TaskId(4_242));
+        let remark = Note::process_remark(TaskId(4_242));
+        assert_eq!(Note::in_remark(&remark), Some(note));
+        for text in ["", " -1", " 0", " 4294967296", " 7 8"]
+            .map(|end| format!("# recorded by process{end}"))
+        {
+            assert_eq!(Note::in_remark(&text), None, "{text}");
+        }
+    }
 
     #[test]
     fn what_the_kernel_counted_is_read() {

@@ -96,6 +96,7 @@ impl<W: Write> NoteSink for Ftrace<W> {
     fn note(&mut self, note: &Note) {
         let remark = match note {
             Note::Recorder(recorder) => recorder.remark().to_owned(),
+            Note::Process(process) => Note::process_remark(*process),
             Note::Limit(limit) => limit.to_string(),
             Note::Change(change) => change.to_string(),
             Note::Throttles(counted) => counted.to_string(),
