@@ -235,3 +235,99 @@ fn a_limit_that_was_changed_meanwhile_is_no_ground_for_advice() {
     // It was not theirs.
     assert_eq!(found(&asked(changed, "gen"), words), None);
 }
+
+/// Hazard: a recording goes on for long after the load has ended, and a limit for its mean throttles it all the time.
+#[test]
+fn a_load_that_ended_long_before_the_recording_is_no_ground_for_advice() {
+    let folder = Folder::new("advise-ended");
+    let file = folder.file("ended.txt");
+    let mut text = generated();
+    // 8 s of load, and then a glance of 100 us now and then.
+    for second in 10..70 {
+        text += &format!(
+            "<idle>-0 [000] d..2. {second}.000000: sched_waking: comm=svc pid=7 prio=120 target_cpu=000\n\
+             <idle>-0 [000] d..2. {second}.000010: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120\n\
+             svc-7 [000] d..2. {second}.000110: sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120\n"
+        );
+    }
+    let asked = |text: &str| {
+        std::fs::write(&file, text).expect("our own folder");
+        doubts(&[
+            &file,
+            "--comm",
+            "svc",
+            "--loop",
+            "open",
+            "--recorded-limit",
+            "none",
+        ])
+    };
+    let words = "98 % of their work in";
+    let ended = asked(&text);
+    assert_eq!(found(&ended, words), Some(true), "{ended:?}");
+    let whole = asked(&generated());
+    assert_eq!(found(&whole, words), None, "{whole:?}");
+    // The same without wake-ups: nothing says what was waited for.
+    let words = "no wake-up is in the trace";
+    assert_eq!(found(&whole, words), None);
+    let lines = generated();
+    let kept = lines.lines().filter(|line| !line.contains("sched_waking"));
+    let silent = asked(&(kept.collect::<Vec<_>>().join("\n") + "\n"));
+    assert_eq!(found(&silent, words), Some(false), "{silent:?}");
+}
+
+/// Hazard: whoever recorded is played as company, and a limit is judged beside it although nobody records in production.
+#[test]
+fn who_recorded_is_left_out_but_for_what_is_compared_with_the_trace() {
+    let folder = Folder::new("advise-recorder");
+    let web = load(
+        "svc",
+        "web",
+        "kind = \"closed-loop\"\nthreads = 2\nwork = \"~4ms\"\nthink = \"~16ms\"",
+    );
+    let recorder = "kind = \"closed-loop\"\nthreads = 1\nwork = \"15ms\"\nthink = \"25ms\"";
+    // In a group of its own, and in that of the service.
+    for group in ["other", "web"] {
+        let groups = "[[group]]\npath = \"web\"\n[[group]]\npath = \"other\"\n";
+        let beside = load("rec", group, recorder);
+        let trace = recorded(&folder, group, &format!("{MACHINE}{groups}{web}{beside}"));
+        let text = std::fs::read_to_string(&trace).expect("it was written");
+        let number = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|line| line["task"]["name"] == "rec")
+            .and_then(|line| line["task"]["id"].as_u64())
+            .expect("the recorder's number");
+        let (first, rest) = text.split_once('\n').expect("a header");
+        let noted = format!("{first}\n{{\"note\":{{\"process\":{number}}}}}\n{rest}");
+        let with_note = folder.file(&format!("{group}-noted.jsonl"));
+        std::fs::write(&with_note, noted).expect("our own folder");
+        let asked = |trace: &str| -> Value {
+            let output = quotient(&[
+                "advise", trace, "--group", "web", "--loop", "closed", "--json", "--seeds", "2",
+                "--cpus", "0.9", "--period", "100ms", "--burst", "0",
+            ]);
+            assert!(output.status.success(), "{}", stderr(&output));
+            serde_json::from_slice(&output.stdout).expect("one object")
+        };
+        let (unknown, known) = (asked(&trace), asked(&with_note));
+        let figure = |answer: &Value, path: &str| answer.pointer(path).and_then(Value::as_f64);
+        let free = |answer: &Value| figure(answer, "/free_p99_ns").expect("a figure");
+        if group == "other" {
+            assert!(free(&known) * 1.3 < free(&unknown), "{known} {unknown}");
+        } else {
+            let used =
+                |answer: &Value| figure(answer, "/recorded/usage_permille").expect("a figure");
+            assert!(used(&known) * 1.3 < used(&unknown), "{known} {unknown}");
+        }
+        let notes = known["notes"].to_string();
+        assert!(
+            notes.contains("left out: `quotient record` itself, 0."),
+            "{notes}"
+        );
+        assert!(!unknown["notes"].to_string().contains("record` itself"));
+        // What is compared with the trace has it, for the trace has it as well.
+        let doubts = known["doubts"].to_string();
+        assert!(!doubts.contains("played as it was recorded"), "{doubts}");
+    }
+}

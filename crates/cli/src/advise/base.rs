@@ -16,12 +16,10 @@ use serde::Serialize;
 use super::doubts::{self, Doubts};
 use super::fidelity;
 use super::load::{Draw, Load};
+use super::parts::{NAMES_SHOWN, Parts};
 use super::{AdviseArguments, Given, How, Unit};
 use crate::failure::Failure;
 use crate::sim::unusable;
-
-/// Names that a message lists. Default 12, those with the most CPU time: a screen, not a process table.
-const NAMES_SHOWN: usize = 12;
 
 /// What is simulated, before any limit.
 pub(super) struct Base {
@@ -252,52 +250,40 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         names: arguments.comm.clone(),
         ids: arguments.pid.clone(),
     };
-    let (limited, beside) = whole.split(&selection);
-    if limited.tasks() == 0 {
-        return Err(nobody(&whole, &selection));
-    }
+    let mut parts = Parts::of(&whole, &selection)?;
+    let mut notes = parts.told(&whole, &arguments.pid, arguments.alone);
     let mut doubts = Doubts::default();
-    let mut notes = vec![format!(
-        "{:.1} s on {} CPUs; to be limited: {}",
-        whole.length.0 as f64 / 1e9,
-        whole.cpus,
-        described(&limited)
-    )];
-    let children = limited.children_of(&arguments.pid);
-    if children > 0 {
-        notes.push(format!(
-            "{children} of these were forked by --pid or by what that forked: a limit on a service holds for them too"
-        ));
-    }
+    let Parts {
+        limited, beside, ..
+    } = &parts;
     let has_beside = beside.tasks() > 0 && !arguments.alone;
-    if beside.tasks() > 0 {
-        let how = if has_beside {
-            "beside it, not limited"
-        } else {
-            "left out"
-        };
-        notes.push(format!("{how}: {}", described(&beside)));
-    }
     if selection.is_everything() {
         doubts::about_everything(&whole, &mut doubts);
     }
     doubts::about_gaps(&whole, &mut doubts);
-    doubts::about_repairs(&whole, &limited, &mut doubts);
-    doubts::about_length(&limited, &arguments.period, &mut doubts);
-    doubts::about_absence(&limited, &mut doubts);
+    doubts::about_wakeups(&whole, &mut doubts);
+    doubts::about_repairs(&whole, limited, &mut doubts);
+    doubts::about_length(limited, &arguments.period, &mut doubts);
+    doubts::about_absence(limited, &mut doubts);
     let limit = limit_of(
         &whole,
-        &limited,
+        limited,
         arguments.recorded_limit,
         &mut doubts,
         &mut notes,
     );
-    doubts::about_limits(&limited, &mut doubts);
+    doubts::about_limits(limited, &mut doubts);
     doubts::about_changes(limited.limit_changes_of(&whole), &mut doubts);
-    doubts::about_saturation(&whole, &limited, &mut doubts);
+    doubts::about_saturation(&whole, limited, &mut doubts);
     let noted = whole.noted_limit.as_ref();
-    doubts::about_sharing(&limited, &beside, noted, limit.is_some(), &mut doubts);
-    let (plan, own, beside) = plan_of(&whole, &limited, beside, arguments, has_beside);
+    doubts::about_sharing(limited, beside, noted, limit.is_some(), &mut doubts);
+    let (plan, own) = plan_of(&whole, &mut parts, arguments, has_beside);
+    let Parts {
+        limited,
+        beside,
+        recorder,
+    } = parts;
+    let beside = has_beside.then_some(beside);
     let (rule, requests) = requests_of(&limited, beside.as_ref(), arguments, &mut doubts)?;
     let evidence = match &requests {
         Some(requests) => requests.evidence,
@@ -351,6 +337,7 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             kept: Load::places(&limited, beside.as_ref(), arguments.seeds, limit.is_some()),
             limited,
             beside,
+            recorder,
             how,
             rule,
             requests,
@@ -363,21 +350,22 @@ fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
 /// The machine with everybody's groups: that of what is asked about is named, and those beside have their seats, if they are played.
 fn plan_of(
     whole: &Recording,
-    limited: &Recording,
-    mut beside: Recording,
+    parts: &mut Parts,
     arguments: &AdviseArguments,
     has_beside: bool,
-) -> (Plan, usize, Option<Recording>) {
+) -> (Plan, usize) {
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
     let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
     let mut plan = Plan::new(machine);
     plan.duration = whole.length;
-    let mut seats = Seats::of(limited, &beside, &mut plan);
+    let mut seats = Seats::of(&parts.limited, parts.others(), &mut plan);
     if has_beside {
-        seats.seat(&mut beside, &mut plan);
+        seats.seat(&mut parts.beside, &mut plan);
     }
-    let own = seats.own.unwrap_or(0) as usize;
-    (plan, own, has_beside.then_some(beside))
+    if let Some(recorder) = &mut parts.recorder {
+        seats.seat(recorder, &mut plan);
+    }
+    (plan, seats.own.unwrap_or(0) as usize)
 }
 
 /// How it is played, whether that was given, and whether everything is woken by something in the trace that does not wait for answers itself: then
@@ -513,17 +501,6 @@ fn read(path: &Path, skip_bad: u64) -> Result<Recording, Failure> {
     })
 }
 
-fn described(recording: &Recording) -> String {
-    let cpus = |time: quotient_core::Nanos| time.0 as f64 / recording.length.0.max(1) as f64;
-    format!(
-        "{} tasks, {} bursts, {:.2} CPUs used, {:.2} more wanted that a limit cut off",
-        recording.tasks(),
-        recording.bursts(),
-        cpus(recording.recorded),
-        cpus(recording.restored)
-    )
-}
-
 fn worded(how: How, given: bool, evidence: &Evidence) -> String {
     let why = if given { "as asked" } else { "guessed" };
     format!(
@@ -539,23 +516,6 @@ fn worded(how: How, given: bool, evidence: &Evidence) -> String {
         evidence.slope_error,
         100.0 * evidence.variation
     )
-}
-
-/// Whom there is instead.
-fn nobody(whole: &Recording, selection: &Selection) -> Failure {
-    let list = |figures: std::collections::BTreeMap<&str, quotient_core::Nanos>| {
-        let mut figures: Vec<_> = figures.into_iter().collect();
-        figures.sort_by_key(|(_, work)| std::cmp::Reverse(*work));
-        let names = figures.iter().take(NAMES_SHOWN);
-        let names: Vec<String> = names.map(|(name, _)| format!("{name:?}")).collect();
-        names.join(", ")
-    };
-    let Selection { groups, names, ids } = selection;
-    Failure::Usage(format!(
-        "nobody in this trace has all of group {groups:?}, name {names:?} and number {ids:?} (an empty list: any); those with the most CPU time are the groups {} and the names {}",
-        list(whole.groups()),
-        list(whole.names())
-    ))
 }
 
 #[cfg(test)]

@@ -82,6 +82,16 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
     }
 }
 
+/// Nobody is woken in the trace.
+pub(super) fn about_wakeups(whole: &Recording, doubts: &mut Doubts) {
+    if whole.wakeups == 0 {
+        doubts.add(
+            false,
+            "no wake-up is in the trace: work is taken to come when it begins, so what it waited for a CPU is missing from its times, and who asked for it is not known; record sched_waking as well, as `quotient record` does".to_owned(),
+        );
+    }
+}
+
 /// Switches were filled in.
 pub(super) fn about_repairs(whole: &Recording, limited: &Recording, doubts: &mut Doubts) {
     if whole.repaired > 0 {
@@ -133,7 +143,7 @@ pub(super) fn about_absence(limited: &Recording, doubts: &mut Doubts) {
         doubts.add(
             active * 2 < length,
             format!(
-                "these tasks are seen for {:.1} s of {:.1} s only, and all figures are over the whole: record while they work",
+                "these tasks did 98 % of their work in {:.1} s of {:.1} s, and all figures are over the whole: record while they work",
                 active as f64 / 1e9,
                 length as f64 / 1e9
             ),

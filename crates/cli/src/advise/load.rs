@@ -16,6 +16,8 @@ pub(super) struct Load {
     pub(super) limited: Recording,
     /// What ran beside it, not limited.
     pub(super) beside: Option<Recording>,
+    /// Who recorded all that.
+    pub(super) recorder: Option<Recording>,
     pub(super) how: How,
     /// What a request is; `None`: bursts.
     pub(super) rule: Option<Rule>,
@@ -47,6 +49,8 @@ pub(super) struct Drawn {
 pub(super) enum Draw {
     /// The one that was recorded, for what it can be compared with.
     AsRecorded,
+    /// The same beside who recorded it, for what the trace can be compared with.
+    BesideRecorder,
     /// Another one of its kind: its blocks, drawn anew for each seed.
     Anew,
 }
@@ -79,7 +83,23 @@ impl Load {
         (threads, group): (u32, Option<u32>),
         (seed, draw): (u64, Draw),
     ) {
-        if draw == Draw::AsRecorded && self.limit.is_none() {
+        self.add_load_to(plan, (threads, group), (seed, draw));
+        if let Some(recorder) = self
+            .recorder
+            .as_ref()
+            .filter(|_| draw == Draw::BesideRecorder)
+        {
+            recorder.add_to(plan, "recorder", None, Loop::Open);
+        }
+    }
+
+    fn add_load_to(
+        &self,
+        plan: &mut Plan,
+        (threads, group): (u32, Option<u32>),
+        (seed, draw): (u64, Draw),
+    ) {
+        if draw != Draw::Anew && self.limit.is_none() {
             let parts = (&self.limited, self.beside.as_ref(), self.requests.as_ref());
             self.add_parts_to(plan, (threads, group), seed, parts);
             return;
@@ -87,7 +107,7 @@ impl Load {
         let index = usize::try_from(seed.saturating_sub(1)).unwrap_or(usize::MAX);
         let place = match draw {
             Draw::Anew => self.kept.anew.get(index),
-            Draw::AsRecorded => self.kept.as_recorded.get(index),
+            Draw::AsRecorded | Draw::BesideRecorder => self.kept.as_recorded.get(index),
         };
         let made;
         let drawn = match place {
@@ -110,7 +130,7 @@ impl Load {
         let unlimited = unlimited.map(|limit| self.limited.without_limit(limit, seed));
         let limited = unlimited.as_ref().unwrap_or(&self.limited);
         let (limited, beside) = match draw {
-            Draw::AsRecorded => (limited.clone(), self.beside.clone()),
+            Draw::AsRecorded | Draw::BesideRecorder => (limited.clone(), self.beside.clone()),
             Draw::Anew => {
                 let index = usize::try_from(seed.saturating_sub(1)).unwrap_or(0);
                 self.blocks.draw(index, limited, self.beside.as_ref())

@@ -4,6 +4,7 @@ mod base;
 mod doubts;
 mod fidelity;
 mod load;
+mod parts;
 mod show;
 
 use std::io::Write;
@@ -107,6 +108,9 @@ pub struct AdviseArguments {
     /// Writes a page with the curves
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Runs computed at the same time (1..=1024) [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
     /// Print exactly one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -265,6 +269,13 @@ struct Report<'a> {
 /// An input that cannot be used, a file that cannot be written, or Ctrl-C.
 pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let mut base = Base::of(arguments)?;
+    // What cannot be written is said before minutes are spent on it.
+    let page = arguments
+        .report
+        .as_deref()
+        .map(Output::create)
+        .transpose()?;
+    let jobs = |threads| arguments.jobs.map_or(threads, usize::from);
     if arguments.rules == Rules::Kernel {
         base.plan.settings.config.bandwidth = BandwidthRules::KERNEL;
     }
@@ -282,6 +293,10 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         blocks: 0,
         itself: None,
     };
+    let beside_recorder = Subject {
+        plan: &|threads, seed| base.planned(threads, seed, Draw::BesideRecorder),
+        ..as_recorded
+    };
     let subject = Subject {
         plan: &|threads, seed| base.planned(threads, seed, Draw::Anew),
         blocks: base.blocks(),
@@ -297,7 +312,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         Some(recorded) => {
             let seeds = sweep.seeds.min(fidelity::SEEDS_MAX);
             watched(2 * seeds as usize, |control, threads| {
-                recorded.play(&as_recorded, (seeds, threads), control)
+                recorded.play(&beside_recorder, (seeds, jobs(threads)), control)
             })?
         }
         None => None,
@@ -313,7 +328,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
     let runs = runs * subject.runs_per_seed();
     let mut advice = watched(runs, |control, threads| {
-        advise(&subject, &sweep, target, threads, control)
+        advise(&subject, &sweep, target, jobs(threads), control)
     })?;
     if let (Some(recorded), Some(again)) = (&recorded, &again) {
         recorded.judge(again, &mut base.notes, &mut base.doubts);
@@ -343,11 +358,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     } else {
         print(&show::table(&report, target))?;
     }
-    if let Some(path) = &arguments.report {
-        let page = show::page(&report, target);
-        let mut output = Output::create(path)?;
+    if let (Some(mut output), Some(path)) = (page, &arguments.report) {
         output
-            .write_all(page.as_bytes())
+            .write_all(show::page(&report, target).as_bytes())
             .map_err(Failure::writing(&path.display().to_string()))?;
         output.keep()?;
         eprintln!("written: {}", path.display());

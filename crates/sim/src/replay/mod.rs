@@ -57,6 +57,9 @@ const NEVER_IDLE_PERCENT: u128 = 95;
 /// Who got less than this part of what it wanted, per cent, had to wait.
 const GOT_PERCENT: u128 = 90;
 
+/// The part of the work at either end of a recording that does not say when the load was there: one of so many.
+const EDGE: u64 = 100;
+
 /// How a recording is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loop {
@@ -155,6 +158,10 @@ pub struct Recording {
     pub placement: Placement,
     /// Pieces of work that the program itself marked.
     marked: Vec<Marked>,
+    /// Wake-ups in it, of anybody. A part of a recording does not know.
+    pub wakeups: u64,
+    /// The process that recorded it, if the trace says so. A part of a recording does not know.
+    pub recording_process: Option<TaskId>,
     /// The limit that the trace says it was recorded under. A part of a recording does not know.
     pub noted_limit: Option<NotedLimit>,
     /// How often that limit was reached meanwhile, by the kernel's own count.
@@ -227,12 +234,27 @@ impl Recording {
         u64::try_from(u128::from(held) * 1_000 / u128::from(all.max(1))).unwrap_or(0)
     }
 
-    /// From the begin of the first burst to the end of the last one. O(bursts).
+    /// The time in which all of the work was done but for the first and the last hundredth of it: what a load did before and after, when nobody asked
+    /// anything of it, is not the load. O(bursts log bursts).
     pub fn active(&self) -> Nanos {
         let bursts = || self.tasks.iter().flat_map(|task| &task.bursts);
-        let first = bursts().map(|burst| burst.at).min().unwrap_or(0);
-        let last = bursts().map(|burst| burst.end).max().unwrap_or(0);
-        Nanos(last.saturating_sub(first))
+        let all: u64 = bursts().map(|burst| burst.work).sum();
+        // Where the hundredth is passed, of moments with what was done there, in their order.
+        let passed = |moments: &[(u64, u64)]| {
+            let mut done = 0_u64;
+            let mut moments = moments.iter();
+            let passing = moments.find(|(_, work)| {
+                done = done.saturating_add(*work);
+                done.saturating_mul(EDGE) >= all
+            });
+            passing.map_or(0, |(at, _)| *at)
+        };
+        let mut moments: Vec<(u64, u64)> = bursts().map(|burst| (burst.at, burst.work)).collect();
+        moments.sort_unstable();
+        let first = passed(&moments);
+        let mut moments: Vec<(u64, u64)> = bursts().map(|burst| (burst.end, burst.work)).collect();
+        moments.sort_unstable_by(|one, other| other.cmp(one));
+        Nanos(passed(&moments).saturating_sub(first))
     }
 
     /// How long bursts took while they were recorded, from their wake-up to their end. O(bursts).

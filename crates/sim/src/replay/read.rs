@@ -38,6 +38,7 @@ struct Collector {
     /// The last idle stretch of any CPU.
     idle: (u64, u64),
     family: Family,
+    wakeups: u64,
 }
 
 impl Collector {
@@ -78,6 +79,9 @@ impl Collector {
             let place = self.place(waker, event.time);
             let cause = place.map(|Place { burst, offset, .. }| Cause { by: burst, offset });
             self.causes.note(task, cause);
+        }
+        if let Kind::Waking { .. } | Kind::Wakeup { .. } = event.kind {
+            self.wakeups += 1;
         }
         if let Kind::Spawn { task, parent, .. } = event.kind
             && !parent.is_idle()
@@ -315,6 +319,7 @@ impl Recording {
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
+        recording.recording_process = reader.recording_process();
         recording.noted_limit = reader.noted_limit().cloned();
         recording.noted_throttles = reader.noted_throttles();
         recording.noted_changes = reader.noted_changes().to_vec();
@@ -348,6 +353,7 @@ impl Recording {
             cpus: u32::try_from(replay.cpu_count()).unwrap_or(u32::MAX).max(1),
             marked,
             family: collector.family,
+            wakeups: collector.wakeups,
             ..Recording::default()
         }
         .with(tasks);

@@ -25,17 +25,22 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Adds a group for the subject to a plan: the group that all of `chosen` were in or below, or one in it if others were there as well.
-    pub fn of(chosen: &Recording, rest: &Recording, plan: &mut Plan) -> Seats {
+    /// Adds a group for the subject to a plan: the group that all of `chosen` were in or below, or one in it if others, of whom `rest` are the
+    /// parts, were there as well.
+    pub fn of<'a>(
+        chosen: &Recording,
+        rest: impl IntoIterator<Item = &'a Recording>,
+        plan: &mut Plan,
+    ) -> Seats {
         let mut seats = Seats {
             subject: common_path(chosen),
             own: None,
             names: BTreeMap::new(),
         };
-        let is_shared = rest
-            .tasks
-            .iter()
-            .any(|demand| seats.is_inside(path_of(rest, demand)));
+        let is_shared = rest.into_iter().any(|rest| {
+            let mut tasks = rest.tasks.iter();
+            tasks.any(|demand| seats.is_inside(path_of(rest, demand)))
+        });
         let mut place = seats.in_plan(&seats.subject.clone());
         if is_shared || place.is_empty() {
             place = format!("{place}/limited");
@@ -149,7 +154,7 @@ mod tests {
             let (own, mut beside) = recorded(paths);
             let mut plan = Plan::new(Machine::flat(1));
             plan.duration = own.length;
-            let mut seats = Seats::of(&own, &beside, &mut plan);
+            let mut seats = Seats::of(&own, [&beside], &mut plan);
             seats.seat(&mut beside, &mut plan);
             own.add_to(&mut plan, "svc", seats.own, Loop::Closed);
             beside.add_to(&mut plan, "beside", None, Loop::Open);
@@ -175,7 +180,7 @@ mod tests {
             .iter_mut()
             .for_each(|path| *path = format!("{}ü", "é/".repeat(40)));
         let mut plan = Plan::new(Machine::flat(1));
-        let mut seats = Seats::of(&own, &beside, &mut plan);
+        let mut seats = Seats::of(&own, [&beside], &mut plan);
         seats.seat(&mut beside, &mut plan);
         own.add_to(&mut plan, "svc", seats.own, Loop::Closed);
         beside.add_to(&mut plan, "beside", None, Loop::Open);
@@ -187,7 +192,7 @@ mod tests {
             .iter_mut()
             .for_each(|path| *path = "web".into());
         let mut plan = Plan::new(Machine::flat(1));
-        let mut seats = Seats::of(&own, &beside, &mut plan);
+        let mut seats = Seats::of(&own, [&beside], &mut plan);
         seats.seat(&mut beside, &mut plan);
         let paths: Vec<&str> = plan
             .groups
