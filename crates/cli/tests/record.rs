@@ -61,7 +61,8 @@ fn a_recording_shows_who_ran_and_leaves_nothing_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let own = format!("quotient-{}", recorder.id());
+    let recorder_number = recorder.id();
+    let own = format!("quotient-{recorder_number}");
     let output = recorder.wait_with_output().expect("a recorder that ends");
     if is_refused(&output, &file) {
         return;
@@ -70,6 +71,10 @@ fn a_recording_shows_who_ran_and_leaves_nothing_behind() {
     let said = stderr(&output);
     let next = format!("quotient advise {file} --pid {number}");
     assert!(said.contains(&next), "{said}");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    if release.starts_with("6.18.") {
+        assert!(said.contains(" --kernel 6.18\n"), "{said}");
+    }
 
     let output = quotient(&[
         "advise", &file, "--pid", &number, "--cpus", "0.5", "--json", "--seeds", "1",
@@ -79,6 +84,36 @@ fn a_recording_shows_who_ran_and_leaves_nothing_behind() {
     let notes = advice["notes"].to_string();
     assert!(notes.contains("to be limited: 1 tasks"), "{notes}");
     assert!(notes.contains("beside it, not limited"), "{notes}");
+    // Its own work is known, and is no company in production.
+    let text = std::fs::read_to_string(&file).expect("a recording");
+    let noted = format!("# recorded by process {recorder_number}\n");
+    assert!(text.contains(&noted), "no {noted}");
+    assert!(
+        notes.contains("left out: `quotient record` itself"),
+        "{notes}"
+    );
+}
+
+/// Hazard: an empty trace that looks like one of a service which does nothing.
+#[test]
+fn a_recording_of_somebody_who_sleeps_says_so() {
+    let folder = Folder::new("record-asleep");
+    let file = folder.file("trace.txt");
+    let sleeper = Command::new("sleep").arg("60").spawn();
+    let sleeper = Busy(sleeper.expect("sleep"));
+    let number = sleeper.0.id().to_string();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let output = quotient(&[
+        "record", "300ms", "--only", "--pid", &number, "--out", &file,
+    ]);
+    if is_refused(&output, &file) {
+        return;
+    }
+    let said = stderr(&output);
+    assert!(
+        said.contains("NOBODY RAN") && !said.contains("now:"),
+        "{said}"
+    );
 }
 
 #[test]

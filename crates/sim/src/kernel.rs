@@ -79,6 +79,22 @@ impl Kernel {
         Kernel::ALL.into_iter().find(|kernel| kernel.name() == name)
     }
 
+    /// The preset whose rules a release follows, by what `uname -r` says: the last one that is not newer; `None` before 6.6.
+    pub fn of_release(release: &str) -> Option<Kernel> {
+        let mut numbers = release
+            .trim()
+            .split(|letter: char| !letter.is_ascii_digit());
+        let mut number = || numbers.next()?.parse::<u32>().ok();
+        let release = (number()?, number()?);
+        let since = [
+            ((6, 18), Kernel::Linux6_18),
+            ((6, 12), Kernel::Linux6_12),
+            ((6, 6), Kernel::Linux6_6),
+        ];
+        let (_, kernel) = since.into_iter().find(|(first, _)| release >= *first)?;
+        Some(kernel)
+    }
+
     /// Whether figures under this preset were held against that kernel. Ours is what it is.
     pub const fn is_validated(self) -> bool {
         matches!(self, Kernel::Ours)
@@ -163,6 +179,25 @@ mod tests {
     use crate::{Simulation, Span, synthetic};
     use quotient_core::Limit;
     use quotient_trace::{Discard, Kind as Event};
+
+    #[test]
+    fn a_release_follows_the_last_preset_before_it() {
+        for (release, expected) in [
+            ("6.18.44-fc-v782\n", Some(Kernel::Linux6_18)),
+            ("7.1-rc3", Some(Kernel::Linux6_18)),
+            ("6.17.0", Some(Kernel::Linux6_12)),
+            ("6.8.0-45-generic", Some(Kernel::Linux6_6)),
+            ("6.6", Some(Kernel::Linux6_6)),
+            ("6.1.90", None),
+            ("5.15.0-91-generic", None),
+            ("6", None),
+            ("", None),
+            ("x.y", None),
+            ("99999999999.1", None),
+        ] {
+            assert_eq!(Kernel::of_release(release), expected, "{release:?}");
+        }
+    }
 
     #[test]
     fn no_preset_takes_back_what_a_scenario_says_of_other_classes() {

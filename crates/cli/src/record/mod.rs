@@ -6,20 +6,22 @@
 
 mod limit;
 mod members;
+mod namespace;
 mod pump;
 mod tracefs;
 
 use std::cell::RefCell;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use quotient_core::Nanos;
+use quotient_sim::Kernel;
 use quotient_sim::scenario::time;
-use quotient_trace::{Ftrace, NotedChange, Sink};
+use quotient_trace::{Ftrace, Note, NoteSink, NotedChange, Sink};
 
 use crate::convert::input::interruption;
 use crate::failure::Failure;
@@ -64,6 +66,9 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Where processes are.
+const PROC: &str = "/proc";
+
 /// What was tried when the trace could not be written.
 const WRITING: &str = "cannot write the trace";
 
@@ -73,6 +78,7 @@ const WRITING: &str = "cannot write the trace";
 /// `Usage` where this process may not, or for a subject that does not exist; whatever breaks on the way. tracefs is as it
 /// was in each case.
 pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
+    namespace::check(Path::new(PROC))?;
     let hierarchy = Hierarchy::here();
     let members = Members::now(&hierarchy);
     let subjects = subjects(arguments, &hierarchy, &members)?;
@@ -202,19 +208,26 @@ fn head(output: Output, members: Members, limit: Option<&Limit>) -> Result<Outpu
     for definition in members.definitions() {
         writer.define(&definition);
     }
+    if let Some(own) = namespace::own(Path::new(PROC)) {
+        writer.note(&Note::Process(own));
+    }
     let mut output = writer.finish().map_err(Failure::writing(WRITING))?;
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     writeln!(
         output,
         "# quotient record {}, Linux {}",
         env!("CARGO_PKG_VERSION"),
-        kernel.trim()
+        release().trim()
     )
     .map_err(Failure::writing(WRITING))?;
     if let Some(limit) = limit {
         writeln!(output, "{}", limit.noted()).map_err(Failure::writing(WRITING))?;
     }
     Ok(output)
+}
+
+/// As `uname -r` says it.
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
 fn summary(
@@ -249,6 +262,9 @@ fn summary(
         text +=
             "THE LIMIT WAS CHANGED meanwhile: advise recommends nothing from such a recording\n";
     }
+    if pumped.lines == 0 {
+        text += "NOBODY RAN of whom the recording is about: the trace is empty\n";
+    }
     // Without a trace there is nothing to ask, and of what went to standard output nobody knows where it is.
     if pumped.lines == 0 || arguments.out.as_os_str() == "-" {
         return text;
@@ -270,8 +286,10 @@ fn summary(
         let (quota, period) = (limit.quota_us, limit.period_us);
         format!(" --recorded-limit {quota}/{period}{burst}")
     });
+    let kernel = Kernel::of_release(&release());
+    let kernel = kernel.map_or_else(String::new, |kernel| format!(" --kernel {}", kernel.name()));
     let out = quoted(&arguments.out.to_string_lossy());
-    text + &format!("now: quotient advise {out}{subject}{under}\n")
+    text + &format!("now: quotient advise {out}{subject}{under}{kernel}\n")
 }
 
 /// As a shell takes it for one word.
