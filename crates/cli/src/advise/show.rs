@@ -22,7 +22,8 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
         writeln!(text, "  {note}")?;
     }
     for doubt in &report.doubts.0 {
-        writeln!(text, "  DOUBT: {}", doubt.reason)?;
+        let decides = if doubt.decisive { "DECISIVE " } else { "" };
+        writeln!(text, "  {decides}DOUBT: {}", doubt.reason)?;
     }
     writeln!(
         text,
@@ -73,21 +74,33 @@ fn heading() -> String {
 fn verdict(report: &Report<'_>) -> String {
     let advice = report.advice;
     match advice.recommended.map(|index| &advice.predictions[index]) {
-        Some(row) => format!(
-            "recommended: cpu.max \"{} {}\"{}",
+        Some(row) => recommended(
             row.quota_ns / 1000,
             row.period_ns / 1000,
-            if row.burst_ns > 0 {
-                format!(", cpu.max.burst {}", row.burst_ns / 1000)
-            } else {
-                String::new()
-            }
+            row.burst_ns / 1000,
         ),
         None if report.doubts.is_decisive() => {
-            "recommended: nothing; what stands behind DOUBT above says why".to_owned()
+            "recommended: nothing; what stands behind DECISIVE DOUBT above says why".to_owned()
         }
         None => "recommended: none of these; try more CPUs (--cpus)".to_owned(),
     }
+}
+
+/// A limit in microseconds, as each version of cgroups takes it, and in CPUs for those who take these.
+fn recommended(quota: u64, period: u64, burst: u64) -> String {
+    let permille = u128::from(quota) * 1000;
+    let permille = permille.div_ceil(u128::from(period.max(1)));
+    let cpus = format!("{}.{:03}", permille / 1000, permille % 1000);
+    let [second, first] = match burst {
+        0 => [String::new(), String::new()],
+        burst => [
+            format!(", cpu.max.burst {burst}"),
+            format!(", cpu.cfs_burst_us {burst}"),
+        ],
+    };
+    format!(
+        "recommended: cpu.max \"{quota} {period}\"{second}; {cpus} CPUs, in cgroup version 1 cpu.cfs_quota_us {quota}, cpu.cfs_period_us {period}{first}"
+    )
 }
 
 /// The bar as a dashed line, and where the recommendation is.
@@ -154,7 +167,12 @@ pub(super) fn page(report: &Report<'_>, target: Target) -> String {
         page += &format!("<p>{}</p>\n", chart::escape(note));
     }
     for doubt in &report.doubts.0 {
-        page += &format!("<p><b>Doubt:</b> {}</p>\n", chart::escape(&doubt.reason));
+        let word = if doubt.decisive {
+            "Decisive doubt"
+        } else {
+            "Doubt"
+        };
+        page += &format!("<p><b>{word}:</b> {}</p>\n", chart::escape(&doubt.reason));
     }
     page += &format!("<p><b>{}</b></p>\n", chart::escape(&verdict(report)));
     let throttled = |row: &Prediction| {
@@ -292,4 +310,26 @@ fn picture(
         WIDTH / 2.0,
         HEIGHT - 8.0
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_said_as_whoever_sets_it_needs_it() {
+        assert_eq!(
+            recommended(43_210, 100_000, 0),
+            "recommended: cpu.max \"43210 100000\"; 0.433 CPUs, in cgroup version 1 cpu.cfs_quota_us 43210, cpu.cfs_period_us 100000"
+        );
+        let burst = recommended(40_000, 20_000, 5_000);
+        assert!(
+            burst.contains("\"40000 20000\", cpu.max.burst 5000; 2.000 CPUs"),
+            "{burst}"
+        );
+        assert!(
+            burst.ends_with("cpu.cfs_period_us 20000, cpu.cfs_burst_us 5000"),
+            "{burst}"
+        );
+    }
 }

@@ -129,6 +129,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     if let Some(only) = chosen {
         plans = vec![plans.swap_remove(only)];
     }
+    let written = Files::create(arguments)?;
     let outcomes = compute(&plans, arguments.jobs)?;
     let findings = if chosen.is_some() {
         Vec::new()
@@ -157,6 +158,7 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     let place = if chosen.is_some() { 0 } else { recorded };
     record(
         arguments,
+        written,
         &scenario,
         &plans[place],
         &page::front(&report, place),
@@ -201,45 +203,54 @@ fn compute(plans: &[Plan], jobs: Option<u16>) -> Result<Vec<Outcome>, Failure> {
     })
 }
 
+/// The files that were asked for, opened before anything is computed: what cannot be written is said at once.
+struct Files {
+    report: Option<Output>,
+    perfetto: Option<Output>,
+    trace: Option<Output>,
+}
+
+impl Files {
+    fn create(arguments: &SimArguments) -> Result<Files, Failure> {
+        let create = |path: &Option<PathBuf>| path.as_deref().map(Output::create).transpose();
+        Ok(Files {
+            report: create(&arguments.report)?,
+            perfetto: create(&arguments.perfetto)?,
+            trace: create(&arguments.trace)?,
+        })
+    }
+}
+
 /// Runs a plan again with everybody listening who was asked for.
 fn record(
     arguments: &SimArguments,
+    files: Files,
     scenario: &Scenario,
     plan: &Plan,
     front: &str,
 ) -> Result<(), Failure> {
-    let SimArguments {
-        report,
+    let Files {
+        report: page,
         perfetto,
         trace,
-        ..
-    } = arguments;
-    if report.is_none() && perfetto.is_none() && trace.is_none() {
+    } = files;
+    if page.is_none() && perfetto.is_none() && trace.is_none() {
         return Ok(());
     }
-    let create = |path: &PathBuf| Output::create(path);
-    let page = report.as_ref().map(create).transpose()?;
     let sink = (
-        report.as_ref().map(|_| Html::new()),
-        (
-            perfetto
-                .as_ref()
-                .map(create)
-                .transpose()?
-                .map(Perfetto::new),
-            trace.as_ref().map(create).transpose()?.map(JsonLines::new),
-        ),
+        page.as_ref().map(|_| Html::new()),
+        (perfetto.map(Perfetto::new), trace.map(JsonLines::new)),
     );
-    let (_, (html, (perfetto_sink, lines))) =
+    let (_, (html, (perfetto, trace))) =
         watched(1, |control: &Control, _| run_one(plan, sink, control))?;
-    if let (Some(html), Some(mut page), Some(path)) = (html, page, report) {
+    if let (Some(html), Some(mut page), Some(path)) = (html, page, &arguments.report) {
         let written = html.finish_with(scenario.name(), front, &mut page);
         finish(written.map(|()| page), path)?;
     }
-    if let (Some(sink), Some(path)) = (perfetto_sink, perfetto) {
+    if let (Some(sink), Some(path)) = (perfetto, &arguments.perfetto) {
         finish(sink.finish(), path)?;
     }
-    if let (Some(sink), Some(path)) = (lines, trace) {
+    if let (Some(sink), Some(path)) = (trace, &arguments.trace) {
         finish(sink.finish(), path)?;
     }
     Ok(())
