@@ -25,7 +25,8 @@ use quotient_core::Nanos;
 use quotient_pause::Processor;
 
 use super::carrier::Carrier;
-use super::{NOWHERE, Preempting, lock};
+use super::seat::NOWHERE;
+use super::{Preempting, lock};
 
 /// How often the places of the chosen ones are looked at. Unit: looks. 8: two system calls of 3 us for each, 0.1 % of a processor.
 const SPREAD_LOOKS: u32 = 8;
