@@ -78,6 +78,17 @@ fn endless_polls_keep_a_runtime_of_one_thread() {
 /// The heartbeat of a runtime that nobody drives is not answered: that must not be taken for one that waits for a stopped poll, again and again.
 #[test]
 fn a_runtime_that_nobody_drives_voids_a_limit() {
+    keeps_to_a_hundredth(0);
+}
+
+/// Carriers and the tick thread that wait for a processor were taken for waiting for who stands.
+#[test]
+fn a_busy_machine_voids_a_limit() {
+    keeps_to_a_hundredth(24);
+}
+
+/// Beside so many threads that compute.
+fn keeps_to_a_hundredth(rivals: usize) {
     let _alone = preempted::alone();
     let runtime = runtime();
     let scheduler = scheduler(&runtime);
@@ -94,17 +105,29 @@ fn a_runtime_that_nobody_drives_voids_a_limit() {
             tokio::task::yield_now().await;
         }
     }));
+    let rivals: Vec<_> = (0..rivals)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || compute(&stop))
+        })
+        .collect();
     std::thread::sleep(Duration::from_millis(300));
     let (before, began) = (limited.cpu_time(), Instant::now());
     let counted = polls.load(Ordering::Relaxed);
     std::thread::sleep(Duration::from_secs(2));
     let used = limited.cpu_time() - before;
     let part = used.as_secs_f64() / began.elapsed().as_secs_f64();
-    println!("{part} of a processor, {:?}", scheduler.preempt_stats());
+    let stats = scheduler.preempt_stats().unwrap();
+    println!("{part} of a processor, {stats:?}");
     assert!(polls.load(Ordering::Relaxed) > counted, "nothing gets on");
     // A hundredth, and short turns of another one.
     assert!(part < 0.04, "{part} of a processor");
+    // Nobody waits for anybody: each is for a lock of the runtime's whose holder has no processor.
+    assert!(stats.rescues < 10, "{stats:?}");
     stop.store(true, Ordering::Relaxed);
+    for rival in rivals {
+        rival.join().unwrap();
+    }
     runtime.block_on(scheduler.shutdown());
 }
 

@@ -23,6 +23,7 @@
 //! | `standing` | watch | somebody stands: questions are to be asked |
 //! | `asked` | tick thread: 0 → time + 1, before it wakes; the host's task: → 0 | the open question |
 //! | `looking` | tick thread | since when it looks, plus 1; 0 between looks |
+//! | `looker` | tick thread | the kernel's number of it |
 //! | `waker` | the host's task, at its first poll | |
 //! | `gone` | whoever drops the task, or closes the scheduler | nobody answers any more: nothing is asked |
 //!
@@ -30,11 +31,13 @@
 //! the wake-up was answered all the same. The watch waits for nobody here. The tick thread may get stuck in the wake-up: then the
 //! question stays open, which is the point.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
 use quotient_core::Nanos;
+
+use crate::watch::thread_number;
 
 /// How often the host is asked while somebody stands. Unit: nanoseconds. 10 ms: a question costs some 20 us, 0.2 % of a processor.
 pub(super) const PERIOD: Nanos = Nanos::from_micros(10_000);
@@ -53,6 +56,7 @@ pub(crate) struct Heartbeat {
     standing: AtomicBool,
     asked: AtomicU64,
     looking: AtomicU64,
+    looker: AtomicU32,
     /// When the host was asked last, by the tick thread only.
     last: AtomicU64,
     waker: OnceLock<Waker>,
@@ -109,6 +113,7 @@ impl Heartbeat {
 
     /// The tick thread: it looks from now on.
     pub(super) fn look_begins(&self, now: Nanos) {
+        self.looker.store(thread_number(), Ordering::Relaxed);
         self.looking.store(word(now), Ordering::Relaxed);
     }
 
@@ -127,6 +132,12 @@ impl Heartbeat {
             self.asked.store(word(now), Ordering::Relaxed);
             waker.wake_by_ref();
         }
+    }
+
+    /// The watch: whether the tick thread only waits for a processor. Three system calls.
+    pub(super) fn looker_is_kept(&self) -> bool {
+        let thread = i32::try_from(self.looker.load(Ordering::Relaxed));
+        thread.is_ok_and(|thread| quotient_pause::is_thread_asleep(thread) == Some(false))
     }
 
     /// The watch: since when the host's answer is awaited, and the tick thread looks.
@@ -151,11 +162,12 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Whether something is to be done about the question that is open since `question`. What was before `starved`, when the machine had no
-    /// time for the watch either, makes nothing grave.
+    /// Whether something is to be done about the question that is open since `question`, if who is to answer is not `kept` from it by want of a
+    /// processor. What was before `starved`, when the machine had no time for the watch either, makes nothing grave.
     pub(super) fn is_over(
         &mut self,
         question: Option<Nanos>,
+        kept: impl FnOnce() -> bool,
         starved: Nanos,
         now: Nanos,
     ) -> Option<Missed> {
@@ -165,7 +177,7 @@ impl Patience {
             self.due = question.unwrap_or_default().saturating_add(LATE);
         }
         let asked = question?;
-        if now < self.due {
+        if now < self.due || kept() {
             return None;
         }
         self.due = now.saturating_add(self.interval);
@@ -189,7 +201,9 @@ mod tests {
             let open = (1..answered).contains(&milli);
             let question = open.then(|| Nanos::from_millis(1));
             let starved = Nanos::from_millis(50);
-            if let Some(missed) = patience.is_over(question, starved, Nanos::from_millis(milli)) {
+            if let Some(missed) =
+                patience.is_over(question, || false, starved, Nanos::from_millis(milli))
+            {
                 turns.push((milli, missed.grave));
             }
         }

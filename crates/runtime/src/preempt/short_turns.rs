@@ -93,9 +93,13 @@ impl Preempting {
         }
         let starved = state.starved;
         let questions = self.heartbeat.open();
-        let asked = state.patience.iter_mut().zip(questions);
-        let missed =
-            asked.filter_map(|(patience, question)| patience.is_over(question, starved, now));
+        let [host, looker] = &mut state.patience;
+        let looker_is_kept = || self.heartbeat.looker_is_kept();
+        let missed = [
+            host.is_over(questions[0], || false, starved, now),
+            looker.is_over(questions[1], looker_is_kept, starved, now),
+        ];
+        let missed = missed.into_iter().flatten();
         missed
             .max_by_key(|missed| missed.grave)
             .map(|missed| (RescueReason::Heartbeat, missed.grave))

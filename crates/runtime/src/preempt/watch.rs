@@ -359,7 +359,9 @@ impl Preempting {
         };
         let used = cpu.saturating_sub(before.cpu);
         let idle = me.park.is_sleeping() || self.seats[vcpu].nap.is_on();
-        let stuck = !idle && used == Nanos::ZERO && before.at != Nanos::ZERO;
+        let stands = !idle && used == Nanos::ZERO && before.at != Nanos::ZERO;
+        // What only waits for a processor waits for nobody who stands.
+        let stuck = stands && carrier.handle.is_asleep() != Some(false);
         let stalled = if stuck {
             before.stalled.saturating_add(1)
         } else {
