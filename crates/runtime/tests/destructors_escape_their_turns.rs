@@ -53,6 +53,11 @@ impl Bombs {
             let filling = self.filling.clone();
             drop(group.spawn_blocking(move || filling.compute(HANG)));
         }
+        self.add(group, count, time)
+    }
+
+    /// Functions with destructors of `time`.
+    fn add(&self, group: &Group, count: usize, time: Duration) -> Vec<JoinHandle<()>> {
         let bomb = |_| {
             let (used, gone) = (self.used.clone(), self.gone.clone());
             let fuse = Fuse { used, time, gone };
@@ -111,6 +116,34 @@ fn a_long_destructor_voids_a_limit() {
 #[test]
 fn destructors_of_many_functions_void_a_limit() {
     keep_to_the_limit(300, Duration::from_millis(20));
+}
+
+/// Short turns of those that stand are as much as this limit gives: destructors, of which some could always begin, used to have as much again.
+#[test]
+fn destructors_of_many_groups_have_a_limit_of_their_own() {
+    run(4, |scheduler| async move {
+        let group = limited(&scheduler, "limited", "1ms/100ms");
+        let bombs = Bombs::default();
+        let mut handles = bombs.line_up(&group, 0, Duration::ZERO);
+        for number in 0..100 {
+            let child = group.child(&number.to_string()).create().unwrap();
+            handles.extend(bombs.add(&child, 60, Duration::from_micros(300)));
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for handle in handles {
+            handle.abort();
+        }
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        let (beside, used, began) = (bombs.filling.so_far(), bombs.used.so_far(), Instant::now());
+        tokio::time::sleep(2 * WATCHED).await;
+        let (beside, used) = (bombs.filling.so_far() - beside, bombs.used.so_far() - used);
+        let earned = began.elapsed().mul_f64(0.01);
+        bombs.stop();
+        println!("{used:?} beside {beside:?}, of {earned:?} for both");
+        let left = earned - beside.min(earned.mul_f64(0.75));
+        // Of 10 ms that the dead may have ahead, half comes at once; and what the watch sees late.
+        assert!(used <= left + Duration::from_millis(25), "{used:?}");
+    });
 }
 
 /// With nothing else to do, destructors have all that the limit gives.

@@ -52,6 +52,11 @@ impl Ahead {
         self.rate.load(Ordering::Relaxed) != 0
     }
 
+    /// What the limit earns in a second; nothing without one.
+    pub(crate) fn earns_in_a_second(&self) -> Nanos {
+        Nanos(self.rate.load(Ordering::Relaxed))
+    }
+
     /// `time` was used up to `now`.
     pub(crate) fn add(&self, time: Nanos, now: Nanos) {
         let earned_in = self.earned_in(time);

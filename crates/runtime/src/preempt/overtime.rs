@@ -69,6 +69,9 @@ pub(super) fn charge_so_far(shared: &Shared, bearer: &Carrier) {
     if time != Nanos::ZERO {
         group.core.show_foreign_cpu_time(0, time);
         group.core.charge_foreign_budget(time, now);
+        if !bearer.buries() {
+            group.dead_make_way(time, now);
+        }
     }
     look_at_refill(shared);
 }
