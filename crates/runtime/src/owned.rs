@@ -77,11 +77,18 @@ impl OwnedTasks {
 
     /// References to all tasks listed now. O(tasks).
     pub(crate) fn snapshot(&self) -> Vec<TaskRef> {
-        let mut tasks = Vec::new();
+        self.all_that(|_| true)
+    }
+
+    /// The same, of those that are `wanted`. O(tasks).
+    pub(crate) fn all_that(&self, wanted: impl Fn(&TaskRef) -> bool) -> Vec<TaskRef> {
+        let mut all = Vec::new();
         for shard in 0..SHARDS {
-            tasks.extend(self.shard(shard).iter().map(|(_, task)| task.clone()));
+            let tasks = self.shard(shard);
+            let tasks = tasks.iter().map(|(_, task)| task);
+            all.extend(tasks.filter(|task| wanted(task)).cloned());
         }
-        tasks
+        all
     }
 
     /// How many tasks are listed now; no lock.

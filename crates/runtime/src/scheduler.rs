@@ -428,9 +428,10 @@ impl Scheduler {
     /// # Errors
     /// [`Unfinished`]: what is left.
     pub async fn shutdown_timeout(&self, timeout: Duration) -> Result<(), Unfinished> {
+        // What it takes to tell everybody counts.
+        let due = self.shared.now().saturating_add(nanos(timeout));
         self.shared.close();
         let inside = crate::local::current_vcpu(&self.shared).is_some();
-        let due = self.shared.now().saturating_add(nanos(timeout));
         let mut alarm = Alarm::new(&self.shared, due);
         loop {
             let mut ended = std::pin::pin!(self.shared.ended.notified());

@@ -55,12 +55,17 @@ impl fmt::Display for Unfinished {
 impl std::error::Error for Unfinished {}
 
 impl Unfinished {
-    /// What is left of `tasks`. O(tasks).
+    /// What is left of `tasks`. O(tasks), times the logarithm of the polls in progress.
     pub(crate) fn of(shared: &Shared, tasks: &[TaskRef]) -> Self {
-        let polls = polls_in_progress(shared);
+        let polls = sorted(polls_in_progress(shared));
+        Self::polled(tasks.len(), tasks, &polls)
+    }
+
+    /// `count` tasks are left, of which those of `tasks` are polled that are in `polls`.
+    fn polled(count: usize, tasks: &[TaskRef], polls: &[(u64, Nanos)]) -> Self {
         let mut polling = Vec::new();
         for task in tasks {
-            let poll = polls.iter().find(|(id, _)| *id == task.id().number());
+            let poll = find(polls, task).map(|place| polls[place]);
             if let (Some((_, taken)), Some(group)) = (poll, group_of(task)) {
                 polling.push(StillPolling {
                     task: task.id(),
@@ -72,20 +77,33 @@ impl Unfinished {
         }
         polling.sort_by_key(|task| std::cmp::Reverse(task.polled_for));
         Self {
-            tasks: tasks.len(),
+            tasks: count,
             polling,
         }
     }
 
-    /// What is left of all tasks.
+    /// What is left of all tasks. Asked when time is up: takes out no more of them than are polled. O(tasks), as [`Unfinished::of`].
     pub(crate) fn of_all(shared: &Arc<Shared>) -> Self {
-        let groups = shared.all_groups();
-        let tasks: Vec<TaskRef> = groups
-            .iter()
-            .flat_map(|group| group.owned.snapshot())
-            .collect();
-        Self::of(shared, &tasks)
+        let polls = sorted(polls_in_progress(shared));
+        let (mut count, mut tasks) = (0, Vec::new());
+        for group in shared.all_groups() {
+            count += group.owned.len();
+            let is_polled = |task: &TaskRef| find(&polls, task).is_some();
+            tasks.extend(group.owned.all_that(is_polled));
+        }
+        Self::polled(count, &tasks, &polls)
     }
+}
+
+fn sorted(mut polls: Vec<(u64, Nanos)>) -> Vec<(u64, Nanos)> {
+    polls.sort_unstable();
+    polls
+}
+
+fn find(polls: &[(u64, Nanos)], task: &TaskRef) -> Option<usize> {
+    let number = task.id().number();
+    let place = polls.binary_search_by_key(&number, |(polled, _)| *polled);
+    place.ok()
 }
 
 /// The numbers of the tasks that are being polled, and for how long they have been. O(virtual CPUs + polls that are borne).

@@ -201,6 +201,46 @@ fn a_destructor_that_stands_keeps_a_scheduler_from_its_end() {
     });
 }
 
+/// Whoever ends the scheduler waited for a lock once for each group, and each time for who held it, one of hundreds that compute.
+#[test]
+fn destructors_of_many_groups_keep_an_end_from_its_time() {
+    run(256, |scheduler| async move {
+        let top = limited(&scheduler, "limited", "5ms/100ms");
+        let bombs = Bombs::default();
+        for _ in 0..300 {
+            let filling = bombs.filling.clone();
+            drop(top.spawn_blocking(move || filling.compute(HANG)));
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let children = (0..1_000).map(|number| top.child(&number.to_string()).create().unwrap());
+        let children: Vec<_> = children.collect();
+        let own = bombs.clone();
+        let aborts = std::thread::spawn(move || {
+            for round in 0.. {
+                for child in &children {
+                    if own.used.stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    for handle in own.add(child, 4, Duration::from_millis(8)) {
+                        if round % 2 == 0 {
+                            handle.abort();
+                        }
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let began = Instant::now();
+        let ended = scheduler.shutdown_timeout(Duration::from_secs(1)).await;
+        let took = began.elapsed();
+        println!("{ended:?} in {took:?}");
+        bombs.stop();
+        aborts.join().unwrap();
+        assert!(took < Duration::from_millis(2_500), "{took:?}");
+    });
+}
+
 /// A tenant with a hundred groups, in each of which destructors stand.
 #[test]
 fn destructors_of_many_groups_keep_anothers() {

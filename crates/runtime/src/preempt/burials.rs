@@ -20,8 +20,9 @@
 //! none may have one, up to twice as many in all. So a tenant whose diggers stand keeps nobody else's from theirs.
 //!
 //! # The end
-//! The scheduler's end waits for them: `unburied` counts groups with functions to drop, and `digging` the threads that drop one. A thread takes
-//! its last function out (`unburied`) while it is counted (`digging`), so who sees neither, in this order, sees all dropped.
+//! The scheduler's end waits for them: `ending` counts threads that take functions out of lines, `unburied` groups with functions to drop, and
+//! `digging` the threads that drop one. A function is in the next of these before it is in the one before no more, so who sees none of them, in
+//! this order, sees all dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -129,7 +130,8 @@ impl Preempting {
 
     /// Whether all functions that ended without having begun are dropped.
     pub(crate) fn has_buried_all(&self) -> bool {
-        self.functions.unburied.load(Ordering::SeqCst) == 0
+        self.functions.ending.load(Ordering::SeqCst) == 0
+            && self.functions.unburied.load(Ordering::SeqCst) == 0
             && self.functions.digging.load(Ordering::SeqCst) == 0
     }
 
@@ -140,18 +142,28 @@ impl Preempting {
         group: &Arc<GroupShared>,
         functions: Vec<Waiting>,
     ) {
+        self.note_unbegun([(group.clone(), functions)]);
+        self.bury(shared);
+    }
+
+    /// What has ended without having begun is to be dropped. The lock is taken once: diggers take it, which may not have a processor just then, and at
+    /// the end of a scheduler each wait for it was a tenth of a second. O(groups) for each group.
+    pub(super) fn note_unbegun(
+        &self,
+        groups: impl IntoIterator<Item = (Arc<GroupShared>, Vec<Waiting>)>,
+    ) {
         let _shield = quotient_pause::uninterrupted();
         let mut ended = lock(&self.functions.ended);
-        let known = ended
-            .iter_mut()
-            .find(|(known, _)| Arc::ptr_eq(known, group));
-        match known {
-            Some((_, all)) => all.extend(functions),
-            None => ended.push((group.clone(), functions)),
+        for (group, functions) in groups {
+            let known = ended
+                .iter_mut()
+                .find(|(known, _)| Arc::ptr_eq(known, &group));
+            match known {
+                Some((_, all)) => all.extend(functions),
+                None => ended.push((group, functions)),
+            }
         }
         self.functions.unburied.store(ended.len(), Ordering::SeqCst);
-        drop(ended);
-        self.bury(shared);
     }
 
     /// Has threads of the pool drop what has ended, one for each group that has none.

@@ -141,6 +141,8 @@ pub(super) struct Functions {
     /// What has ended without having begun, by group, and how many groups these are.
     pub(super) ended: Mutex<Vec<(Arc<GroupShared>, Vec<Waiting>)>>,
     pub(super) unburied: AtomicUsize,
+    /// Threads that bring such from the lines there.
+    pub(super) ending: AtomicUsize,
     /// Threads that see to these.
     pub(super) digging: AtomicUsize,
     /// For threads that wait for a place themselves.
@@ -358,6 +360,8 @@ impl Preempting {
         loss: Loss,
         reason: &str,
     ) {
+        self.functions.ending.fetch_add(1, Ordering::SeqCst);
+        let mut unbegun = Vec::new();
         for group in groups {
             let _shield = quotient_pause::uninterrupted();
             group.line.kills.fetch_add(1, Ordering::Release);
@@ -368,10 +372,11 @@ impl Preempting {
                 .fetch_sub(waiting.len(), Ordering::Relaxed);
             note(shared, group, loss, waiting.len(), &reason);
             if !waiting.is_empty() {
-                let waiting = waiting.into_values().collect();
-                self.end_unbegun(shared, group, waiting);
+                unbegun.push((group.clone(), waiting.into_values().collect()));
             }
         }
+        self.note_unbegun(unbegun);
+        self.functions.ending.fetch_sub(1, Ordering::SeqCst);
         self.wake_unbegun();
         let _shield = quotient_pause::uninterrupted();
         self.functions.room.notify_all();
