@@ -6,13 +6,20 @@
 //! can get one. The group is then removed with [`Leftover::Refuse`], which is exact; if it has work, the entry goes back. Only groups that
 //! the table has made are removed; of others only the entry goes.
 //!
-//! Who goes is decided by the second-chance rule: a ring, and a mark that each request sets. So headers that come once push each other out,
+//! # Locks
+//! Requests of all tenants take them, in polls that may be stopped (`preempt`). So whoever holds one is shielded, and calls nothing of the program's:
+//! a tenant that is out of budget keeps no other waiting here. The settings of a new tenant are asked for in between: (N1) under the ring, a
+//! place is found and noted in `Ring::making`; (N2) under no lock, the settings; (N3) under the ring, the group is made and the place filled, if
+//! nobody has done so meanwhile. Requests that bring the same new tenant share its place.
+//!
+//! # Who goes
+//! It is decided by the second-chance rule: a ring, and a mark that each request sets. So headers that come once push each other out,
 //! not those who come again. One admission looks at [`LOOKS`] entries at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use http::{HeaderName, Request};
 
@@ -20,7 +27,9 @@ use super::select::{Claim, Select};
 use crate::error::Error;
 use crate::group::{Group, GroupBuilder, Leftover};
 use crate::loss::{self, Loss};
+use crate::preempt::at_usual_priority;
 use crate::scheduler::Scheduler;
+use crate::shielded::lock_shielded;
 use crate::tower::GroupLayer;
 
 /// How many entries a new tenant may push aside or look at. Unit: entries. 128 are some microseconds: what an invented header may cost.
@@ -56,6 +65,9 @@ pub(super) struct Tenant {
     used: AtomicBool,
 }
 
+/// Tenants by their names.
+type Known = HashMap<Box<[u8]>, Arc<Tenant>>;
+
 #[derive(Debug)]
 struct Table {
     scheduler: Scheduler,
@@ -63,9 +75,58 @@ struct Table {
     parent: String,
     tenants_max: usize,
     default: Group,
-    known: RwLock<HashMap<Box<[u8]>, Arc<Tenant>>>,
-    /// All entries, the next to be looked at first. Held during an admission; `known` is taken inside.
-    ring: Mutex<VecDeque<Arc<Tenant>>>,
+    known: RwLock<Known>,
+    /// `known` is taken inside.
+    ring: Mutex<Ring>,
+}
+
+/// Who has a place, or will.
+#[derive(Debug, Default)]
+struct Ring {
+    /// All entries, the next to be looked at first.
+    entries: VecDeque<Arc<Tenant>>,
+    /// Names that have places and are not known, and how many requests are at it.
+    making: HashMap<Box<[u8]>, usize>,
+}
+
+impl Ring {
+    /// One request less is at it.
+    fn leave(&mut self, name: &[u8]) {
+        let Some(requests) = self.making.get_mut(name) else {
+            return;
+        };
+        *requests -= 1;
+        if *requests == 0 {
+            self.making.remove(name);
+        }
+    }
+}
+
+/// A request that makes a tenant is counted while this lives.
+struct Making {
+    table: Arc<Table>,
+    name: Arc<[u8]>,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        lock_shielded(&self.table.ring).leave(&self.name);
+    }
+}
+
+impl Making {
+    /// N3, for settings that were asked for.
+    fn finish(self, builder: GroupBuilder) -> Result<Arc<Tenant>, Unplaced> {
+        let shared = self.table.scheduler.shared().clone();
+        at_usual_priority(&shared, move || self.table.fill(&self.name, builder))
+    }
+}
+
+/// What a request finds that names a tenant.
+enum Found {
+    Tenant(Arc<Tenant>),
+    /// There is none, but a place.
+    New(Making),
 }
 
 impl GroupLayer<ByHeader> {
@@ -92,14 +153,15 @@ impl GroupLayer<ByHeader> {
                 tenants_max,
                 default,
                 known: RwLock::new(HashMap::new()),
-                ring: Mutex::new(VecDeque::new()),
+                ring: Mutex::default(),
             }),
             on_tenant: None,
         }))
     }
 
     /// Calls `settings` with the header's value and the builder for each new tenant's group, to set weight, limit and bounds. A group that
-    /// exists already keeps its settings. Called once for each new group, in the connection's task; other new tenants wait meanwhile.
+    /// exists already keeps its settings. Called in the connection's task before the group is made, and nobody waits for it: if several requests
+    /// bring the same new tenant at the same time, each may call it, and what one of them says holds.
     pub fn on_tenant(
         mut self,
         settings: impl Fn(&str, GroupBuilder) -> GroupBuilder + Send + Sync + 'static,
@@ -146,7 +208,7 @@ impl ByHeader {
 
     /// The entry of a new tenant.
     fn admit(&self, value: &[u8]) -> Result<Arc<Tenant>, Unplaced> {
-        let table = &*self.shared;
+        let table = &self.shared;
         let name = std::str::from_utf8(value).map_err(|_| Unplaced::Name)?;
         // A tenant is one level below the parent, whatever it calls itself.
         if name.contains('/') {
@@ -156,31 +218,14 @@ impl ByHeader {
             .scheduler
             .group(&format!("{}/{name}", table.parent))
             .map_err(Unplaced::Group)?;
-        let mut ring = table
-            .ring
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        if let Some(tenant) = table.find(value) {
-            return Ok(tenant);
-        }
-        if !table.has_room(value) && !table.evict(&mut ring) {
-            return Err(Unplaced::NoRoom(table.tenants_max));
-        }
-        let builder = match &self.on_tenant {
+        let making = match table.find_or_begin(value)? {
+            Found::Tenant(tenant) => return Ok(tenant),
+            Found::New(making) => making,
+        };
+        making.finish(match &self.on_tenant {
             Some(Callback(settings)) => settings(name, builder),
             None => builder,
-        };
-        let (group, made) = builder.create_or_keep().map_err(Unplaced::Group)?;
-        let tenant = Arc::new(Tenant {
-            name: value.into(),
-            group,
-            made,
-            used: AtomicBool::new(false),
-        });
-        table.insert(tenant.clone());
-        ring.push_back(tenant.clone());
-        table.sweep(&mut ring);
-        Ok(tenant)
+        })
     }
 }
 
@@ -209,49 +254,91 @@ impl fmt::Display for Unplaced {
 }
 
 impl Table {
+    /// What is known now. No code of the program's may run in it.
+    fn read<R>(&self, act: impl FnOnce(&Known) -> R) -> R {
+        let _shield = quotient_pause::uninterrupted();
+        act(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// As [`Table::read`], for a change.
+    fn change<R>(&self, act: impl FnOnce(&mut Known) -> R) -> R {
+        let _shield = quotient_pause::uninterrupted();
+        act(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The tenant, if it is known and its group was not removed.
     fn find(&self, value: &[u8]) -> Option<Arc<Tenant>> {
-        let known = self
-            .known
-            .read()
-            .unwrap_or_else(|poison| poison.into_inner());
-        let tenant = known.get(value)?;
+        let tenant = self.read(|known| known.get(value).cloned())?;
         if tenant.group.inner.is_removed() {
             return None;
         }
         if !tenant.used.load(Ordering::Relaxed) {
             tenant.used.store(true, Ordering::Relaxed);
         }
-        Some(tenant.clone())
+        Some(tenant)
+    }
+
+    /// N1.
+    fn find_or_begin(self: &Arc<Self>, value: &[u8]) -> Result<Found, Unplaced> {
+        let (table, name) = (self.clone(), Arc::from(value));
+        let begin = move || {
+            let mut ring = lock_shielded(&table.ring);
+            if let Some(tenant) = table.find(&name) {
+                return Ok(Found::Tenant(tenant));
+            }
+            if !table.has_room(&ring, &name) && !table.evict(&mut ring.entries) {
+                return Err(Unplaced::NoRoom(table.tenants_max));
+            }
+            *ring.making.entry((&*name).into()).or_default() += 1;
+            drop(ring);
+            Ok(Found::New(Making { table, name }))
+        };
+        at_usual_priority(self.scheduler.shared(), begin)
+    }
+
+    /// N3: the entry of a new tenant, which has a place.
+    fn fill(&self, name: &[u8], builder: GroupBuilder) -> Result<Arc<Tenant>, Unplaced> {
+        let mut ring = lock_shielded(&self.ring);
+        if let Some(tenant) = self.find(name) {
+            return Ok(tenant);
+        }
+        let (group, made) = builder.create_or_keep().map_err(Unplaced::Group)?;
+        let tenant = Arc::new(Tenant {
+            name: name.into(),
+            group,
+            made,
+            used: AtomicBool::new(false),
+        });
+        self.insert(tenant.clone());
+        ring.entries.push_back(tenant.clone());
+        self.sweep(&mut ring.entries);
+        Ok(tenant)
     }
 
     /// Whether a tenant of that name fits in: one whose group was removed leaves its place to the next of its name.
-    fn has_room(&self, name: &[u8]) -> bool {
-        let known = self
-            .known
-            .read()
-            .unwrap_or_else(|poison| poison.into_inner());
-        known.len() < self.tenants_max || known.contains_key(name)
+    fn has_room(&self, ring: &Ring, name: &[u8]) -> bool {
+        if ring.making.contains_key(name) {
+            return true;
+        }
+        self.read(|known| {
+            let new = ring.making.keys().filter(|name| !known.contains_key(*name));
+            known.contains_key(name) || known.len() + new.count() < self.tenants_max
+        })
     }
 
     /// Throws out entries of the ring that another of their name has replaced: they are none of the table's. A look at each entry after
     /// as many admissions, so a few steps for each.
     fn sweep(&self, ring: &mut VecDeque<Arc<Tenant>>) {
-        let known = self
-            .known
-            .read()
-            .unwrap_or_else(|poison| poison.into_inner());
-        if ring.len() > 2 * known.len() + LOOKS {
-            ring.retain(|tenant| is_listed(&known, tenant));
-        }
+        self.read(|known| {
+            if ring.len() > 2 * known.len() + LOOKS {
+                ring.retain(|tenant| is_listed(known, tenant));
+            }
+        });
     }
 
     fn insert(&self, tenant: Arc<Tenant>) {
-        let mut known = self
-            .known
-            .write()
-            .unwrap_or_else(|poison| poison.into_inner());
-        known.insert(tenant.name.clone(), tenant);
+        let former = self.change(|known| known.insert(tenant.name.clone(), tenant));
+        drop(former);
     }
 
     /// Makes room for one; whether it could.
@@ -260,7 +347,7 @@ impl Table {
             let Some(tenant) = ring.pop_front() else {
                 return false;
             };
-            if !self.lists(&tenant) {
+            if !self.read(|known| is_listed(known, &tenant)) {
                 // Another of its name has its place, which is not free by that.
                 continue;
             }
@@ -287,34 +374,23 @@ impl Table {
         false
     }
 
-    /// Whether the entry is the table's of that name.
-    fn lists(&self, tenant: &Arc<Tenant>) -> bool {
-        let known = self
-            .known
-            .read()
-            .unwrap_or_else(|poison| poison.into_inner());
-        is_listed(&known, tenant)
-    }
-
     /// Takes a tenant out of the table, unless a request has it. Those whose group was removed go in any case.
     fn forget(&self, tenant: &Arc<Tenant>) -> bool {
-        let mut known = self
-            .known
-            .write()
-            .unwrap_or_else(|poison| poison.into_inner());
-        let listed = is_listed(&known, tenant);
-        // The table's own copy and the caller's.
-        if listed && Arc::strong_count(tenant) > 2 && !tenant.group.inner.is_removed() {
-            return false;
-        }
-        if listed {
-            known.remove(&tenant.name);
-        }
-        true
+        self.change(|known| {
+            let listed = is_listed(known, tenant);
+            // The table's own copy and the caller's.
+            if listed && Arc::strong_count(tenant) > 2 && !tenant.group.inner.is_removed() {
+                return false;
+            }
+            if listed {
+                known.remove(&tenant.name);
+            }
+            true
+        })
     }
 }
 
-fn is_listed(known: &HashMap<Box<[u8]>, Arc<Tenant>>, tenant: &Arc<Tenant>) -> bool {
+fn is_listed(known: &Known, tenant: &Arc<Tenant>) -> bool {
     let listed = known.get(&tenant.name);
     listed.is_some_and(|listed| Arc::ptr_eq(listed, tenant))
 }
@@ -353,7 +429,7 @@ mod tests {
             while scheduler.find("web/a").is_ok() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            assert!(table.ring.lock().unwrap().len() <= LOOKS + 2);
+            assert!(table.ring.lock().unwrap().entries.len() <= LOOKS + 2);
             // All of these are in use at once: two fit in.
             let claims: Vec<_> = ["a", "b", "c", "d"].map(claim).into();
             assert_eq!(table.known.read().unwrap().len(), 2);
