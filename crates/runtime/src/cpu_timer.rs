@@ -8,6 +8,10 @@
 //! - Two things could be missed: a charge that did not see the flag yet, while the new timer did not see the charge yet; and
 //!   time added by somebody who does not look. So the tick thread looks at all alarms while anything runs.
 //! - Firing happens outside of the list's lock, and takes the timer off the list: it fires once.
+//! - *Places:* [`TIMERS_MAX`] are shared by the rule of `preempt::parts`. A group, with what is below it, may have [`SHARE`] times as many timers as
+//!   are left for all, and who has none may have one, up to [`ALL_TIMERS_MAX`] in all: so no tenant keeps others from theirs, however many groups it
+//!   makes. A task's timer is its group's at the time. They are
+//!   counted when one comes, under the list's lock.
 //! - The locks are leaves, and no poll is stopped while it holds one: the tick thread and every virtual CPU take them. (A tenant that froze its
 //!   own polls while they armed timers had those threads wait until the frozen got a short turn, a third of a second at a time.)
 
@@ -24,23 +28,28 @@ use slab::Slab;
 
 use crate::alarms::BilledWaker;
 use crate::cpu_clock::{TaskClock, duration, show_own_time};
-use crate::group::Group;
+use crate::group::{Group, GroupShared};
 use crate::local;
 use crate::scheduler::Scheduler;
 use crate::shared::{CLOSED, Shared};
 use crate::shielded::{Shielded, lock_shielded};
 use crate::task_context::{TaskContext, TaskRef};
 
-/// Most timers of one scheduler at a time. Unit: timers. Default 1024: the tick thread looks at each once a tick, some 30 ns.
-const TIMERS_MAX: usize = 1024;
+/// Timers of one scheduler at a time, but for those of groups that have no other. Unit: timers. Default 1,280: the tick thread looks at each once a
+/// tick, some 30 ns.
+const TIMERS_MAX: usize = 1_280;
+/// All of them. Unit: timers.
+const ALL_TIMERS_MAX: usize = 2_048;
+/// How often what is left for all a group may have, as in `preempt::parts`. Default 7: one alone has 1,120 and leaves an eighth.
+const SHARE: usize = 7;
 
 /// Why a CPU timer was refused, or will never be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CpuTimerError {
-    /// The scheduler has as many timers as it may have.
+    /// The group, with what is below it, or a group above it has as many timers as it may have beside those of others; or the scheduler has.
     TooMany {
-        /// How many it may have.
+        /// How many that is.
         max: usize,
     },
     /// The task ended before its clock reached the limit.
@@ -57,7 +66,7 @@ impl fmt::Display for CpuTimerError {
         match self {
             Self::TooMany { max } => write!(
                 formatter,
-                "the scheduler has as many CPU timers as the {max} that are allowed"
+                "as many CPU timers are armed as the {max} that the group, or one above it, may have"
             ),
             Self::Finished { cpu_time } => write!(
                 formatter,
@@ -145,6 +154,16 @@ struct Armed {
     limit: Nanos,
     target: Target,
     bell: Arc<Bell>,
+    /// Whose place it has; nobody's if its task had ended before.
+    owner: Option<Arc<GroupShared>>,
+}
+
+/// How many timers a group may have while there are `all`. Unit: timers.
+fn part_of(all: usize) -> usize {
+    if all >= ALL_TIMERS_MAX {
+        return 0;
+    }
+    (SHARE * TIMERS_MAX.saturating_sub(all)).max(1)
 }
 
 /// All CPU timers of one scheduler.
@@ -176,18 +195,35 @@ impl CpuTimers {
         self.armed.store(!list.is_empty(), Ordering::SeqCst);
     }
 
-    fn arm(&self, limit: Nanos, target: Target, bell: &Arc<Bell>) -> Result<usize, CpuTimerError> {
+    /// O(timers).
+    ///
+    /// # Errors
+    /// [`CpuTimerError::TooMany`].
+    fn arm(&self, timer: Armed) -> Result<usize, CpuTimerError> {
         let mut list = self.lock();
-        if list.len() >= TIMERS_MAX {
-            return Err(CpuTimerError::TooMany { max: TIMERS_MAX });
+        let max = part_of(list.len());
+        let counts_for = |group: &Arc<GroupShared>, armed: &Armed| {
+            let mut owners = armed.owner.iter().flat_map(GroupShared::bearing);
+            owners.any(|owner| Arc::ptr_eq(owner, group))
+        };
+        let has_room = |group: &Arc<GroupShared>| {
+            let own = list.iter().filter(|(_, armed)| counts_for(group, armed));
+            own.count() < max
+        };
+        let fits = |owner: &Arc<GroupShared>| owner.bearing().all(has_room);
+        if max == 0 || !timer.owner.as_ref().is_none_or(fits) {
+            return Err(CpuTimerError::TooMany { max });
         }
-        let key = list.insert(Armed {
-            limit,
-            target,
-            bell: bell.clone(),
-        });
+        let key = list.insert(timer);
         self.settle(&list, &list[key].target);
         Ok(key)
+    }
+
+    /// Takes it off the list.
+    fn take(&self, list: &mut Slab<Armed>, key: usize) -> Armed {
+        let armed = list.remove(key);
+        self.settle(list, &armed.target);
+        armed
     }
 
     fn disarm(&self, key: usize, bell: &Arc<Bell>) {
@@ -197,9 +233,9 @@ impl CpuTimers {
             .get(key)
             .is_some_and(|armed| Arc::ptr_eq(&armed.bell, bell));
         if own {
-            let armed = list.remove(key);
-            self.settle(&list, &armed.target);
+            let armed = self.take(&mut list, key);
             drop(list);
+            drop(armed);
         }
     }
 
@@ -240,9 +276,7 @@ impl CpuTimers {
                 .map(|(key, _)| key)
                 .collect();
             for key in keys {
-                let armed = list.remove(key);
-                self.settle(&list, &armed.target);
-                due.push(armed);
+                due.push(self.take(&mut list, key));
             }
         }
         for armed in due {
@@ -277,9 +311,7 @@ impl CpuTimers {
                 .map(|(key, _)| key)
                 .collect();
             for key in keys {
-                let armed = list.remove(key);
-                self.settle(&list, &armed.target);
-                ended.push(armed);
+                ended.push(self.take(&mut list, key));
             }
         }
         for armed in ended {
@@ -298,14 +330,24 @@ pub struct CpuTimer {
 }
 
 impl CpuTimer {
-    fn new(shared: &Arc<Shared>, limit: Duration, target: Target) -> Result<Self, CpuTimerError> {
+    fn new(
+        shared: &Arc<Shared>,
+        limit: Duration,
+        target: Target,
+        owner: Option<Arc<GroupShared>>,
+    ) -> Result<Self, CpuTimerError> {
         if shared.phase() == CLOSED {
             return Err(CpuTimerError::ShutDown);
         }
         let limit = Nanos(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX - 1));
         let bell = Arc::new(Bell::default());
         let timers = &shared.cpu_timers;
-        let key = timers.arm(limit, target, &bell)?;
+        let key = timers.arm(Armed {
+            limit,
+            target,
+            bell: bell.clone(),
+            owner,
+        })?;
         // From here on everybody looks; what was charged before is looked at now, and what was in between by the tick.
         timers.look_at_all();
         if shared.phase() == CLOSED {
@@ -365,11 +407,13 @@ impl Group {
     /// for ever.
     ///
     /// # Errors
-    /// [`CpuTimerError::TooMany`] beyond 1024 timers of one scheduler, [`CpuTimerError::ShutDown`]. The future resolves to
-    /// [`CpuTimerError::ShutDown`] if the scheduler ends first.
+    /// [`CpuTimerError::TooMany`] if the group, with what is below it, or a group above has its part of the scheduler's 1,280 timers: seven times as
+    /// many as are left for all (1,120, where nobody else has one), and one in any case, up to 2,048 in all. [`CpuTimerError::ShutDown`]. The future
+    /// resolves to [`CpuTimerError::ShutDown`] if the scheduler ends first.
     pub fn on_cpu_time(&self, limit: Duration) -> Result<CpuTimer, CpuTimerError> {
         show_own_time(&self.inner.core);
-        CpuTimer::new(&self.shared, limit, Target::Group(self.inner.core.clone()))
+        let target = Target::Group(self.inner.core.clone());
+        CpuTimer::new(&self.shared, limit, target, Some(self.inner.clone()))
     }
 }
 
@@ -388,7 +432,7 @@ impl TaskClock {
     /// crosses it ends. At once if it has been reached already.
     ///
     /// # Errors
-    /// [`CpuTimerError::TooMany`] beyond 1024 timers of one scheduler, [`CpuTimerError::ShutDown`];
+    /// [`CpuTimerError::TooMany`] for the task's group as in [`Group::on_cpu_time`], [`CpuTimerError::ShutDown`];
     /// [`CpuTimerError::Finished`] if the task has ended below the limit, which is also what the future resolves to if it
     /// does so later.
     pub fn on_cpu_time(&self, limit: Duration) -> Result<CpuTimer, CpuTimerError> {
@@ -396,7 +440,10 @@ impl TaskClock {
             local::show_own_task_time(self.task.context());
         }
         let shared = &self.task.context().shared;
-        let timer = CpuTimer::new(shared, limit, Target::Task(self.task.clone()))?;
+        let membership = lock_shielded(&self.task.context().membership);
+        let owner = membership.as_ref().map(|member| member.group.clone());
+        drop(membership);
+        let timer = CpuTimer::new(shared, limit, Target::Task(self.task.clone()), owner)?;
         // Its end leaves the list of members and then looks at the alarm, which is set now: either it sees that, or we see
         // the end.
         let context = self.task.context();

@@ -135,6 +135,39 @@ fn dropping_disarms_and_frees_the_place() {
     });
 }
 
+/// The bound was the scheduler's, so whoever came first could have all of it, in one group or in many.
+#[test]
+fn a_tenant_that_arms_all_it_can_keeps_others_from_timers() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, other) = scheduler(vcpus);
+        let far = Duration::from_secs(3600);
+        let greedy = scheduler.group("greedy").unwrap().create().unwrap();
+        let mut held = Vec::new();
+        for number in 0..40 {
+            let below = greedy.child(&number.to_string()).create().unwrap();
+            held.extend(std::iter::from_fn(|| below.on_cpu_time(far).ok()));
+            // A task's timers are its group's.
+            let task = below.spawn(std::future::pending::<()>());
+            let clock = task.clock().unwrap();
+            held.extend(std::iter::from_fn(|| clock.on_cpu_time(far).ok()));
+        }
+        assert!(greedy.on_cpu_time(far).is_err());
+        let mine: Vec<_> = std::iter::from_fn(|| other.on_cpu_time(far).ok()).collect();
+        assert!(mine.len() >= 100, "{} beside {}", mine.len(), held.len());
+        // However many tenants there are, each has one.
+        let mut all = Vec::new();
+        for number in 0..500 {
+            let group = scheduler.group(&format!("late/{number}")).unwrap();
+            all.extend(group.create().unwrap().on_cpu_time(far));
+        }
+        let late = scheduler.group("last").unwrap().create().unwrap();
+        drop(late.on_cpu_time(far).unwrap());
+        drop(held);
+        drop(greedy.on_cpu_time(far).unwrap());
+        scheduler.shutdown().await;
+    });
+}
+
 #[test]
 fn time_of_metered_threads_fires_timers() {
     on_every_host(|vcpus| async move {
