@@ -150,6 +150,22 @@ pub(super) struct Functions {
     room: Condvar,
 }
 
+/// A thread takes functions out of lines while this lives, by unwinding too: what is told of losses is heard by code of the program's.
+struct Ending<'a>(&'a Functions);
+
+impl<'a> Ending<'a> {
+    fn of(functions: &'a Functions) -> Self {
+        functions.ending.fetch_add(1, Ordering::SeqCst);
+        Self(functions)
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ending.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The right of one function to take turns.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -360,10 +376,11 @@ impl Preempting {
         loss: Loss,
         reason: &str,
     ) {
-        self.functions.ending.fetch_add(1, Ordering::SeqCst);
+        // Not stopped with functions in hand that others wait for.
+        let _shield = quotient_pause::uninterrupted();
+        let ending = Ending::of(&self.functions);
         let mut unbegun = Vec::new();
         for group in groups {
-            let _shield = quotient_pause::uninterrupted();
             group.line.kills.fetch_add(1, Ordering::Release);
             let waiting = std::mem::take(&mut *lock(&group.line.waiting));
             let functions = &self.functions;
@@ -376,9 +393,8 @@ impl Preempting {
             }
         }
         self.note_unbegun(unbegun);
-        self.functions.ending.fetch_sub(1, Ordering::SeqCst);
+        drop(ending);
         self.wake_unbegun();
-        let _shield = quotient_pause::uninterrupted();
         self.functions.room.notify_all();
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
         self.bury(shared);
