@@ -186,3 +186,38 @@ fn who_was_throttled_ran_from_when_the_limit_began_anew() {
         [1_000, 6_000, 7_000, 16_000, 18_000, 20_000]
     );
 }
+
+/// Hazard: who leaves a CPU that was not seen yet is taken to have run there since the trace began, though he was woken in it: 22 ms for half of one.
+#[test]
+fn who_was_woken_since_has_not_run_on_an_unseen_cpu_from_the_begin() {
+    let first = |before: &str| {
+        let text = format!(
+            "# tracer: nop\n\
+             a-11 [000] d..2. 1.000000: sched_switch: prev_comm=a prev_pid=11 prev_prio=120 prev_state=S ==> next_comm=b next_pid=12 next_prio=120\n\
+             {before}\
+             svc-13 [001] d..2. 1.022000: sched_switch: prev_comm=svc prev_pid=13 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n"
+        );
+        let (mut reader, mut repair) = (
+            Reader::open(text.as_bytes()).expect("a trace"),
+            Repair::default(),
+        );
+        let mut found = Vec::new();
+        while let Some(item) = reader.next_item().expect("a trace") {
+            if let Item::Event(event) = item
+                && let Some(missing) = repair.missing(&event)
+            {
+                assert_eq!((missing.event.cpu.0, missing.silent), (1, None));
+                found.push((missing.event.time.0 - 1_000_000_000) / 1_000);
+            }
+        }
+        found
+    };
+    let woken = "b-12 [000] d..2. 1.021500: sched_waking: comm=svc pid=13 prio=120 target_cpu=000\n\
+                 b-12 [000] d..2. 1.021502: sched_migrate_task: comm=svc pid=13 prio=120 orig_cpu=0 dest_cpu=1\n";
+    assert_eq!(first(woken), [21_500]);
+    // He may have run all the time, have been woken in what was lost, or come while tracing began on one CPU after the other.
+    assert_eq!(first(&woken.replace("1.0215", "1.0005")), [0; 0]);
+    assert_eq!(first(""), [0; 0]);
+    let lost = format!("{woken}CPU:1 [LOST 5 EVENTS]\n");
+    assert_eq!(first(&lost), [0; 0]);
+}
