@@ -7,7 +7,8 @@
 //!
 //! **Owed.** A child group that waits and is owed something is noted with its parent (`group_time`). A CPU that runs
 //! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
-//! CPUs; inside a group, its children.
+//! CPUs; inside a group, its children. A group of tasks of which one waits while the rest has its part elsewhere is noted as its own, and a CPU
+//! that runs the group takes that task.
 //!
 //! **Ahead.** A CPU whose running child has run far ahead of its siblings, and has less to choose from than another CPU, takes half of
 //! the difference. One that is left with a single child of many (because others took what waited there while it was stuck) would
@@ -251,14 +252,15 @@ fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
     2 * (more.saturating_sub(less) / (there.1 + here.1))
 }
 
-/// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not.
+/// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not; or a task of the group
+/// itself, where it has no children and missed so many turns that it was noted.
 fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
     let is_owed = |child: &Group| child.time.lag(&group.time) > 0;
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;
     }
-    if running.is_none() && group.time.is_own_task_owed(group.id()) {
-        // Tasks of the group itself run here, too: who of them lacks something is for their virtual times to say.
+    if running.is_none() && group.time.has_groups() && group.time.is_own_task_owed(group.id()) {
+        // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by.
         return None;
     }
     let note = group.time.take_owed(me)?;

@@ -399,6 +399,7 @@ const QUICK: [&str; 26] = [
     "stranded-slices",
     "threads-over-quota",
     "seed-003-process-clock",
+    "starved-sleeper",
 ];
 
 #[test]

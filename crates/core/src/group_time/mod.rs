@@ -81,6 +81,22 @@
 //! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
 //!
+//! # Who waits while its group has its part
+//! All of that is about groups. Where a group gets its part on other CPUs, its tasks on this one may wait for ever: v is level, so nothing is
+//! owed to the group, and each time that the CPU chooses, a sibling may happen to be before it. So each timeline counts what its group got
+//! elsewhere since it had its last turn there. Once that is more than four turns for each CPU that the group is on, the group is noted under its
+//! own number (`note_waiting`). A CPU that runs tasks of the group takes that note, as it chooses the group or at its next balancing, and with
+//! it one of those tasks, which then stands in the queue that it comes to as one that is owed nothing. What is left there is noted
+//! again at once. So a task of a group that gets S CPUs, and is on n of them, waits no longer than
+//!
+//! ```text
+//!     4 n turns / S  +  a look around  +  a balancing  +  a round of its group's tasks on the other CPU
+//! ```
+//!
+//! for each of the group's tasks that waits like it, as long as balancing has no group above to pull for. (While only who chose the group took
+//! the note, CPUs on which it was alone did not, since there is nothing to choose. One of 16 tasks got nothing for as long as the machine
+//! ran.) Tasks beside child groups need no such count: they are noted by what their clock owes them.
+//!
 //! # Moves
 //! A group whose tasks are between two queues is among its siblings still, and so is a task beside child groups that is owed something (`stay`).
 //!
