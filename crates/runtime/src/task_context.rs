@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quotient_core::{Enqueue, Nanos, TaskEntity};
+use quotient_core::{Detached, Enqueue, Nanos, TaskEntity};
 
 use crate::bandwidth::Deferral;
 use crate::group::{GroupShared, SeatOfTheDead};
@@ -158,6 +158,8 @@ pub(crate) struct Throttling {
     pub(crate) bearer: Option<Arc<Carrier>>,
     /// Where it stands in line until its first poll, if the wait for that is bounded; see `queue_wait`.
     pub(crate) unstarted: Option<Tickets>,
+    /// Taken out of one queue and on its way to another by way of an inbox: what keeps its group's place meanwhile.
+    pub(crate) on_the_way: Option<Box<Detached<()>>>,
 }
 
 impl Throttling {

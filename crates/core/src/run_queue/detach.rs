@@ -29,6 +29,20 @@ pub struct Detached<T> {
     stay: Stay,
 }
 
+impl<T> Detached<T> {
+    /// The task, and what keeps its group's place until that is dropped: for a task that is handed on before it is queued.
+    pub fn split(self) -> (T, Detached<()>) {
+        let rest = Detached {
+            group: self.group,
+            entity: self.entity,
+            handle: (),
+            stood: self.stood,
+            stay: self.stay,
+        };
+        (self.handle, rest)
+    }
+}
+
 /// Where a task stood in its timeline.
 #[derive(Clone, Copy, Debug)]
 struct Stood {

@@ -196,8 +196,11 @@ impl Vcpu {
             forward(arrival.task, arrival.kind);
         }
         for detached in queued {
-            let mut task = detached.handle;
-            task.owned_mut().entity = detached.entity;
+            let (mut task, rest) = detached.split();
+            let owned = task.owned_mut();
+            owned.entity = rest.entity;
+            // Whoever gets it may be in a long poll: uncounted until then, its group would come back as from a sleep.
+            owned.throttling.get_or_insert_default().on_the_way = Some(Box::new(rest));
             forward(task, Enqueue::Migrate);
         }
         // Whoever comes for them is to choose among them all.

@@ -398,8 +398,10 @@ fn take_out(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let dead = RuntimeGates::bandwidth() && task.is_aborted();
     let owned = task.owned_mut();
+    let mut on_the_way = None;
     if let Some(known) = &mut owned.throttling {
         take_seat(queue, known);
+        on_the_way = known.on_the_way.take();
     }
     if dead {
         seat_the_dead(owned, now);
@@ -408,6 +410,7 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
     let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
     queue.enqueue_in(slot, entity, task, kind, now);
+    drop(on_the_way);
 }
 
 /// The task is about to be queued: in the place that another group lends it, if one does.
