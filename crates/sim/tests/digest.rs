@@ -1,8 +1,13 @@
 //! What happens in a run, told by one number: the same plan always gives the same events, whoever listens and in however many pieces the
-//! run is cut. Whoever makes the engine faster compares the numbers before and after:
+//! run is cut.
 //!
-//! `cargo test -p quotient-sim --test digest -- --ignored --nocapture` prints them and holds them against `digests.txt`. A change of
-//! policy changes them rightly, so that the suite does not ask for them: then the printed lines become the file's.
+//! `digests.txt` protects changes that are to change nothing. Whoever makes the engine or the core faster, or divides a function, holds nine
+//! runs of all kinds (many CPUs, nested groups, limits, hyperthreads, three sets of rules, tasks kept to a few CPUs) against it, event by event:
+//!
+//! `cargo test --release -p quotient-sim --test digest -- --ignored --nocapture`
+//!
+//! A change of policy changes the numbers rightly, so that the suite does not ask for them. Then the lines that the test prints become the
+//! file's, in the commit of that change: a file that is behind protects nothing, since nobody can tell one change from another.
 
 use quotient_core::{Limit, Nanos};
 use quotient_sim::synthetic::{self, OpenLoop};
