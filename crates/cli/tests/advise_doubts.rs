@@ -326,6 +326,13 @@ fn who_recorded_is_left_out_but_for_what_is_compared_with_the_trace() {
             "{notes}"
         );
         assert!(!unknown["notes"].to_string().contains("record` itself"));
+        let itself = quotient(&["advise", &with_note, "--comm", "rec"]);
+        assert_eq!(itself.status.code(), Some(2));
+        assert!(
+            stderr(&itself).contains("record` itself"),
+            "{}",
+            stderr(&itself)
+        );
         // What is compared with the trace has it, for the trace has it as well.
         let doubts = known["doubts"].to_string();
         assert!(!doubts.contains("played as it was recorded"), "{doubts}");

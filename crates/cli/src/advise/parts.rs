@@ -26,6 +26,7 @@ impl Parts {
     /// `Usage` if nobody is selected.
     pub(super) fn of(whole: &Recording, selection: &Selection) -> Result<Parts, Failure> {
         let (limited, beside) = whole.split(selection);
+        let was_found = limited.tasks() > 0;
         let parts = Parts {
             limited,
             beside,
@@ -36,7 +37,13 @@ impl Parts {
             None => parts,
         };
         if parts.limited.tasks() == 0 {
-            return Err(nobody(whole, selection));
+            return Err(if was_found {
+                Failure::Usage(
+                    "only `quotient record` itself is selected, which is left out".to_owned(),
+                )
+            } else {
+                nobody(whole, selection)
+            });
         }
         Ok(parts)
     }
