@@ -73,6 +73,7 @@ impl Timeline {
 
     /// Where an entity with that lag starts: at V - lag (W + w) / W, so that the lag is what was asked for once the
     /// entity's own weight counts in V.
+    #[inline(always)]
     pub(crate) fn place_eevdf<T>(
         &self,
         node: &mut Node<T>,
@@ -164,7 +165,7 @@ pub(crate) enum Request {
 }
 
 /// The deadline of who was just placed.
-#[inline]
+#[inline(always)]
 fn begin_request<T>(node: &mut Node<T>, request: Request) {
     let rest = match request {
         Request::Rest(rest) => rest.distance(node.shares),

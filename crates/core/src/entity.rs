@@ -1,5 +1,7 @@
 //! What a task carries about its scheduling while it sleeps or moves.
 
+use core::num::NonZeroU16;
+
 use crate::pelt::{LoadAverages, TaskAverage, TaskSums};
 use crate::units::{CpuId, Nanos, Slice, VirtualTime, to_service, to_virtual};
 use crate::weight::{NICE_0, Nice, Weight};
@@ -51,13 +53,14 @@ impl Past {
         self.0 & mark.0 != 0
     }
 
+    /// The same with a mark more, if `on`.
     #[inline]
-    pub(crate) fn set(&mut self, mark: Past, on: bool) {
-        self.0 = if on {
-            self.0 | mark.0
-        } else {
-            self.0 & !mark.0
-        };
+    pub(crate) fn with(self, mark: Past, on: bool) -> Past {
+        Past(self.0 | if on { mark.0 } else { 0 })
+    }
+
+    fn set(&mut self, mark: Past, on: bool) {
+        *self = Past(self.0 & !mark.0).with(mark, on);
     }
 
     /// Whether `slept_at` is a virtual time, of some CPU.
@@ -75,11 +78,13 @@ impl Past {
 
 /// What is left of a request as a task leaves its queue, in units of 2,048 ns of service, rounded up: the longest slice fits. It is kept as
 /// service, so that another weight stretches it as it stretches a whole request. Zero: nothing is, and the next request begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest(u16);
+///
+/// One is added, so that `Option<TaskEntity>` takes no more room than the entity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest(NonZeroU16);
 
 impl Rest {
-    pub(crate) const NONE: Rest = Rest(0);
+    pub(crate) const NONE: Rest = Rest(NonZeroU16::MIN);
 
     /// log2 of the unit, ns.
     const SHIFT: u32 = 11;
@@ -89,13 +94,14 @@ impl Rest {
     pub(crate) fn until(deadline: VirtualTime, v: VirtualTime, shares: u32) -> Rest {
         let distance = deadline.since(v).max(0).unsigned_abs();
         let units = to_service(distance, u64::from(shares)).div_ceil(1 << Rest::SHIFT);
-        Rest(u16::try_from(units).unwrap_or(u16::MAX))
+        Rest(NonZeroU16::MIN.saturating_add(u16::try_from(units).unwrap_or(u16::MAX)))
     }
 
     /// In virtual time; `None` if nothing is left.
     #[inline]
     pub(crate) fn distance(self, shares: u32) -> Option<u64> {
-        (self.0 > 0).then(|| to_virtual(u64::from(self.0) << Rest::SHIFT, shares))
+        let units = u64::from(self.0.get()) - 1;
+        (units > 0).then(|| to_virtual(units << Rest::SHIFT, shares))
     }
 }
 
@@ -201,6 +207,6 @@ pub enum Enqueue {
     Migrate,
 }
 
-const _: () = assert!(size_of::<TaskEntity>() <= 48);
+const _: () = assert!(size_of::<Option<TaskEntity>>() <= 48);
 const _: () = assert!(crate::Config::CPUS_MAX < Past::CPU as u32);
 const _: () = assert!(Slice::MAX.raw() >> Rest::SHIFT < u16::MAX as u32);

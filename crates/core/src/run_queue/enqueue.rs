@@ -66,7 +66,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// As [`RunQueue::enqueue_in`], saying why groups that are empty without the task come back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue_back(
         &mut self,
         slot: GroupSlot,

@@ -67,7 +67,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.put_prev_away(Leave::Sleeps, now)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_prev_away(&mut self, leave: Leave, now: Nanos) -> Option<TaskEntity> {
         if self.current == NONE {
             return None;
@@ -169,6 +169,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Takes a task out of its timeline for good, saving its lag. It may be current or queued.
+    #[inline(always)]
     pub(super) fn dismiss(
         &mut self,
         level: u32,
@@ -190,10 +191,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
-        let (slept_at, mut past) = self.parting(lag, node.v, now);
+        let (slept_at, past) = self.parting(lag, node.v, now);
         let moves = leave == Leave::Moves && self.rules.moves_keep_requests;
-        past.set(Past::MOVED, moves);
-        past.set(Past::DEFERRING, deferring);
+        let past = past.with(Past::MOVED, moves);
+        let past = past.with(Past::DEFERRING, deferring);
         let rest = if moves || past.names_a_cpu() {
             Rest::until(node.deadline, node.v, node.shares)
         } else {
