@@ -38,7 +38,8 @@
 //! # Tasks beside groups
 //! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
 //! where it is: a timeline that has an own task or a child group is *anchored*, which means that the offset by which groups stand there
-//! holds for tasks, too. A task comes at V less what it is owed, and leaves with that; a move takes all of it along. What those that come
+//! holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
+//! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU and for those that move, else within
 //! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
