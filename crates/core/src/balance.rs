@@ -246,7 +246,7 @@ fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
     if there.1 == here.1 {
         return there.0.saturating_sub(here.0);
     }
-    // Loads are sums of fewer than 2^32 shares below 2^21, capacities have 11 bits: whoever had more would lose some of it here.
+    // Sums of fewer than 2^32 shares below 2^21, times at most 2^10, fit.
     let more = there.0.saturating_mul(here.1);
     let less = here.0.saturating_mul(there.1);
     2 * (more.saturating_sub(less) / (there.1 + here.1))

@@ -23,9 +23,9 @@ const BURST_FADE: u64 = 128;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// For a CPU on which tasks wait and none of this queue runs, since somebody above has it: shows the others that nothing gets on here, as
-    /// charging the current task does otherwise. A host calls it every tick or so for as long as that lasts. Where a virtual time was right last, it
-    /// seems to stand still for want of news and not of service, and nobody comes for those that wait. Nothing while a task is current.
-    /// O(depth) and a bounded number of groups.
+    /// charging the current task does otherwise. A host calls it every tick or so for as long as that lasts. Without it the published virtual
+    /// times are of when a task ran here last: to others they are old, and do not say that those that wait get nothing. Does nothing while
+    /// a task is current. O(depth) and a bounded number of groups.
     pub fn look_around(&mut self, now: Nanos) {
         if self.has_current() {
             return;
