@@ -100,6 +100,8 @@ pub struct Pull {
     pub max: usize,
     /// Id of the group to take from, descendants included; 0 is the root, so anything.
     pub group: u32,
+    /// Whether only tasks of the group itself will do, and none below it. Where child groups stand beside them it is the one that is owed most.
+    pub own: bool,
 }
 
 /// Nearest first, then by how much there is to gain.
@@ -188,6 +190,7 @@ fn plan_idle(
         from,
         max: queued.div_ceil(2).min(PULL_MAX),
         group: 0,
+        own: false,
     })
 }
 
@@ -233,6 +236,7 @@ fn plan_by_load(
                     from,
                     max: max.clamp(1, PULL_MAX),
                     group: 0,
+                    own: false,
                 },
             ));
         }
@@ -263,12 +267,7 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
         // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by.
         return None;
     }
-    let note = group.time.take_owed(me)?;
-    Some(Pull {
-        from: note.cpu,
-        max: 1,
-        group: note.group,
-    })
+    group.time.take_owed(me).map(|note| note.pull(group))
 }
 
 /// Takes half of what waits in `group` elsewhere beyond what is in it here, if `running`, the child that runs here, has run far ahead
@@ -311,6 +310,7 @@ fn plan_ahead(
         from,
         max: usize::try_from(surplus).unwrap_or(PULL_MAX).min(PULL_MAX),
         group: group.id(),
+        own: false,
     })
 }
 
@@ -374,6 +374,7 @@ fn plan_level(
         from,
         max: (surplus / 2).clamp(1, PULL_MAX),
         group: group.id(),
+        own: false,
     })
 }
 

@@ -16,6 +16,7 @@ fn relieve(machine: &mut Machine, from: usize, to: usize) {
         from: CpuId(from as u32),
         max: usize::MAX,
         group: 0,
+        own: false,
     };
     machine.queues[from].detach(&everything, now, &mut moved);
     for task in moved {

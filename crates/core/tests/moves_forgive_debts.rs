@@ -30,6 +30,7 @@ impl Machine {
             from: CpuId(other as u32),
             max: 128,
             group: 0,
+            own: false,
         };
         let mut moved = Vec::new();
         self.queues[other].detach_to(CpuId(cpu as u32), &everything, now, &mut moved);

@@ -185,6 +185,7 @@ impl Host {
                     from: CpuId(from as u32),
                     max,
                     group: id,
+                    own: false,
                 };
                 let mut moved = Vec::new();
                 let to = CpuId(1 - from as u32);

@@ -87,6 +87,7 @@ fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
         from: CpuId(from),
         max: 8,
         group: 0,
+        own: false,
     };
     let mut moved = Vec::new();
     assert_eq!(rig.queue.detach(&request(0), Nanos(MILLI), &mut moved), 0);
@@ -171,6 +172,7 @@ fn a_pull_passes_over_a_child_that_is_throttled_where_it_is_for() {
             from: CpuId(1),
             max: 8,
             group: 0,
+            own: false,
         };
         assert_eq!(victim.nr_queued(), 2);
         let mut moved = Vec::new();

@@ -43,7 +43,7 @@
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU and for those that move, else within
 //! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
-//! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number.
+//! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
 //! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it; once none is left,
 //! nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
@@ -119,6 +119,7 @@ mod stay;
 #[cfg(test)]
 mod tests;
 
+use crate::balance::Pull;
 use crate::group::Group;
 use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
@@ -181,11 +182,23 @@ pub(crate) struct Service {
     pub(crate) surplus: u64,
 }
 
-/// A child group that waits and is owed something.
+/// Who waits and is owed something: a child group, or tasks of the group itself, under its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) cpu: CpuId,
     pub(crate) group: u32,
+}
+
+impl Note {
+    /// What to pull for it, found with `group`: a task of the child that is noted, or one of the group itself.
+    pub(crate) fn pull(self, group: &Group) -> Pull {
+        Pull {
+            from: self.cpu,
+            max: 1,
+            group: self.group,
+            own: self.group == group.id(),
+        }
+    }
 }
 
 impl GroupTime {

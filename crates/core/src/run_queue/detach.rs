@@ -111,7 +111,10 @@ impl<T, G: Gates> RunQueue<T, G> {
                 .copied()
                 .unwrap_or(NONE);
             let Some(index) = (level != NONE && !self.is_kept_back(level))
-                .then(|| self.candidate(level, to, now))
+                .then(|| match request.own {
+                    false => self.candidate(level, to, now),
+                    true => self.own_candidate(level, to, now),
+                })
                 .flatten()
             else {
                 break;
@@ -326,6 +329,33 @@ impl<T, G: Gates> RunQueue<T, G> {
         if timeline.current != NONE {
             consider(timeline.current);
         }
+        best.map(|(index, _)| index)
+    }
+
+    /// The waiting task of the group itself, among a bounded number, that is owed most where child groups stand beside it, if anything is owed to
+    /// one; elsewhere as [`RunQueue::candidate`]. (Were it whoever comes first there, child groups that nobody noted went where a task was wanted,
+    /// away from the CPU where their parent would have had its turn: a child of a twentieth of its sibling's weight had a third of both.)
+    fn own_candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
+        let timeline = &self.timelines[level as usize];
+        if !timeline.is_anchored {
+            return self.candidate(level, to, now);
+        }
+        if to.is_some_and(|to| !self.is_open_on(level, to)) {
+            return None;
+        }
+        let anchor = timeline.anchor();
+        let (mut best, mut seen) = (None, 0);
+        let mut consider = |index: u32| {
+            let node = self.slab.get(index);
+            let lag = anchor.since(node.v);
+            if node.is_task() && lag > best.map_or(0, |(_, most)| most) {
+                best = Some((index, lag));
+            }
+            seen += 1;
+            seen < CANDIDATES_MAX
+        };
+        timeline.ready.visit(&self.slab.nodes, &mut consider);
+        timeline.later.visit(&self.slab.nodes, &mut consider);
         best.map(|(index, _)| index)
     }
 

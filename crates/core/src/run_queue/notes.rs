@@ -4,7 +4,7 @@
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::gates::Gates;
-use crate::group_time::{Note, OWED_MIN};
+use crate::group_time::OWED_MIN;
 use crate::node::NONE;
 use crate::timeline::Timeline;
 use crate::units::to_service_lag;
@@ -89,7 +89,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             && let Some(note) = inside.group.time.take_owed(self.cpu)
         {
             // Its own tasks, which wait while others of the group run elsewhere.
-            self.suggest(note);
+            self.suggested = Some(note.pull(&inside.group));
             return;
         }
         if !siblings.is_somebody_owed() || self.should_spread(level) {
@@ -105,7 +105,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             && !v.is_before(siblings.now())
             && let Some(note) = siblings.take_owed(self.cpu)
         {
-            self.suggest(note);
+            let above = &self.timelines[level as usize].group;
+            self.suggested = Some(note.pull(above));
         }
     }
 
@@ -119,14 +120,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (timeline, above) = self.with_parent(level);
         let lag = timeline.group.time.lag(&above.group.time);
         lag > self.service_clock.slack(&timeline.group, self.load.grain())
-    }
-
-    fn suggest(&mut self, note: Note) {
-        self.suggested = Some(Pull {
-            from: note.cpu,
-            max: 1,
-            group: note.group,
-        });
     }
 
     /// Whom to pull from rather than run what was picked last: set where that is of a group that is owed nothing and a

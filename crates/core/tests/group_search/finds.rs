@@ -369,3 +369,15 @@ fn a_sleeper_with_credit_does_not_pay_for_a_task_that_owes() {
         &setup.with(Some(0), 1, periodic(2_000_000, 5_000_000)),
     );
 }
+
+/// Seed 302, set-up 1555, made smaller: the lighter of two siblings had 7 times its part, and the other two thirds of its own. Wherever a task of
+/// the root was wanted on another CPU, whatever had waited longest here went, mostly the heavier sibling, away from where its parent's next
+/// turn was.
+#[test]
+fn who_wants_a_task_beside_groups_takes_none_out_of_them() {
+    let tops: [Top; 2] = [
+        (100, &[(100, 1, hog(250_000))]),
+        (100, &[(100, 1, hog(1_000_000)), (2_000, 1, hog(1_000_000))]),
+    ];
+    holds(0.93, &Setup::of(2, &tops).with(None, 1, hog(250_000)));
+}

@@ -145,6 +145,7 @@ impl Vcpu {
                 from: cpu_id(index),
                 max: RELIEF_MAX,
                 group: 0,
+                own: false,
             };
             self.detach(shared, &everything, now);
             if !crowded || self.detached.len() >= RELIEF_MAX {

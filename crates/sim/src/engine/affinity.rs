@@ -126,6 +126,7 @@ impl<S: Sink> Simulation<S> {
                 from: CpuId(from),
                 max,
                 group: 0,
+                own: false,
             };
             self.take(cpu, &request)
         })
