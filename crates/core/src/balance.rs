@@ -296,8 +296,7 @@ fn plan_ahead(
             .get(from.index())
             .is_some_and(|load| load.nr_queued() > 0);
         let more = theirs.entities().saturating_sub(mine.entities());
-        // Tasks beside a child group are not noted when they are owed: one of them comes though that evens nothing out.
-        let surplus = (more / 2).max(u32::from(more > 0 && theirs.runnable() > 0));
+        let surplus = more / 2;
         if from == me || !waits || surplus == 0 {
             continue;
         }

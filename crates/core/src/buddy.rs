@@ -116,7 +116,7 @@ impl Timeline {
         let second = self.best(nodes, rules).map(|(index, _)| index);
         self.queue(nodes, best, rules);
         match second {
-            Some(second) if self.is_near(nodes, second, best, rules) => second,
+            Some(second) if self.may_follow(nodes, second, best, rules) => second,
             _ => best,
         }
     }
@@ -127,6 +127,18 @@ impl Timeline {
         let bound = to_virtual(rules.wakeup_granularity, yielder.shares).cast_signed();
         // Owed less than the bound: it would not be eligible any more with that much service.
         rules.policy == Policy::Cfs || !self.average.is_eligible(yielder.v.offset(bound))
+    }
+
+    /// Whether who comes after a yielder may have its turn: a task if it is near, a child group beside tasks only if its turn has come. All CPUs keep
+    /// one clock there, and a group that owes by it would have a turn for each poll that ends here. (A group that owed 4 ms was chosen for
+    /// what waited here, and with it its own task that was owed most was pulled here, just to see the yielder go on: from CPU to CPU at the end of
+    /// each poll, without ever running.)
+    fn may_follow<T>(&self, nodes: &[Node<T>], second: u32, best: u32, rules: &Rules) -> bool {
+        let node = &nodes[second as usize];
+        if self.is_anchored && !node.is_task() {
+            return self.average.is_eligible(node.v);
+        }
+        self.is_near(nodes, second, best, rules)
     }
 
     /// Whether `buddy` waits here and is near enough: under EEVDF to being eligible, under CFS to the rightful choice.

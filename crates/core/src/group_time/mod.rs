@@ -47,7 +47,7 @@
 //!
 //! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it; once none is left,
 //! nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
-//! for seconds once a sibling came.) Who balances for a child group that has run far ahead takes an own task, even if that evens nothing out.
+//! for seconds once a sibling came.)
 //!
 //! # Protocol
 //! | word | written by | read by |
