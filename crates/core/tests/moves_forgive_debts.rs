@@ -141,6 +141,7 @@ fn share_of_a_task_that_may_not_go(asked: usize) -> f64 {
                     from: CpuId(0),
                     max: 128,
                     group: 0,
+                    own: false,
                 };
                 let mut moved = Vec::new();
                 queue.detach_to(CpuId(1), &everything, Nanos(now), &mut moved);
@@ -187,6 +188,7 @@ fn heavy_share_after_an_inbox(keeps: bool) -> f64 {
         from: CpuId(0),
         max: 1,
         group: 0,
+        own: false,
     };
     let mut moved = Vec::new();
     queues[0].detach_to(CpuId(1), &queued, Nanos(0), &mut moved);

@@ -372,7 +372,7 @@ fn another_machine_replaces_the_shape_only() {
 
 /// What a debug build gets through in a second or two each, and what has broken unseen. A release build, or one with `QUOTIENT_SCENARIOS=all`,
 /// runs all; another value is a part of the names of those that are run.
-const QUICK: [&str; 26] = [
+const QUICK: [&str; 27] = [
     "seed-002-load-average",
     "schbench",
     "kselftest-stats",

@@ -39,6 +39,7 @@ fn pull(from: u32, max: usize) -> Pull {
         from: CpuId(from),
         max,
         group: 0,
+        own: false,
     }
 }
 
