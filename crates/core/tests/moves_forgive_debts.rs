@@ -11,6 +11,16 @@ use std::sync::Arc;
 const MILLI: u64 = 1_000_000;
 
 /// A task: the number of its group, and how long its polls are, which differs so that the CPUs meet at every distance.
+/// As many of those that wait there as `max`.
+fn pull(from: usize, max: usize) -> Pull {
+    Pull {
+        from: CpuId(from as u32),
+        max,
+        group: 0,
+        own: false,
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Task {
     group: usize,
@@ -26,14 +36,8 @@ struct Machine {
 impl Machine {
     fn relieve(&mut self, cpu: usize, now: Nanos) {
         let other = 1 - cpu;
-        let everything = Pull {
-            from: CpuId(other as u32),
-            max: 128,
-            group: 0,
-            own: false,
-        };
         let mut moved = Vec::new();
-        self.queues[other].detach_to(CpuId(cpu as u32), &everything, now, &mut moved);
+        self.queues[other].detach_to(CpuId(cpu as u32), &pull(other, 128), now, &mut moved);
         for task in moved {
             let group = &self.groups[task.handle.group];
             self.queues[cpu].enqueue(group, task.entity, task.handle, Enqueue::Migrate, now);
@@ -137,14 +141,8 @@ fn share_of_a_task_that_may_not_go(asked: usize) -> f64 {
         queue.put_prev_yield(task, Nanos(now));
         if used[1] > 0 {
             for _ in 0..core::mem::take(&mut asks) {
-                let everything = Pull {
-                    from: CpuId(0),
-                    max: 128,
-                    group: 0,
-                    own: false,
-                };
                 let mut moved = Vec::new();
-                queue.detach_to(CpuId(1), &everything, Nanos(now), &mut moved);
+                queue.detach_to(CpuId(1), &pull(0, 128), Nanos(now), &mut moved);
                 for task in moved {
                     queue.take_back(task, Nanos(now));
                     queue.check().unwrap();
@@ -184,14 +182,8 @@ fn heavy_share_after_an_inbox(keeps: bool) -> f64 {
     let fresh = TaskEntity::default();
     queues[0].enqueue(&groups[1], fresh, 1, Enqueue::Wake, Nanos(0));
     queues[1].enqueue(&groups[0], fresh, 0, Enqueue::Wake, Nanos(0));
-    let queued = Pull {
-        from: CpuId(0),
-        max: 1,
-        group: 0,
-        own: false,
-    };
     let mut moved = Vec::new();
-    queues[0].detach_to(CpuId(1), &queued, Nanos(0), &mut moved);
+    queues[0].detach_to(CpuId(1), &pull(0, 1), Nanos(0), &mut moved);
     let (task, rest) = moved.pop().unwrap().split();
     let entity = rest.entity;
     let inbox = keeps.then_some(rest);

@@ -19,6 +19,8 @@ mod causes;
 mod evidence;
 mod family;
 mod limited;
+#[cfg(test)]
+mod lines;
 mod marked;
 mod placement;
 mod read;

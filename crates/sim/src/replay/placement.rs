@@ -329,6 +329,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines::{self, switch, waking};
     use super::*;
     use crate::program::{Program, Step};
     use crate::{Kernel, Machine, Plan, Simulation, Span, synthetic};
@@ -432,21 +433,11 @@ mod tests {
     /// A task on CPU 0 that wakes one whose CPU 1 idles, beside somebody who waits or alone; who is woken goes to the waker or stays.
     fn woken_by(rounds: u64, is_crowded: bool, is_drawn: bool) -> Placement {
         let mut text = String::new();
-        let switch = |from: (&str, u32, &str), to: (&str, u32)| {
-            format!(
-                "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120",
-                from.0, from.1, from.2, to.0, to.1
-            )
-        };
-        let waking = |name: &str, pid: u32, cpu: u32| {
-            format!("sched_waking: comm={name} pid={pid} prio=120 target_cpu={cpu:03}")
-        };
         let (idle, idles) = (("swapper", 0, "R"), ("swapper", 0));
         for round in 0..rounds {
             let mut at = 1_000_000 + round * 10_000;
             let mut line = |who: &str, cpu: u32, what: String| {
-                let (seconds, rest) = (at / 1_000_000, at % 1_000_000);
-                text += &format!("{who} [{cpu:03}] d..2. {seconds}.{rest:06}: {what}\n");
+                text += &lines::line(who, cpu, "d..2.", at, what);
                 at += 10;
             };
             line("<idle>-0", 1, switch(idle, ("c", 3)));

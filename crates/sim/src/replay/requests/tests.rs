@@ -1,4 +1,5 @@
 use super::super::Selection;
+use super::super::lines::{self, switch, waking};
 use super::*;
 use crate::{Machine, Simulation};
 use quotient_trace::Discard;
@@ -10,17 +11,7 @@ fn front_and_worker(requests: u64, marks: bool) -> String {
     let mut text = String::from("# tracer: nop\n");
     let idle = "swapper";
     let mut line = |who: &str, cpu: u32, flags: &str, micros: u64, what: String| {
-        let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
-        let _ = writeln!(text, "{who} [{cpu:03}] {flags} {seconds}.{rest:06}: {what}");
-    };
-    let switch = |from: (&str, u32, &str), to: (&str, u32)| {
-        format!(
-            "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={} ==> next_comm={} next_pid={} next_prio=120",
-            from.0, from.1, from.2, to.0, to.1
-        )
-    };
-    let waking = |name: &str, pid: u32, cpu: u32| {
-        format!("sched_waking: comm={name} pid={pid} prio=120 target_cpu={cpu:03}")
+        text += &lines::line(who, cpu, flags, micros, what);
     };
     for number in 0..requests {
         let at = 1_000_000 + number * 10_000;
@@ -226,20 +217,14 @@ fn marks_behind_a_switch_that_the_trace_leaves_out_count() {
 fn requests_that_came_during_a_throttle_come_when_they_came() {
     // Every 100 ms `svc` is woken, serves 2 ms, is throttled for 60 ms, and serves two more that came some time before it got to them.
     let mut text = String::from("# tracer: nop\n");
+    let number_of = |name: &str| if name == "svc" { 7 } else { 0 };
     let switch = |from: &str, state: &str, to: &str| {
-        format!(
-            "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state={state} ==> next_comm={} next_pid={} next_prio=120",
-            from,
-            if from == "svc" { 7 } else { 0 },
-            to,
-            if to == "svc" { 7 } else { 0 }
-        )
+        switch((from, number_of(from), state), (to, number_of(to)))
     };
     for number in 0..120_u64 {
         let at = 1_000_000 + number * 100_000;
         let mut line = |who: &str, micros: u64, what: &str| {
-            let (seconds, rest) = ((at + micros) / 1_000_000, (at + micros) % 1_000_000);
-            let _ = writeln!(text, "{who} [000] d..2. {seconds}.{rest:06}: {what}");
+            text += &lines::line(who, 0, "d..2.", at + micros, what);
         };
         let idle = "swapper/0";
         line(
