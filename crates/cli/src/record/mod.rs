@@ -78,13 +78,13 @@ const WRITING: &str = "cannot write the trace";
 /// `Usage` where this process may not, or for a subject that does not exist; whatever breaks on the way. tracefs is as it
 /// was in each case.
 pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
-    namespace::check(Path::new(PROC))?;
     let hierarchy = Hierarchy::here();
     let members = Members::now(&hierarchy);
     let subjects = subjects(arguments, &hierarchy, &members)?;
     let only: &[u32] = if arguments.only { &subjects } else { &[] };
     let interrupted = interruption()?;
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
+    namespace::check(Path::new(PROC))?;
     let instance = Instance::new(tracefs, arguments.buffer_kb, hierarchy.number, only)?;
     for stale in instance.stale() {
         eprintln!("{stale}");
