@@ -4,6 +4,8 @@ mod base;
 mod doubts;
 mod fidelity;
 mod load;
+mod of_scenario;
+mod of_trace;
 mod parts;
 mod show;
 

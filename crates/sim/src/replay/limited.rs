@@ -1,18 +1,10 @@
-//! Recordings that were made under a limit: finding it by the shape that it leaves, and undoing what it did to arrivals.
+//! Recordings that were made under a limit, which is found by the shape that it leaves.
 //!
 //! **Shape.** A kernel's trace has no event for a throttle, but a throttled task waits beside an idle CPU and starts again when
 //! the limit's period begins, without anybody waking it. Waits that end an idle stretch of their CPU (*stalls*) and whose ends
 //! lie at one place of a period are a limit's; the CPU time used from one such end to the next is its quota.
-//!
-//! **What is cut.** Work that arrives while a group is throttled is not lost: it is computed later. But arrivals at a thread that
-//! waits already leave no trace of their own: one long burst stands for several. Such a burst is cut into pieces of the length of
-//! bursts that were never throttled, with arrivals spread over its time: at random, another way with each seed. Some seeds
-//! leave them whole, which is the other extreme: the two bound what may have been, and lie as far apart as the limit cut much.
-//! Closed loops are not cut: who waits for his answer sends nothing meanwhile.
 
-use super::{Burst, Demand, OUTSIDE, Recording, is_within};
-use crate::random::Random;
-use core::cmp::Reverse;
+use super::{Recording, is_within};
 use core::ops::Range;
 use quotient_core::Limit;
 use quotient_trace::{NotedChange, NotedThrottles};
@@ -29,16 +21,8 @@ const PERIODS_MS: [u64; 10] = [1_000, 500, 250, 200, 100, 50, 40, 25, 20, 10];
 const FITS_PERCENT: usize = 90;
 /// How far from that place they may end: the timer's interrupt, the switch, and a clock of microseconds. Unit: ns.
 const TOLERANCE: u64 = 700_000;
-/// A burst of more than this part of the usual, per cent, holds several arrivals.
-const MERGED_PERCENT: u64 = 150;
-/// Bursts without a throttle from which the usual length is taken.
-const CLEAN_MIN: usize = 20;
 /// A run over more periods than this is a broken clock, and is left out. Origin: a thousand seconds in the shortest period.
 const RUN_PERIODS_MAX: u64 = 100_000;
-/// Most pieces of one burst.
-const PIECES_MAX: u64 = 10_000;
-/// Every so many seeds leave bursts whole. Origin: two of ten seeds, so that an interval has that extreme.
-const WHOLE_EVERY: u64 = 5;
 
 /// A long wait for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,22 +70,8 @@ impl RecordedLimit {
     }
 }
 
-/// What was done about it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Restored {
-    /// Bursts that seem to hold several arrivals.
-    pub merged: u64,
-    /// What they computed, in thousandths of all.
-    pub merged_permille: u64,
-    /// Pieces that they are cut into.
-    pub pieces: u64,
-    /// What bursts computed that seem to hold several arrivals and are left whole, since others in the trace woke them or were woken by them,
-    /// in thousandths of all: who had asked them meanwhile left no trace.
-    pub whole_permille: u64,
-}
-
 /// So many of so many, at most all.
-fn permille((part, all): (u64, u64)) -> u64 {
+pub(super) fn permille((part, all): (u64, u64)) -> u64 {
     let part = u128::from(part) * 1_000 / u128::from(all.max(1));
     u64::try_from(part.min(1_000)).unwrap_or(1_000)
 }
@@ -227,7 +197,7 @@ impl Recording {
     }
 
     /// Bursts in which a throttle ended, by the limit's period.
-    fn throttled_bursts(&self, limit: &RecordedLimit) -> HashSet<u32> {
+    pub(super) fn throttled_bursts(&self, limit: &RecordedLimit) -> HashSet<u32> {
         let period = limit.period_ns.max(1);
         let ends: Vec<u64> = self.long_waits().map(|wait| wait.to).collect();
         let stalls: Vec<u64> = self.stalls().map(|wait| wait.to).collect();
@@ -251,136 +221,6 @@ impl Recording {
             .filter(|wait| meets(wait))
             .map(|wait| wait.burst)
             .collect()
-    }
-
-    /// What undoing that limit changes.
-    pub fn restored_by(&self, limit: &RecordedLimit) -> Restored {
-        let cut = Cut::of(self, limit);
-        let merged: Vec<&Burst> = self
-            .tasks
-            .iter()
-            .flat_map(|demand| &demand.bursts)
-            .filter(|burst| cut.pieces(burst) > 1)
-            .collect();
-        let work: u64 = merged.iter().map(|burst| burst.work).sum();
-        let bursts = self.tasks.iter().flat_map(|demand| &demand.bursts);
-        let whole = bursts.filter(|burst| cut.arrivals(burst) > 1 && cut.pieces(burst) == 1);
-        let whole: u64 = whole.map(|burst| burst.work).sum();
-        let all = (self.recorded.0 + self.restored.0).max(1);
-        Restored {
-            merged: merged.len() as u64,
-            merged_permille: permille((work, all)),
-            whole_permille: permille((whole, all)),
-            pieces: merged.iter().map(|burst| cut.pieces(burst)).sum(),
-        }
-    }
-
-    /// The demand as it may have been without that limit. Every fifth seed leaves long bursts whole.
-    pub fn without_limit(&self, limit: &RecordedLimit, seed: u64) -> Recording {
-        if seed.is_multiple_of(WHOLE_EVERY) {
-            return self.clone();
-        }
-        let cut = Cut::of(self, limit);
-        let mut random = Random::new(seed, 3);
-        let tasks = self
-            .tasks
-            .iter()
-            .map(|demand| cut.demand(demand, &mut random))
-            .collect();
-        Recording {
-            groups: self.groups.clone(),
-            length: self.length,
-            cpus: self.cpus,
-            marked: self.marked.clone(),
-            ..Recording::default()
-        }
-        .with(tasks)
-    }
-}
-
-/// Which bursts are cut into how many pieces.
-struct Cut {
-    throttled: HashSet<u32>,
-    /// Bursts that wake others or are woken by others keep their place in their chain.
-    chained: HashSet<u32>,
-    /// What a burst usually computes, ns; `None` if that is not known.
-    usual: Option<u64>,
-}
-
-impl Cut {
-    fn of(recording: &Recording, limit: &RecordedLimit) -> Cut {
-        let bursts = || recording.tasks.iter().flat_map(|demand| &demand.bursts);
-        let throttled = recording.throttled_bursts(limit);
-        let mut chained = HashSet::new();
-        for burst in bursts().filter(|burst| burst.by != OUTSIDE) {
-            chained.extend([burst.id, burst.by]);
-        }
-        for marked in &recording.marked {
-            chained.extend([marked.begin.burst, marked.end.burst]);
-        }
-        let mut clean: Vec<u64> = bursts()
-            .filter(|burst| !throttled.contains(&burst.id) && burst.work > 0)
-            .map(|burst| burst.work)
-            .collect();
-        // The longest hundredth may hold several arrivals as well.
-        clean.sort_unstable_by_key(|work| Reverse(*work));
-        let kept = &clean[clean.len() / 100..];
-        let usual = (kept.len() >= CLEAN_MIN)
-            .then(|| kept.iter().sum::<u64>() / kept.len() as u64)
-            .filter(|usual| *usual > 0);
-        Cut {
-            throttled,
-            chained,
-            usual,
-        }
-    }
-
-    /// Into how many it is cut.
-    fn pieces(&self, burst: &Burst) -> u64 {
-        if self.chained.contains(&burst.id) {
-            1
-        } else {
-            self.arrivals(burst)
-        }
-    }
-
-    /// How many arrivals it seems to hold.
-    fn arrivals(&self, burst: &Burst) -> u64 {
-        let Some(usual) = self.usual else {
-            return 1;
-        };
-        let is_long = burst.work > usual.saturating_mul(MERGED_PERCENT) / 100;
-        if is_long && self.throttled.contains(&burst.id) {
-            ((burst.work + usual / 2) / usual).clamp(1, PIECES_MAX)
-        } else {
-            1
-        }
-    }
-
-    fn demand(&self, demand: &Demand, random: &mut Random) -> Demand {
-        let mut bursts = Vec::with_capacity(demand.bursts.len());
-        for burst in &demand.bursts {
-            let pieces = self.pieces(burst);
-            let work = burst.work / pieces;
-            let room = burst.end.saturating_sub(burst.at + work);
-            let mut arrivals: Vec<u64> = (1..pieces)
-                .map(|_| burst.at + random.below(room.max(1)))
-                .collect();
-            arrivals.push(burst.at);
-            arrivals.sort_unstable();
-            for (index, at) in (0u64..).zip(arrivals) {
-                let rest = if index == 0 { burst.work % pieces } else { 0 };
-                bursts.push(Burst {
-                    at,
-                    work: work + rest,
-                    ..*burst
-                });
-            }
-        }
-        Demand {
-            bursts,
-            ..demand.clone()
-        }
     }
 }
 
@@ -426,14 +266,14 @@ fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Range<u64>, period: u64, ph
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::Loop;
     use super::*;
     use crate::{Machine, Plan, Simulation, Span, synthetic};
     use quotient_core::{BandwidthRules, Nanos};
     use quotient_trace::{Discard, JsonLines};
 
-    const fn millis(count: u64) -> Nanos {
+    pub(in crate::replay) const fn millis(count: u64) -> Nanos {
         Nanos::from_millis(count)
     }
 
@@ -457,7 +297,7 @@ mod tests {
         plan
     }
 
-    fn recorded(limit: Option<Limit>) -> Recording {
+    pub(in crate::replay) fn recorded(limit: Option<Limit>) -> Recording {
         let sink = JsonLines::new(Vec::new());
         let mut simulation = Simulation::new(&service(limit), sink).unwrap();
         simulation.run().unwrap();
@@ -469,7 +309,7 @@ mod tests {
         Recording::read(&mut text.as_bytes()).unwrap()
     }
 
-    fn throttled(recording: &Recording, limit: Limit) -> f64 {
+    pub(in crate::replay) fn throttled(recording: &Recording, limit: Limit) -> f64 {
         let mut plan = Plan::new(Machine::flat(2));
         plan.duration = Nanos::from_secs(20);
         plan.settings.config.bandwidth = BandwidthRules::KERNEL;
@@ -530,37 +370,5 @@ mod tests {
         }
         assert_eq!(noted("we"), None);
         assert_eq!(noted("batch"), None);
-    }
-
-    #[test]
-    fn a_recording_under_a_limit_says_what_a_wider_one_would_do() {
-        let narrow = Limit::new(millis(52), millis(100));
-        let wide = Limit::new(millis(80), millis(100));
-        let free = recorded(None);
-        let truth = throttled(&free, wide);
-        let limited = recorded(Some(narrow));
-        let found = limited.given_limit(narrow);
-        assert!(found.given && found.permille() == 520);
-        assert!(limited.restored_by(&found).merged > 50);
-        let as_it_was = throttled(&limited, wide);
-        let seeds: Vec<f64> = (1..=9)
-            .map(|seed| throttled(&limited.without_limit(&found, seed), wide))
-            .collect();
-        let nearest = seeds[..4].iter().sum::<f64>() / 4.0;
-        let (low, high) = (
-            seeds.iter().copied().fold(1.0, f64::min),
-            seeds.iter().copied().fold(0.0, f64::max),
-        );
-        assert!(
-            (nearest - truth).abs() < (as_it_was - truth).abs() / 2.0,
-            "{truth} {nearest} {as_it_was} {seeds:?}"
-        );
-        assert!(
-            low <= truth + 0.03 && truth <= high + 0.03,
-            "{truth} {seeds:?}"
-        );
-        // Nothing to undo: nothing is changed, and the interval stays where it is.
-        let same = free.without_limit(&free.given_limit(wide), 1);
-        assert!((throttled(&same, wide) - truth).abs() < 0.03);
     }
 }

@@ -15,8 +15,9 @@ mod compile;
 
 use self::build::Builder;
 use self::compile::Compiler;
+use super::play::task;
 use super::served::Served;
-use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording, task};
+use super::{Burst, Demand, Evidence, Loop, OUTSIDE, Recording};
 use crate::meters::{Percentiles, Times};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::synthetic::GroupIndex;

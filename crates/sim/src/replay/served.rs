@@ -11,7 +11,8 @@
 //!
 //! What else these threads did is played beside it, as it was.
 
-use super::{Burst, Demand, again, serve, task};
+use super::play::{again, serve, task};
+use super::{Burst, Demand};
 use crate::meters::Percentiles;
 use crate::plan::{Plan, WorkloadPlan};
 use crate::program::{Program, Step};

@@ -1,6 +1,7 @@
 //! From the bursts of requests to the steps of programs.
 
-use super::super::{Loop, again};
+use super::super::Loop;
+use super::super::play::again;
 use super::{Act, Chained, Piece};
 use crate::program::{Program, Step};
 use crate::random::Random;
