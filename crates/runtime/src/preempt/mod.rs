@@ -73,7 +73,7 @@
 //! (`overtime`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
 //! a lock of theirs that no carrier wants (not if both are under the same limit: what a tenant waits for of its own is no reason to let it
-//! have more); and *rescue*: if a carrier sleeps in the kernel, not by itself,
+//! have more), or a task of another scheduler is (`elsewhere`); and *rescue*: if a carrier sleeps in the kernel, not by itself,
 //! for two looks while somebody is paused (one that only waits for a processor waits for nobody who stands), all paused bearers run for 200 us, at most once in 4 ms; the same if the host or the tick
 //! thread does not get on (`heartbeat`, where the bound stands). Such a turn lasts until half of
 //! that was used, 10 ms at most: on a busy machine a thread of low priority waits for its processor. What either costs in CPU time
@@ -100,6 +100,7 @@ mod carrier;
 mod charges;
 mod choices;
 mod courtesy;
+mod elsewhere;
 mod foreign;
 mod functions;
 mod guest;

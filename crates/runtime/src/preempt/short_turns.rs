@@ -25,7 +25,7 @@ const BURST: Duration = Duration::from_micros(200);
 const BURST_MAX: Nanos = Nanos::from_micros(10_000);
 
 /// Looks without progress after which a virtual CPU is rescued, and after which even the frozen have part in that. Unit: looks.
-const STALLED_LOOKS: u32 = 2;
+pub(super) const STALLED_LOOKS: u32 = 2;
 const GRAVE_LOOKS: u32 = 250;
 
 /// A short turn of some that stand.
@@ -66,9 +66,13 @@ impl WatchState {
         if now < self.hasten_from {
             return None;
         }
-        let waiting = self.bearers.iter();
-        let waiting = waiting.filter(|bearer| bearer.waits_in_the_kernel());
-        let waiting = Waiters::of(waiting.map(|bearer| bearer.tenant()));
+        let waiting = if self.elsewhere.others_wait() {
+            Waiters::Various
+        } else {
+            let waiting = self.bearers.iter();
+            let waiting = waiting.filter(|bearer| bearer.waits_in_the_kernel());
+            Waiters::of(waiting.map(|bearer| bearer.tenant()))
+        };
         let next = next(self.hastened, &|bearer| waiting.is_beyond(bearer.tenant()))?;
         self.hastened = next;
         Some((Whose::Awaited, next))
@@ -182,7 +186,7 @@ enum Waiters {
     Nobody,
     /// All of them under this limit.
     Under(usize),
-    /// Some without a limit, or under different ones.
+    /// Some without a limit, under different ones, or of another scheduler.
     Various,
 }
 

@@ -10,11 +10,12 @@ use quotient_pause::{Demoted, Demotion, Region};
 
 use super::burials::ALL_DIGGERS_MAX;
 use super::carrier::Carrier;
+use super::elsewhere::Elsewhere;
 use super::functions::BLOCKED_MAX;
 use super::heartbeat::Patience;
 use super::lookout::{Spread, Turn};
 use super::pool::Job;
-use super::short_turns::Burst;
+use super::short_turns::{Burst, STALLED_LOOKS};
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
 use crate::shared::Shared;
@@ -78,6 +79,8 @@ pub(super) struct WatchState {
     pub(super) starved: Nanos,
     /// How long to wait with the questions of the heartbeat.
     pub(super) patience: [Patience; 2],
+    /// Whether others of the process wait in the kernel.
+    pub(super) elsewhere: Elsewhere,
     spread: Spread,
 }
 
@@ -99,6 +102,7 @@ impl WatchState {
             looked: Nanos::ZERO,
             starved: Nanos::ZERO,
             patience: Default::default(),
+            elsewhere: Elsewhere::default(),
             spread: Spread::default(),
         }
     }
@@ -200,6 +204,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
                     return;
                 };
                 if preempting.control.stopped.load(Ordering::SeqCst) {
+                    lock(&preempting.watch).elsewhere.note(false);
                     return;
                 }
                 let busy = preempting.watch(&shared, shared.now());
@@ -283,6 +288,9 @@ impl Preempting {
                 index += 1;
             }
         }
+        let waits = |bearer: &Arc<Carrier>| bearer.waits_in_the_kernel();
+        let has_waiter = stalled >= STALLED_LOOKS || state.bearers.iter().any(waits);
+        state.elsewhere.note(has_waiter);
         let mut standing = false;
         let quiet = self.end_burst(&mut state, now);
         let begun = |bearer: &&Arc<Carrier>| !bearer.is_unbegun();
