@@ -10,7 +10,7 @@
 
 use super::RunQueue;
 use crate::config::Policy;
-use crate::entity::{Past, Rest, TaskEntity};
+use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::NONE;
@@ -57,18 +57,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         );
         let node = &self.slab.nodes[self.current as usize];
         // Equal weights: the sleeper owes what the other was owed, and would have stood twice as far from it.
-        let (lag, (slept_at, past)) = if entity.lag == 0 {
-            (0, (now.0, Past::PLACED))
-        } else {
-            let lag = self.rules.clamp_lag(-entity.lag, node.slice, node.shares);
-            let stood = node.v.offset(lag.wrapping_mul(-2));
-            (lag, self.parting(lag, stood, now))
+        let lag = match entity.lag {
+            0 => 0,
+            owed => self.rules.clamp_lag(-owed, node.slice, node.shares),
         };
-        let rest = if past.names_a_cpu() {
-            Rest::until(node.deadline, node.v, node.shares)
-        } else {
-            Rest::NONE
-        };
+        let stood = node.v.offset(lag.wrapping_mul(-2));
+        let (slept_at, past, rest) = self.parting(node, (lag, stood), false, now);
         let mut sleeper = TaskEntity {
             lag,
             sum_exec: node.sum_exec,

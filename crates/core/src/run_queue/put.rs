@@ -4,7 +4,7 @@ use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::entity::{Past, Rest, TaskEntity};
 use crate::gates::Gates;
-use crate::node::{NONE, Place};
+use crate::node::{NONE, Node, Place};
 use crate::pelt::TaskSums;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 
@@ -191,15 +191,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.count_deferring(level, -1);
         }
         let node = self.slab.get(index);
-        let (slept_at, past) = self.parting(lag, node.v, now);
         let moves = leave == Leave::Moves && self.rules.moves_keep_requests;
-        let past = past.with(Past::MOVED, moves);
+        let (slept_at, past, rest) = self.parting(node, (lag, node.v), moves, now);
         let past = past.with(Past::DEFERRING, deferring);
-        let rest = if moves || past.names_a_cpu() {
-            Rest::until(node.deadline, node.v, node.shares)
-        } else {
-            Rest::NONE
-        };
         let mut entity = TaskEntity {
             lag,
             sum_exec: node.sum_exec,
@@ -217,15 +211,28 @@ impl<T, G: Gates> RunQueue<T, G> {
         entity
     }
 
-    /// What a task remembers of its leaving at `v` with that lag: where, if it owes and debts fade, or when. Load averages need the time,
-    /// so that debts do not fade while they are on.
+    /// What a task remembers of its leaving with a lag, from where it stood: where that was, if it owes and debts fade, or when. (Load
+    /// averages need the time, so that debts do not fade while they are on.) And the rest of its request, if that goes on: of one that
+    /// `moves`, or comes back to its place here.
     #[inline]
-    pub(super) fn parting(&self, lag: i64, v: VirtualTime, now: Nanos) -> (u64, Past) {
-        if lag < 0 && self.rules.debts_fade && !G::load_averages() {
-            (v.0, Past::left(self.cpu))
+    pub(super) fn parting(
+        &self,
+        node: &Node<T>,
+        (lag, stood): (i64, VirtualTime),
+        moves: bool,
+        now: Nanos,
+    ) -> (u64, Past, Rest) {
+        let (slept_at, past) = if lag < 0 && self.rules.debts_fade && !G::load_averages() {
+            (stood.0, Past::left(self.cpu))
         } else {
             (now.0, Past::PLACED)
-        }
+        };
+        let rest = if moves || past.names_a_cpu() {
+            Rest::until(node.deadline, node.v, node.shares)
+        } else {
+            Rest::NONE
+        };
+        (slept_at, past.with(Past::MOVED, moves), rest)
     }
 
     /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`.
