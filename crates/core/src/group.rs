@@ -316,6 +316,22 @@ impl Group {
         }
     }
 
+    /// Whether work for the group outside the run queues has to wait at `now`, until a limited level of its path, itself included, has paid
+    /// by refills what was used beyond them. Whoever keeps that work back asks again, at [`crate::GroupTree::next_refill`] or later: nobody is
+    /// told. One load a level without limits. O(depth).
+    pub fn keeps_back_foreign(&self, now: Nanos) -> bool {
+        let timers = &self.changes.timers;
+        let mut level = Some(self);
+        while let Some(group) = level {
+            let bandwidth = group.bandwidth.get();
+            if bandwidth.is_some_and(|bandwidth| bandwidth.keeps_back_outside(now, timers)) {
+                return true;
+            }
+            level = group.parent.as_deref();
+        }
+        false
+    }
+
     /// The part of [`Group::charge_foreign_cpu_time`] that is paid in virtual time, wherever the group is queued. O(depth).
     pub fn charge_foreign_service(&self, time: Nanos) {
         let mut level = Some(self);

@@ -321,3 +321,39 @@ fn long_foreign_polls_at_the_limit_pile_up_debt() {
     assert!(owed <= i128::from(20 * MILLI), "{owed} ns are owed");
     assert!(group.bandwidth_account().is_balanced());
 }
+
+/// Work beside the run queues that asks before each step has what the tightest limit of its path earns, and goes on at once where that is lifted.
+#[test]
+fn who_asks_before_it_goes_on_keeps_to_the_tightest_limit() {
+    let mut machine = Machine::new(Config::new(2));
+    let groups = ["a", "a/b"].map(|path| machine.group(path, 100));
+    for (group, quota) in groups.iter().zip([5, 40]) {
+        machine.limit(group, Some(limit(quota, 100)));
+    }
+    let mut used = 0;
+    let mut step = |machine: &mut Machine| {
+        machine.run_until(machine.now + MILLI);
+        let now = Nanos(machine.now);
+        let waits = groups[1].keeps_back_foreign(now);
+        if !waits {
+            groups[1].add_foreign_cpu_time(Nanos(MILLI), now);
+            used += MILLI;
+        }
+        waits
+    };
+    while machine.now < 4 * SECOND {
+        step(&mut machine);
+    }
+    while !step(&mut machine) {}
+    machine.limit(&groups[0], None);
+    assert!(!step(&mut machine), "nothing is in force that it waits for");
+    // 40 periods, the quota that was there at first, and the steps after that.
+    assert!((200 * MILLI..=212 * MILLI).contains(&used), "{used}");
+    let stats = groups[0].bandwidth_stats();
+    assert!(stats.nr_throttled >= 38, "{stats:?}");
+    assert!(
+        groups
+            .iter()
+            .all(|group| group.bandwidth_account().is_balanced())
+    );
+}

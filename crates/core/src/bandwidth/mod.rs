@@ -115,6 +115,7 @@
 //! | `local`, `mailbox`, `meter` | one CPU's part |
 //! | `timer` | which group is due |
 //! | `configure` | changing limits |
+//! | `outside` | time that is spent outside the run queues |
 //! | `stats` | what users read |
 //! | `watch` | who is told of a throttle |
 //! | `sync`, `model` | locks and atomics, and every order of them |
@@ -128,6 +129,7 @@ mod mailbox;
 mod meter;
 #[cfg(all(test, feature = "model"))]
 mod model;
+mod outside;
 mod parse;
 mod pool;
 pub(crate) mod rules;
@@ -392,26 +394,6 @@ impl Bandwidth {
             pool.slack_at = now.0.saturating_add(SLACK_DELAY);
         }
         self.settle(&mut pool, timers);
-    }
-
-    /// Charges time that was spent outside of the run queues in the last `lasted` ns up to `now`. O(CPUs that met the group) in debt.
-    pub(crate) fn charge_outside(
-        self: &Arc<Self>,
-        time: Nanos,
-        lasted: Nanos,
-        now: Nanos,
-        timers: &Timers,
-    ) {
-        let mut pool = self.pool();
-        if pool.enabled && time > Nanos::ZERO {
-            // First what is due up to now, which is capped: an idle past pays for nothing that came after it.
-            let was_active = pool.active;
-            pool.activate(now);
-            pool.charge_outside(time.0);
-            pool.recover_outside(time.0, lasted.0.max(time.0), now, was_active);
-            pool.call_in();
-            self.settle(&mut pool, timers);
-        }
     }
 
     /// How much of the `time` ns up to `now` has to be charged by somebody who did not know whether there was a limit: that

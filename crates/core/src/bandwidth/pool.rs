@@ -46,8 +46,8 @@ pub(super) struct Pool {
     pub(super) slack_at: u64,
     /// What the tree's timers know.
     pub(super) armed_at: u64,
-    /// Something was taken since the last period began.
-    touched: bool,
+    /// Something was taken, or asked for, since the last period began.
+    pub(super) touched: bool,
     /// Some CPU was throttled since the last period began.
     pub(super) throttled_lately: bool,
     throttled_run: u64,
