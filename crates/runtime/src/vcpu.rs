@@ -39,8 +39,11 @@ mod aside;
 mod bill;
 mod borne;
 mod dispatch;
+mod guest;
+mod limits;
 mod migrate;
 mod release;
+mod returned;
 mod successor;
 mod switch;
 
@@ -69,9 +72,9 @@ use crate::task::Vacancy;
 use crate::task_context::Task;
 
 pub(crate) use self::borne::proxy;
+pub(crate) use self::limits::look_at_refill;
 pub(crate) use self::migrate::stand_in;
 pub(crate) use self::successor::{Bearing, HandedOver, hand_over};
-pub(crate) use self::switch::look_at_refill;
 
 /// A poll longer than this ends the turn. Unit: nanoseconds. Default 50 us: below it, a return to the host (about 0.5 us) would cost
 /// more than 1 %; above it, waiting I/O would add up behind hogs (measured in a prototype: 1.6k against 6.5k requests a second).

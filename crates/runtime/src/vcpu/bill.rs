@@ -51,7 +51,7 @@ use std::sync::atomic::Ordering;
 use quotient_core::{Gates, Nanos};
 
 use super::Vcpu;
-use super::switch::look_at_refill;
+use super::limits::look_at_refill;
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
 use crate::cpu_clock::OwnTime;
 use crate::gates::RuntimeGates;

@@ -1,5 +1,5 @@
-//! Polls of a preempting scheduler: regions that can be lost to another thread, proxies of those that were, and the way back. The
-//! protocol stands in the header of `preempt`.
+//! Polls of a preempting scheduler: regions that can be lost to another thread, and the turns of proxies that stand for those that were (their
+//! way back is `returned`). The protocol stands in the header of `preempt`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 
-use super::bill::{absence, before_parting, own_absence};
+use super::bill::before_parting;
 use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
-use super::switch::{Previous, enqueue, look_at_refill, note_late_wake, payer_of_the_dead};
+use super::limits::{look_at_refill, payer_of_the_dead};
+use super::returned::bear;
+use super::switch::Previous;
 use super::{Here, Vcpu, lock};
-use crate::cpu_clock::OwnTime;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
 use crate::local::{Entered, PollNotes};
-use crate::preempt::{Carrier, Charge, Outcome, Preempting};
+use crate::preempt::{Carrier, Charge, Preempting};
 use crate::shared::{CLOSED, OPEN, Shared, VcpuShared};
-use crate::task::{self, Parked, Polled};
+use crate::task::{self, Polled};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
 
 /// Turn of a borne poll. Unit: time. 4 ms: a change of bearers costs a signal and two hand-overs, some 30 us.
@@ -28,8 +29,6 @@ const LIMITED_TURN: Duration = Duration::from_millis(1);
 /// The same while other tasks wait in the run queue and policy has let the borne one go first, the rest of its request: nothing
 /// will end the nap for them. Unit: time. The base slice.
 const SHARED_TURN: Duration = Duration::from_micros(250);
-/// A bearer keeps its task for another poll if the last one took this long. Unit: nanoseconds.
-const LONG_POLL: Nanos = Nanos(500_000);
 /// A bearer that used less than this part of a turn may be blocked.
 const BLOCKED_PART: u64 = 16;
 
@@ -150,53 +149,6 @@ impl Vcpu {
         if let Some(preempting) = &shared.preempt {
             preempting.stop_throttled(self.index, |group| queue.is_throttled(&group.core));
         }
-    }
-
-    /// What was brought is being worked off. If that is done, or has gone on for long, the guest, which has waited, hands in what has come since.
-    /// `previous` was polled from `polled_at` on. Returns the time.
-    #[inline(never)]
-    pub(super) fn look_at_guest(
-        &mut self,
-        shared: &Shared,
-        previous: &Previous,
-        polled_at: Nanos,
-        now: Nanos,
-    ) -> Nanos {
-        if !matches!(previous, Previous::Nothing) {
-            // A poll is not long because a bearer or the host had the processor in its middle.
-            let took = now.saturating_sub(polled_at);
-            let took = took.saturating_sub(self.notes.excluded);
-            let long = self.brought.end_poll(took);
-            if long && let Previous::Again(task) = previous {
-                task.context().marks.set_brought(false);
-            }
-        }
-        if self.brought.is_done(now) {
-            self.let_guest_in(shared, now)
-        } else {
-            now
-        }
-    }
-
-    #[cold]
-    fn let_guest_in(&mut self, shared: &Shared, now: Nanos) -> Nanos {
-        if !self.brought.goes_on(now) && !self.stop_work(shared) {
-            return now;
-        }
-        std::thread::yield_now();
-        let later = shared.now();
-        // Nobody's: the thread did not run.
-        let away = later.saturating_sub(now);
-        self.notes.excluded = self.notes.excluded.saturating_add(away);
-        self.notes.noted = true;
-        self.move_reference(away);
-        later
-    }
-
-    /// It works off nothing any more. Whether a guest has waited.
-    pub(super) fn stop_work(&mut self, shared: &Shared) -> bool {
-        let preempting = shared.preempt.as_ref();
-        preempting.is_some_and(|preempting| self.brought.stop(preempting, self.index))
     }
 
     /// [`Vcpu::dispatch`] of a preempting scheduler.
@@ -435,155 +387,6 @@ pub(crate) fn proxy(
         owned,
     );
     proxy
-}
-
-/// A bearer's next poll of its task.
-fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
-    quotient_pause::region(|| poll_apart(task)).0
-}
-
-/// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long
-/// as it is the kind that needs a thread of its own, and posts what came of it.
-fn bear(
-    shared: &Arc<Shared>,
-    preempting: &Preempting,
-    entered: &Entered,
-    mut polled: Polled<TaskContext>,
-    mut began: Began,
-    mut reference: OwnTime,
-) {
-    let Some(carrier) = crate::preempt::current() else {
-        debug_assert!(false, "a thread without a carrier has lost a poll");
-        return;
-    };
-    let outcome = loop {
-        let now = shared.now();
-        let wall = now.saturating_sub(began.started);
-        let notes = entered.end_task();
-        drop(entered.take_deferral());
-        let at = OwnTime {
-            wall: now,
-            cpu: carrier.cpu_time().unwrap_or_default(),
-        };
-        let open = wall.saturating_sub(notes.excluded);
-        let absent = own_absence(absence(reference, at), notes.absent, open);
-        let billed = open.saturating_sub(absent);
-        reference = at;
-        match polled {
-            Polled::Pending(parking) => {
-                parking.context().record_poll(billed, wall, began.delay);
-                break Outcome::Pending(parking);
-            }
-            Polled::Finished(finishing) => {
-                finishing.context().record_poll(billed, wall, began.delay);
-                finishing.complete();
-                break Outcome::Done;
-            }
-            Polled::Done => break Outcome::Done,
-            Polled::Again(mut task) => {
-                task.context().record_poll(billed, wall, began.delay);
-                let moved = task.context().marks.is_moved(Ordering::Relaxed);
-                let held = task.owned_mut().group.is_held();
-                let deferring = task.owned_mut().deferral().is_some();
-                if wall < LONG_POLL || moved || held || deferring {
-                    break Outcome::Again(task);
-                }
-                carrier.wait_until_allowed();
-                let started = shared.now();
-                reference.wall = reference.wall.saturating_add(started.saturating_sub(now));
-                began = Began {
-                    started,
-                    delay: Nanos::ZERO,
-                    location: began.location,
-                    payer: None,
-                };
-                entered.begin_task(shared, &mut task);
-                polled = poll_as_bearer(task);
-            }
-        }
-    };
-    preempting.one_less();
-    let (chosen_by, away) = carrier.finish(&preempting.log, outcome);
-    std::sync::atomic::fence(Ordering::SeqCst);
-    preempting.end_nap(chosen_by);
-    if let Some(proxy) = away {
-        shared.submit_remote(proxy, Enqueue::Wake);
-    }
-}
-
-/// Puts a proxy back, or what it stood for.
-#[cold]
-pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now: Nanos) {
-    match previous {
-        Previous::Interrupted(mut proxy) => {
-            proxy.owned_mut().since = now;
-            // The next choice of its group would be another one otherwise, half of the time: a signal and two hand-overs.
-            queue.put_prev_interrupted(proxy, now);
-        }
-        Previous::Away(mut proxy) => {
-            let Some(entity) = queue.put_prev_sleep(now) else {
-                return;
-            };
-            proxy.owned_mut().entity = entity;
-            let bearer = proxy.owned_mut().bearer().cloned();
-            let shared = proxy.context().shared.clone();
-            let back = match (bearer, &shared.preempt) {
-                (Some(bearer), Some(preempting)) => {
-                    let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
-                    let back = bearer.put_away(&preempting.log, proxy, killed);
-                    if back.is_none() {
-                        preempting.has_gone_away(&shared, &bearer);
-                    }
-                    back
-                }
-                _ => Some(proxy),
-            };
-            if let Some(mut proxy) = back {
-                proxy.owned_mut().since = now;
-                enqueue(queue, proxy, Enqueue::Wake, now);
-            }
-        }
-        Previous::Returned(mut proxy, outcome) => {
-            let entity = queue.put_prev_exit(now).map(|mut entity| {
-                entity.set_slice(None);
-                entity
-            });
-            count_out(&mut proxy);
-            proxy.cancel();
-            match outcome {
-                Outcome::Done => {}
-                Outcome::Again(mut task) => {
-                    let owned = task.owned_mut();
-                    owned.entity = entity.unwrap_or(owned.entity);
-                    owned.since = now;
-                    enqueue(queue, task, Enqueue::Migrate, now);
-                }
-                Outcome::Pending(mut parking) => {
-                    let owned = parking.owned_mut();
-                    owned.entity = entity.unwrap_or(owned.entity);
-                    if let Parked::Woken(mut task) = parking.park() {
-                        note_late_wake(&mut task, now);
-                        task.owned_mut().since = now;
-                        enqueue(queue, task, Enqueue::Wake, now);
-                    }
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// R1 and R2 of `preempt::parts`: the group of the proxy bears one poll less. (Threads of others do not count.)
-fn count_out(proxy: &mut Task) {
-    let owned = proxy.owned_mut();
-    if !owned.bearer().is_some_and(|bearer| bearer.bears_a_task()) {
-        return;
-    }
-    owned.group.bears_one_less();
-    let shared = &proxy.context().shared;
-    if let Some(preempting) = &shared.preempt {
-        preempting.makes_room(shared);
-    }
 }
 
 /// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is; if it has

@@ -7,7 +7,8 @@ use std::task::{Context, Waker};
 
 use quotient_core::Nanos;
 
-use super::switch::{Previous, look_at_refill, payer_of_the_dead};
+use super::limits::{look_at_refill, payer_of_the_dead};
+use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::defer::was_deferred;
 use crate::gates::RunQueue;

@@ -7,7 +7,8 @@ use quotient_core::balance::{self, Reason};
 use quotient_core::{Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
-use super::switch::{enqueue, note_choice, note_left};
+use super::limits::{note_choice, note_left};
+use super::switch::enqueue;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::idle::VcpuSet;
 use crate::inbox::{Arrival, give_back};

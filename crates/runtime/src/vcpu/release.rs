@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use quotient_core::{DrainPart, Enqueue, Nanos};
 
 use super::Vcpu;
-use super::switch::{changes_seat, enqueue, look_at_refill};
+use super::limits::{changes_seat, look_at_refill};
+use super::switch::enqueue;
 use crate::group::GroupShared;
 use crate::releases::{PART, Search};
 use crate::shared::{Shared, VcpuShared};

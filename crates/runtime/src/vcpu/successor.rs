@@ -36,7 +36,7 @@ use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos, TaskEntity};
 
 use super::dispatch::Began;
-use super::switch::look_at_refill;
+use super::limits::look_at_refill;
 use super::{Vcpu, lock};
 use crate::gates::RuntimeGates;
 use crate::group::Group;

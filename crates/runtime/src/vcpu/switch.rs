@@ -16,22 +16,23 @@
 //! long way. The previous task is parked as on the long way too, and is queued if it was woken meanwhile. A detachment cannot come in
 //! between: it takes polls, and this is between two.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos};
 
-use super::borne::put_back_proxy;
+use super::limits::{
+    changes_seat, has_outstayed, look_at_refill, mark_throttle, note_choice, seat_the_dead,
+    take_seat,
+};
+use super::returned::put_back_proxy;
 use super::{SHORT_POLLS, Vcpu};
-use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
-use crate::group::GroupShared;
 use crate::inbox::{Arrival, give_back};
 use crate::preempt::Outcome;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
-use crate::task_context::{Owned, Task, TaskContext, Throttling};
+use crate::task_context::{Owned, Task, TaskContext};
 
 /// What became of the task that was polled last.
 pub(super) enum Previous {
@@ -411,143 +412,4 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
     let entity = owned.entity;
     queue.enqueue_in(slot, entity, task, kind, now);
     drop(on_the_way);
-}
-
-/// The task is about to be queued: in the place that another group lends it, if one does.
-#[inline]
-fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
-    known.dead = None;
-    if let Some(deferral) = &known.deferral {
-        known.seat = deferral.seat_on(queue.cpu().0);
-        known.calm = None;
-    } else if known.seat.take().is_some() {
-        known.calm = None;
-    }
-}
-
-/// An aborted task is about to be queued: its destructors do not wait for the budget of its group; see `group::shared`.
-#[cold]
-fn seat_the_dead(owned: &mut Owned, now: Nanos) {
-    // (A proxy stands for a poll, which ends by itself and within its limit.)
-    if owned.queued_in().is_limited()
-        && owned.bearer().is_none()
-        && let Some((seat, dead)) = owned.group.seat_of_the_dead(now)
-    {
-        let known = owned.throttling.get_or_insert_default();
-        known.seat = Some(seat);
-        known.dead = Some(dead);
-        known.calm = None;
-    }
-}
-
-/// Whether a task sits in another group's place because it is dead, and those before it have used up what the dead may. (Not if it holds
-/// what the other group waits for: that group has lent the place.)
-#[inline]
-fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
-    let owned = task.owned_mut();
-    let seated = owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
-        known.seat.is_some() && !known.deferral.as_ref().is_some_and(lent)
-    });
-    seated && task.is_aborted() && task.owned_mut().group.dead_are_in_debt(now)
-}
-
-/// Who pays for the destructors of an aborted task that is queued elsewhere.
-#[inline]
-pub(super) fn payer_of_the_dead(task: &mut Task) -> Option<Arc<GroupShared>> {
-    let owned = task.owned_mut();
-    let known = owned.throttling.as_mut()?;
-    known.dead = None;
-    let seated = known.seat.is_some();
-    let group = seated.then(|| owned.group.clone())?;
-    task.is_aborted().then_some(group)
-}
-
-/// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
-/// Nothing is to be done if no group was throttled on this virtual CPU since the last time.
-#[inline]
-fn mark_throttle(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    if RuntimeGates::bandwidth() && !is_calm(queue, owned) {
-        mark_anew(queue, owned, now);
-    }
-}
-
-/// Whether no group was throttled on this virtual CPU since the task's mark.
-#[inline]
-fn is_calm(queue: &RunQueue<Task>, owned: &Owned) -> bool {
-    let calm = owned.throttling.as_ref().and_then(|known| known.calm);
-    calm.is_some() && calm == queue.calm()
-}
-
-#[inline(never)]
-fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
-    let calm = queue.calm();
-    if calm.is_some() || owned.queued_in().is_limited() {
-        let mark = queue.throttled_clock(&owned.queued_in().core, now);
-        owned.throttling.get_or_insert_default().mark = mark;
-    }
-    if let Some(known) = &mut owned.throttling {
-        known.calm = calm;
-    }
-}
-
-/// Whether the task is, or is to be, queued in a group that lends it a place.
-#[inline]
-pub(super) fn changes_seat(owned: &Owned) -> bool {
-    owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
-        known.seat.is_some() || known.deferral.as_ref().is_some_and(lent)
-    })
-}
-
-/// The run queue has chosen, with limits in force: what that took from pools may have started timers, and the task may have waited
-/// for a throttle's end.
-#[inline(never)]
-pub(super) fn note_choice(
-    shared: &Shared,
-    queue: &RunQueue<Task>,
-    chosen: Option<&mut Task>,
-    now: Nanos,
-) {
-    look_at_refill(shared);
-    if let Some(task) = chosen
-        && !is_calm(queue, task.owned_mut())
-    {
-        note_throttle(queue, task, now);
-    }
-}
-
-/// A waiting task leaves the queue for another virtual CPU.
-pub(super) fn note_left(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
-    if !is_calm(queue, task.owned_mut()) {
-        note_throttle(queue, task, now);
-    }
-}
-
-/// The tick thread learns of the next refill, which a charge may have brought about.
-#[inline]
-pub(crate) fn look_at_refill(shared: &Shared) {
-    if RuntimeGates::bandwidth()
-        && let Some(due) = shared.tree.next_refill()
-    {
-        shared.tick.look_by(due);
-    }
-}
-
-/// Notes how long a task was throttled that is about to be polled.
-#[cold]
-fn note_throttle(queue: &RunQueue<Task>, task: &mut Task, now: Nanos) {
-    let owned = task.owned_mut();
-    if !owned.queued_in().is_limited() {
-        return;
-    }
-    let clock = queue.throttled_clock(&owned.queued_in().core, now);
-    let known = owned.throttling.get_or_insert_default();
-    let throttled = clock.saturating_sub(known.mark);
-    // What follows on this virtual CPU without a new queuing starts from here.
-    known.mark = clock;
-    known.calm = queue.calm();
-    if throttled != Nanos::ZERO {
-        task.context().record_throttled(throttled);
-    }
 }

@@ -1,0 +1,170 @@
+//! The way back of a poll that was taken from its carrier: what its bearer does at the poll's end, and what becomes of the proxy then. The
+//! protocol stands in the header of `preempt`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quotient_core::{Enqueue, Nanos};
+
+use super::bill::{absence, own_absence};
+use super::dispatch::{Began, poll_apart};
+use super::switch::{Previous, enqueue, note_late_wake};
+use crate::cpu_clock::OwnTime;
+use crate::gates::RunQueue;
+use crate::local::Entered;
+use crate::preempt::{Outcome, Preempting};
+use crate::shared::Shared;
+use crate::task::{Parked, Polled};
+use crate::task_context::{Task, TaskContext};
+
+/// A bearer keeps its task for another poll if the last one took this long. Unit: nanoseconds.
+const LONG_POLL: Nanos = Nanos(500_000);
+
+/// A bearer's next poll of its task.
+fn poll_as_bearer(task: Task) -> Polled<TaskContext> {
+    quotient_pause::region(|| poll_apart(task)).0
+}
+
+/// The calling thread has lost its virtual CPU and is left with a poll that is over by now: books it, goes on with the task as long
+/// as it is the kind that needs a thread of its own, and posts what came of it.
+pub(super) fn bear(
+    shared: &Arc<Shared>,
+    preempting: &Preempting,
+    entered: &Entered,
+    mut polled: Polled<TaskContext>,
+    mut began: Began,
+    mut reference: OwnTime,
+) {
+    let Some(carrier) = crate::preempt::current() else {
+        debug_assert!(false, "a thread without a carrier has lost a poll");
+        return;
+    };
+    let outcome = loop {
+        let now = shared.now();
+        let wall = now.saturating_sub(began.started);
+        let notes = entered.end_task();
+        drop(entered.take_deferral());
+        let at = OwnTime {
+            wall: now,
+            cpu: carrier.cpu_time().unwrap_or_default(),
+        };
+        let open = wall.saturating_sub(notes.excluded);
+        let absent = own_absence(absence(reference, at), notes.absent, open);
+        let billed = open.saturating_sub(absent);
+        reference = at;
+        match polled {
+            Polled::Pending(parking) => {
+                parking.context().record_poll(billed, wall, began.delay);
+                break Outcome::Pending(parking);
+            }
+            Polled::Finished(finishing) => {
+                finishing.context().record_poll(billed, wall, began.delay);
+                finishing.complete();
+                break Outcome::Done;
+            }
+            Polled::Done => break Outcome::Done,
+            Polled::Again(mut task) => {
+                task.context().record_poll(billed, wall, began.delay);
+                let moved = task.context().marks.is_moved(Ordering::Relaxed);
+                let held = task.owned_mut().group.is_held();
+                let deferring = task.owned_mut().deferral().is_some();
+                if wall < LONG_POLL || moved || held || deferring {
+                    break Outcome::Again(task);
+                }
+                carrier.wait_until_allowed();
+                let started = shared.now();
+                reference.wall = reference.wall.saturating_add(started.saturating_sub(now));
+                began = Began {
+                    started,
+                    delay: Nanos::ZERO,
+                    location: began.location,
+                    payer: None,
+                };
+                entered.begin_task(shared, &mut task);
+                polled = poll_as_bearer(task);
+            }
+        }
+    };
+    preempting.one_less();
+    let (chosen_by, away) = carrier.finish(&preempting.log, outcome);
+    std::sync::atomic::fence(Ordering::SeqCst);
+    preempting.end_nap(chosen_by);
+    if let Some(proxy) = away {
+        shared.submit_remote(proxy, Enqueue::Wake);
+    }
+}
+
+/// Puts a proxy back, or what it stood for.
+#[cold]
+pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now: Nanos) {
+    match previous {
+        Previous::Interrupted(mut proxy) => {
+            proxy.owned_mut().since = now;
+            // The next choice of its group would be another one otherwise, half of the time: a signal and two hand-overs.
+            queue.put_prev_interrupted(proxy, now);
+        }
+        Previous::Away(mut proxy) => {
+            let Some(entity) = queue.put_prev_sleep(now) else {
+                return;
+            };
+            proxy.owned_mut().entity = entity;
+            let bearer = proxy.owned_mut().bearer().cloned();
+            let shared = proxy.context().shared.clone();
+            let back = match (bearer, &shared.preempt) {
+                (Some(bearer), Some(preempting)) => {
+                    let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
+                    let back = bearer.put_away(&preempting.log, proxy, killed);
+                    if back.is_none() {
+                        preempting.has_gone_away(&shared, &bearer);
+                    }
+                    back
+                }
+                _ => Some(proxy),
+            };
+            if let Some(mut proxy) = back {
+                proxy.owned_mut().since = now;
+                enqueue(queue, proxy, Enqueue::Wake, now);
+            }
+        }
+        Previous::Returned(mut proxy, outcome) => {
+            let entity = queue.put_prev_exit(now).map(|mut entity| {
+                entity.set_slice(None);
+                entity
+            });
+            count_out(&mut proxy);
+            proxy.cancel();
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Again(mut task) => {
+                    let owned = task.owned_mut();
+                    owned.entity = entity.unwrap_or(owned.entity);
+                    owned.since = now;
+                    enqueue(queue, task, Enqueue::Migrate, now);
+                }
+                Outcome::Pending(mut parking) => {
+                    let owned = parking.owned_mut();
+                    owned.entity = entity.unwrap_or(owned.entity);
+                    if let Parked::Woken(mut task) = parking.park() {
+                        note_late_wake(&mut task, now);
+                        task.owned_mut().since = now;
+                        enqueue(queue, task, Enqueue::Wake, now);
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// R1 and R2 of `preempt::parts`: the group of the proxy bears one poll less. (Threads of others do not count.)
+fn count_out(proxy: &mut Task) {
+    let owned = proxy.owned_mut();
+    if !owned.bearer().is_some_and(|bearer| bearer.bears_a_task()) {
+        return;
+    }
+    owned.group.bears_one_less();
+    let shared = &proxy.context().shared;
+    if let Some(preempting) = &shared.preempt {
+        preempting.makes_room(shared);
+    }
+}
