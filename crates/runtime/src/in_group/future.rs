@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 use quotient_core::Nanos;
@@ -19,7 +19,9 @@ use crate::local;
 /// Adds [`InGroupExt::in_group`] to every future.
 pub trait InGroupExt: Future + Sized {
     /// Runs the future as a member of `group`, wherever it is polled: its CPU time is charged to the group, and in a foreign task
-    /// each of its polls, the first included, takes its turn among the group's.
+    /// each of its polls, the first included, takes its turn among the group's. In a task of the group's scheduler the task's own group
+    /// and weight say when it is polled, and the limits of `group` hold: while one is used up no poll begins, and with
+    /// [`Builder::preempt`](crate::Builder::preempt) a poll in progress stands still.
     ///
     /// The future belongs to the task that polls it. [`Group::kill`], [`Group::remove`] and [`crate::Scheduler::shutdown`] do not
     /// end it: after a kill it goes on as a member, after the other two it is still billed but waits for no turn.
@@ -78,14 +80,15 @@ impl<F: Future> Future for InGroup<F> {
         let (group, location) = (&*this.group, *this.location);
         let inner = this.inner;
         if local::is_billed_by(&group.shared) {
-            // The inner future learns of another waker than the gate's, which from now on is not told of its wake-ups: should it be
-            // polled in a foreign task again, that begins with a new gate, and so with a poll.
-            *this.gate = None;
+            if !may_borrow(this.gate, group, location, context.waker()) {
+                return Poll::Pending;
+            }
             let (output, time) = metered(group, |_| inner.poll(context));
             add_foreign_time(group, &time);
             return output;
         }
         let gate = this.gate.get_or_insert_with(|| GateHandle::new(group));
+        gate.is_for_limit = false;
         let admission = gate.admit(context.waker(), group, location);
         if admission == Admission::Wait {
             return Poll::Pending;
@@ -103,6 +106,35 @@ impl<F: Future> Future for InGroup<F> {
         }
         output
     }
+}
+
+/// In a task of the group's scheduler, which has its place on a processor already: whether the future may be polled now. If not, the group's
+/// limit is used up, and the task is woken when it is the group's turn again. No gate is left for a future that may.
+fn may_borrow(
+    gate: &mut Option<GateHandle>,
+    group: &Group,
+    location: &'static Location<'static>,
+    outer: &Waker,
+) -> bool {
+    if gate.as_ref().is_some_and(|gate| !gate.is_for_limit) {
+        // The inner future learns of another waker than the gate's, which from now on is not told of its wake-ups: should it be
+        // polled in a foreign task again, that begins with a new gate, and so with a poll.
+        *gate = None;
+    }
+    if gate.is_none() && !is_kept_back(group) {
+        return true;
+    }
+    let handle = gate.get_or_insert_with(|| GateHandle::for_limit(group));
+    if handle.admit(outer, group, location) == Admission::Wait {
+        return false;
+    }
+    *gate = None;
+    true
+}
+
+/// Whether the group, or one above, has used up its limit. One load without limits.
+fn is_kept_back(group: &Group) -> bool {
+    group.inner.is_limited() && group.inner.core.keeps_back_foreign(group.shared.now())
 }
 
 /// The group pays at once: on its clocks, from its budgets, and in virtual time among its siblings.

@@ -93,6 +93,8 @@ pub(super) struct GateHandle {
     member: Option<AbortHandle>,
     /// The group takes no member any more.
     refused: bool,
+    /// Of a future in a task of the group's scheduler, which waits for the group's limit and was last polled with the task's waker.
+    pub(super) is_for_limit: bool,
 }
 
 impl GateHandle {
@@ -119,7 +121,15 @@ impl GateHandle {
             group: group.inner.clone(),
             member: None,
             refused: false,
+            is_for_limit: false,
         }
+    }
+
+    /// [`GateHandle::new`] for a future in a task of the group's scheduler whose group has used up its limit.
+    pub(super) fn for_limit(group: &Group) -> Self {
+        let mut handle = Self::new(group);
+        handle.is_for_limit = true;
+        handle
     }
 
     /// Whether the member lives, in the group that it was made in.

@@ -4,6 +4,12 @@
 //! The outer poll already holds a place on a processor; the wrap borrows it and switches the charged group for the time of the inner
 //! poll. The inner group pays, the outer group and task do not. Children spawned inside inherit the inner group.
 //!
+//! The inner group's limit holds, too. While it, or one above, is used up no inner poll begins: the wrap has a gate as in a foreign task then,
+//! whose member is throttled with its group and wakes the outer task when that has budget, and gives it up before the inner future is
+//! polled (with the task's waker, as always here). The inner future was not polled with such a gate's waker, so whatever wakes it wakes the outer
+//! task, which asks the gate again; and a new gate is ready, so its member's first turn lets the poll through: no wake-up is lost.
+//! A poll in progress stands still in a preempting scheduler (`preempt::payers`).
+//!
 //! # Inside a foreign task (`tokio::spawn`, axum's own connection tasks, `block_on`)
 //! The order of such polls is tokio's to decide, so the wrap puts a *gate* in between (`gate` has the protocol): a small task in
 //! the group, its *member*, queued like any other.
