@@ -213,7 +213,9 @@ fn park(shared: &Shared) {
 /// looks whether the thread is parked ([`TickControl::run`]).
 fn has_to_look(shared: &Shared) -> bool {
     let stands_back = |vcpu: usize| shared.stands_back(vcpu);
-    let keeps_back = |preempting: &Preempting| preempting.any_kept_back() || preempting.has_lines();
+    let keeps_back = |preempting: &Preempting| {
+        preempting.any_kept_back() || preempting.has_lines() || preempting.any_waits_for_payer()
+    };
     awake(shared)
         || shared.preempt.as_ref().is_some_and(keeps_back)
         || shared.has_dying()

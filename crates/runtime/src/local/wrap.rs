@@ -111,7 +111,7 @@ pub(crate) fn replace_group(
         let around = reading.and_then(|known| {
             let OwnTime { wall, cpu } = known.time;
             let estimate = || cpu.saturating_add(now.saturating_sub(wall));
-            begins_for_others(group, estimate, local.polling.get())
+            begins_for_others(shared, group, estimate, local.polling.get())
         });
         Saved {
             around,

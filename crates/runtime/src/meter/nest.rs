@@ -136,7 +136,7 @@ impl Meter {
                 pays,
                 began: cpu,
                 around: pays
-                    .then(|| begins_for_others(&group.inner, || cpu, false))
+                    .then(|| begins_for_others(&group.shared, &group.inner, || cpu, false))
                     .flatten(),
             });
             meter.restart(cpu);

@@ -10,8 +10,9 @@ use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
 use super::charges::{Charge, Charges, Parting};
-use super::others::Others;
-use super::overtime::{GUARDED_MAX, is_used_up};
+use super::others::{Due, Others};
+use super::overtime::Guarded;
+use super::payers::tenant_of;
 use super::turns::{Allowed, Turns};
 use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
@@ -38,20 +39,15 @@ pub(crate) struct Carrier {
     pub(super) demoted: AtomicBool,
     /// It is to be lowered, in so many looks at most (`priority`). The watch's alone.
     pub(super) lower_in: AtomicU32,
-    /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`] and [`Carrier::stands_killed`].
+    /// Policy does not even let it have the short turns of those that stand. Taken back by [`Carrier::allow`] and where it stands for another reason.
     frozen: AtomicBool,
     /// Whose poll it bears, by number (0: no task's), and when that began on the scheduler's clock. Unit: nanoseconds.
     task: AtomicU64,
     began: AtomicU64,
     /// Its thread's CPU time when the short turn in progress began, plus 1; 0 if it has none. The watch's alone. Unit: nanoseconds.
     short_turn: AtomicU64,
-    /// The region that a guard of its poll keeps from stopping, by number, its thread's CPU time, plus 1, when that was seen last, and for how
-    /// much of that time so far. The watch's alone. Unit: nanoseconds.
-    guarded: AtomicU64,
-    guarded_at: AtomicU64,
-    guarded_for: AtomicU64,
-    /// The watch has insisted, and does not know yet whether it was heard.
-    insisted: AtomicBool,
+    /// What guards of its poll have kept it going for. The watch's alone.
+    guarded: Guarded,
     /// It has run since its last charge although it should stand.
     runs_over: AtomicBool,
     /// Whose poll it bears.
@@ -62,8 +58,10 @@ pub(crate) struct Carrier {
     /// Of one that drops what never began (`burials`): its thread's CPU time up to which that is counted, plus 1; 0 of all others. Unit:
     /// nanoseconds.
     pub(super) buried: AtomicU64,
-    /// The watch has found that it gets on, though its proxy is away.
+    /// The watch has found that it gets on, or the tick thread that its payer has budget again, though its proxy is away.
     gets_on: AtomicBool,
+    /// It is to stand until its payer has budget (`payers`).
+    unpaid: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
     others: Others,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
@@ -83,16 +81,14 @@ impl Carrier {
             task: AtomicU64::new(0),
             began: AtomicU64::new(0),
             short_turn: AtomicU64::new(0),
-            guarded: AtomicU64::new(0),
-            guarded_at: AtomicU64::new(0),
-            guarded_for: AtomicU64::new(0),
-            insisted: AtomicBool::new(false),
+            guarded: Guarded::default(),
             runs_over: AtomicBool::new(false),
             group: OnceLock::new(),
             begun: AtomicBool::new(true),
             placed: AtomicBool::new(false),
             buried: AtomicU64::new(0),
             gets_on: AtomicBool::new(false),
+            unpaid: AtomicBool::new(false),
             others: Others::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
@@ -105,6 +101,11 @@ impl Carrier {
             others: Others::of_foreign(),
             ..Self::new(handle)
         }
+    }
+
+    /// What guards of its poll have kept it going for.
+    pub(super) fn guarded(&self) -> &Guarded {
+        &self.guarded
     }
 
     /// What its thread does for others.
@@ -226,7 +227,7 @@ impl Carrier {
         let now = self.cpu_time();
         let gets_on = now.is_some_and(|now| self.turns.lock().charges.gets_on(now));
         if gets_on {
-            self.gets_on.store(true, Ordering::Relaxed);
+            self.is_to_return();
         }
         gets_on
     }
@@ -236,11 +237,12 @@ impl Carrier {
         self.is_allowed() && self.turns.is_away()
     }
 
-    /// Whose limit holds for it: the topmost group with one above what it bears, by an address that is compared and nothing else.
+    /// Whose limit holds for it: for who pays for what its thread does now, or for the group of what it bears.
     pub(super) fn tenant(&self) -> Option<usize> {
-        let group = self.group()?;
-        let limited = group.lineage().filter(|group| group.overtime.is_limited());
-        limited.last().map(|group| Arc::as_ptr(group).addr())
+        let payers = self.others.with_payer(|payer, _| tenant_of(payer));
+        payers
+            .flatten()
+            .or_else(|| self.group().and_then(tenant_of))
     }
 
     /// The task whose poll it bears, if that has not ended.
@@ -264,9 +266,28 @@ impl Carrier {
         self.frozen.store(true, Ordering::Relaxed);
     }
 
-    /// It was killed: whatever a freeze said of it, it has short turns until its poll ends.
+    /// It was killed: whatever a freeze said of it, it has short turns until its poll ends, and waits for no payer.
     pub(crate) fn stands_killed(&self) {
         self.frozen.store(false, Ordering::Relaxed);
+        self.unpaid.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it stands from now on until its payer has budget; it has short turns meanwhile.
+    pub(super) fn stands_unpaid(&self, stands: bool) {
+        self.unpaid.store(stands, Ordering::Relaxed);
+        if stands {
+            self.frozen.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is to stand until its payer has budget (`payers`).
+    pub(crate) fn is_unpaid(&self) -> bool {
+        self.unpaid.load(Ordering::Relaxed)
+    }
+
+    /// Its proxy, which is away, is to compete again.
+    pub(super) fn is_to_return(&self) {
+        self.gets_on.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is to stand still and may have short turns meanwhile; `grave` if that must not wait for a thaw.
@@ -354,13 +375,12 @@ impl Carrier {
                 PauseState::Asked => {
                     self.runs_over.store(true, Ordering::Relaxed);
                     if self.is_guarded_for_long(pause, now) && pause.insist().is_ok() {
-                        self.insisted.store(true, Ordering::Relaxed);
+                        self.guarded.has_insisted();
                     }
                     false
                 }
                 PauseState::Standing => {
-                    self.guarded_at.store(0, Ordering::Relaxed);
-                    if self.insisted.swap(false, Ordering::Relaxed) {
+                    if self.guarded.stands() {
                         insisted();
                     }
                     false
@@ -370,27 +390,6 @@ impl Carrier {
             |by| log.resumed(self.shown(), by, ResumeReason::End),
             |by| self.stop(log, by),
         )
-    }
-
-    /// What should stand does not: whether it has had [`GUARDED_MAX`] of its thread's CPU time so in this region, or its group in all.
-    fn is_guarded_for_long(&self, pause: &Pause, at: Nanos) -> bool {
-        let region = pause.region().number();
-        let now = self.cpu_time().unwrap_or_default().as_nanos() + 1;
-        if self.guarded.swap(region, Ordering::Relaxed) != region {
-            self.guarded_for.store(0, Ordering::Relaxed);
-            self.guarded_at.store(0, Ordering::Relaxed);
-        }
-        let before = self.guarded_at.swap(now, Ordering::Relaxed);
-        let since = if before == 0 { now } else { before };
-        let more = now.saturating_sub(since);
-        let all = self.guarded_for.load(Ordering::Relaxed) + more;
-        let together = self.group.get();
-        let together = together.is_some_and(|group| is_used_up(group, Nanos(more), at));
-        let is_long = all >= GUARDED_MAX.as_nanos() || together;
-        // Should it not be heard, not again at once.
-        let counted = if is_long { 0 } else { all };
-        self.guarded_for.store(counted, Ordering::Relaxed);
-        is_long
     }
 
     /// The scheduler has ended: nobody governs it any more.
@@ -458,7 +457,7 @@ impl Carrier {
     }
 
     /// What is to be charged by now to a group that accounts for what it does by itself, but does so at the end only.
-    pub(crate) fn take_charge_of_others(&self) -> Option<(Arc<GroupShared>, Nanos)> {
+    pub(crate) fn take_charge_of_others(&self) -> Option<Due> {
         if !self.others.has_account() {
             return None;
         }
@@ -470,12 +469,13 @@ impl Carrier {
         self.turns.take_outcome()
     }
 
-    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. Unless its poll was killed it may run.
-    pub(crate) fn put_away(&self, log: &PauseLog, proxy: Task, killed: bool) -> Option<Task> {
+    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. It may run unless it `stands`: its
+    /// poll was killed, or its payer has no budget.
+    pub(crate) fn put_away(&self, log: &PauseLog, proxy: Task, stands: bool) -> Option<Task> {
         let at = self.cpu_time().unwrap_or_default();
         let put = self.turns.put_away(
             proxy,
-            killed,
+            stands,
             |charges| charges.blocked_at = at,
             |by| log.resumed(self.shown(), by, ResumeReason::Turn),
         );
@@ -490,7 +490,7 @@ impl Carrier {
         }
     }
 
-    /// The proxy, if it was away and the watch has found that the bearer gets on.
+    /// The proxy, if it was away and is to compete again.
     pub(super) fn returned(&self) -> Option<Task> {
         if !self.gets_on.swap(false, Ordering::Relaxed) {
             return None;

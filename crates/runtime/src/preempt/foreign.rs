@@ -209,8 +209,8 @@ impl Drop for Ends<'_> {
             let all = end.saturating_sub(self.began);
             others.come_to(all.saturating_sub(own));
         }
-        if let Some((group, time)) = rest {
-            group.core.add_foreign_cpu_time(time, self.shared.now());
+        if let Some(due) = rest {
+            due.charge();
         }
         if self.carrier.buries() {
             charge_so_far(self.shared, self.carrier);

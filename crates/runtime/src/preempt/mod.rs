@@ -8,7 +8,7 @@
 //! that the carrier sleeps (a *nap*), so that the processor is free and the bearer runs; an arrival ends the nap, and the kernel gives
 //! the carrier, which is of normal priority, the processor at once. The bearer is charged by its thread's CPU clock.
 //! So nothing is stopped for an arrival. *Paused* is only what policy forbids to run: of several bearers of a virtual CPU all
-//! but the chosen one, those of throttled groups, and those of frozen ones.
+//! but the chosen one, those of throttled groups, those of frozen ones, and those who compute for another group that has no budget (`payers`).
 //!
 //! # Words and states
 //! | thread | does | left by |
@@ -111,6 +111,7 @@ mod nap;
 mod others;
 mod overtime;
 mod parts;
+mod payers;
 mod pool;
 mod priority;
 mod seat;
@@ -198,6 +199,8 @@ pub(crate) struct Preempting {
     watch: Mutex<WatchState>,
     /// Somebody runs who should stand, and is to be charged.
     overtime: AtomicBool,
+    /// Somebody may stand because its payer has no budget (`payers`).
+    unpaid_wait: AtomicBool,
     heartbeat: Arc<Heartbeat>,
     courtesy: Courtesy,
     /// Regular virtual CPUs.
@@ -225,6 +228,7 @@ impl Preempting {
             log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
             overtime: AtomicBool::new(false),
+            unpaid_wait: AtomicBool::new(false),
             heartbeat: Arc::default(),
             courtesy: Courtesy::default(),
             regular: regular as u64,
@@ -269,6 +273,7 @@ impl Preempting {
     /// watch has done with goes.
     pub(crate) fn tick(&self, shared: &Arc<Shared>) {
         self.charge_overtime(shared);
+        self.let_paid_go(shared);
         while let Some(mut proxy) = self.returned() {
             if let Some(bearer) = proxy.owned_mut().bearer() {
                 // It is stopped unless its turn comes at once, and what it has used by then is used.

@@ -24,6 +24,9 @@ use quotient_core::Nanos;
 use super::carrier::Carrier;
 use super::lock;
 use crate::group::GroupShared;
+use crate::local::Charged;
+use crate::shared::Shared;
+use crate::vcpu::look_at_refill;
 
 thread_local! {
     /// The carrier that this thread is.
@@ -80,16 +83,17 @@ pub(crate) struct Around {
     account: Option<Account>,
 }
 
-/// What `group` accounts for by itself begins on the calling thread, at the time `cpu` of its CPU clock. `None` if nobody charges the thread
-/// by turns: it is no task's `poll`, and none of another pool that takes turns.
+/// What `group`, of the scheduler `shared`, accounts for by itself begins on the calling thread, at the time `cpu` of its CPU clock. `None` if
+/// nobody charges the thread by turns: it is no task's `poll`, and none of another pool that takes turns.
 pub(crate) fn begins_for_others(
+    shared: &Arc<Shared>,
     group: &Arc<GroupShared>,
     cpu: impl FnOnce() -> Nanos,
     polling: bool,
 ) -> Option<Around> {
     with(polling, |carrier| Around {
         carrier: carrier.clone(),
-        account: carrier.others().begins(group, cpu()),
+        account: carrier.others().begins((shared, group), cpu()),
     })
 }
 
@@ -137,7 +141,8 @@ impl Outermost {
 /// What one part in progress has used.
 #[derive(Debug)]
 struct Account {
-    group: Arc<GroupShared>,
+    /// Who pays.
+    payer: Charged,
     /// CPU time before an inner one, and the thread's CPU time when it went on last.
     spent: Nanos,
     since: Nanos,
@@ -179,9 +184,13 @@ impl Others {
         }
     }
 
-    fn begins(&self, group: &Arc<GroupShared>, cpu: Nanos) -> Option<Account> {
+    fn begins(
+        &self,
+        (shared, group): (&Arc<Shared>, &Arc<GroupShared>),
+        cpu: Nanos,
+    ) -> Option<Account> {
         let account = Account {
-            group: group.clone(),
+            payer: (shared.clone(), group.clone()),
             spent: Nanos::ZERO,
             since: cpu,
             charged: Nanos::ZERO,
@@ -228,7 +237,7 @@ impl Others {
 
     /// All that the thread does by turns is over, at `at`: what goes on nevertheless (a meter that was forgotten) is not to be charged for more.
     /// What is left to charge is returned.
-    pub(super) fn close(&self, at: Nanos) -> Option<(Arc<GroupShared>, Nanos)> {
+    pub(super) fn close(&self, at: Nanos) -> Option<Due> {
         let rest = self.advance(at);
         drop(self.replace(None));
         self.come_to(self.theirs(at));
@@ -250,13 +259,56 @@ impl Others {
         self.has_account.load(Ordering::Relaxed)
     }
 
-    /// By another thread, while this one is at `at`: what the innermost part is to be charged by now, and who that is.
-    pub(super) fn advance(&self, at: Nanos) -> Option<(Arc<GroupShared>, Nanos)> {
+    /// By another thread, while this one is at `at`: what the innermost part is to be charged by now.
+    pub(super) fn advance(&self, at: Nanos) -> Option<Due> {
         let mut account = lock(&self.account);
         let account = account.as_mut()?;
         let own = account.own(at);
-        let rest = account.charge(own);
-        (rest != Nanos::ZERO).then(|| (account.group.clone(), rest))
+        let time = account.charge(own);
+        let payer = || account.payer.clone();
+        (time != Nanos::ZERO).then(|| Due {
+            payer: payer(),
+            time,
+        })
+    }
+
+    /// Who pays for the innermost part in progress.
+    pub(super) fn payer(&self) -> Option<Charged> {
+        if !self.has_account() {
+            return None;
+        }
+        let account = lock(&self.account);
+        account.as_ref().map(|account| account.payer.clone())
+    }
+
+    /// The watch: a look at who pays for the innermost part in progress, at the time on the clock of that one's scheduler. It keeps no reference
+    /// that might be the last one.
+    pub(super) fn with_payer<R>(
+        &self,
+        look: impl FnOnce(&Arc<GroupShared>, Nanos) -> R,
+    ) -> Option<R> {
+        if !self.has_account() {
+            return None;
+        }
+        let account = lock(&self.account);
+        let (shared, group) = &account.as_ref()?.payer;
+        Some(look(group, shared.now()))
+    }
+}
+
+/// What the innermost part in progress is to be charged by now.
+#[must_use = "it was taken note of"]
+pub(crate) struct Due {
+    payer: Charged,
+    time: Nanos,
+}
+
+impl Due {
+    /// Charges it. By the clock of the payer's own scheduler: its periods are counted on that, whoever's thread it is. Takes the locks of budgets.
+    pub(crate) fn charge(self) {
+        let (shared, group) = self.payer;
+        group.core.add_foreign_cpu_time(self.time, shared.now());
+        look_at_refill(&shared);
     }
 }
 
@@ -266,21 +318,29 @@ mod tests {
 
     #[test]
     fn who_works_for_others_charges_them_once_and_in_time() {
-        let tree = quotient_core::GroupTree::new(quotient_core::Config::default());
-        let group = || Arc::new(GroupShared::new(tree.root(), None, 1));
-        let (outer, inner) = (group(), group());
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.unwrap();
+        let build = async { crate::Scheduler::builder().vcpus(1).build() };
+        let scheduler = runtime.block_on(build).unwrap();
+        let group = |path| scheduler.group(path).unwrap().create().unwrap();
+        let (outer, inner) = (group("outer"), group("inner"));
         let micros = Nanos::from_micros;
         let others = Others::default();
+        let begins = |group: &crate::Group, at| {
+            let payer = (&group.shared, &group.inner);
+            others.begins(payer, micros(at))
+        };
         let due = |at: u64| {
-            let due = others.advance(micros(at));
-            due.map(|(group, time)| (Arc::ptr_eq(&group, &outer), time.as_nanos() / 1_000))
+            let due = others.advance(micros(at))?;
+            let is_outer = Arc::ptr_eq(&due.payer.1, &outer.inner);
+            Some((is_outer, due.time.as_nanos() / 1_000))
         };
         assert_eq!(due(50), None, "nobody's");
-        let nobody = others.begins(&outer, micros(100));
+        let nobody = begins(&outer, 100);
         assert!(nobody.is_none());
         assert_eq!(due(300), Some((true, 200)));
         assert_eq!(due(300), None, "twice");
-        let around = others.begins(&inner, micros(350));
+        let around = begins(&inner, 350);
         assert_eq!(due(400), Some((false, 50)));
         // Its own clock is read, which knows better than the estimate.
         assert_eq!(others.shown(micros(80), Nanos::ZERO), Some(micros(30)));
@@ -296,8 +356,8 @@ mod tests {
         others.come_to(micros(390));
         assert_eq!((due(900), others.theirs(micros(900))), (None, micros(390)));
         // Forgotten.
-        others.begins(&inner, micros(1_000));
-        let rest = others.close(micros(1_020)).map(|(_, rest)| rest);
+        begins(&inner, 1_000);
+        let rest = others.close(micros(1_020)).map(|due| due.time);
         assert_eq!(rest, Some(micros(20)));
         assert_eq!(
             (due(1_500), others.theirs(micros(1_500))),

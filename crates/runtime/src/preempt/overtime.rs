@@ -14,9 +14,10 @@
 //! together (`GroupShared::overtime`): after that guards are no reason not to stand. Otherwise each of as many polls as can be borne had its own.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quotient_core::Nanos;
+use quotient_pause::Pause;
 
 use super::carrier::Carrier;
 use super::{Preempting, lock};
@@ -28,6 +29,69 @@ use crate::vcpu::look_at_refill;
 /// of CPU time. 50 ms, some thousand times a section that deserves one; a tenant that forgets its guard, or is hostile, has that much beyond its
 /// turns in a poll, and pays for it.
 pub(super) const GUARDED_MAX: Nanos = Nanos::from_micros(50_000);
+
+/// For how long guards have kept a poll going that should stand. The watch's alone.
+#[derive(Debug, Default)]
+pub(super) struct Guarded {
+    /// The region, by number.
+    region: AtomicU64,
+    /// Its thread's CPU time, plus 1, when that was seen last; 0 if it has stood since. Unit: nanoseconds.
+    at: AtomicU64,
+    /// How much of that time so far. Unit: nanoseconds.
+    sum: AtomicU64,
+    /// The watch has insisted, and does not know yet whether it was heard.
+    insisted: AtomicBool,
+}
+
+impl Guarded {
+    /// It goes on in this region, its thread at `cpu`: how much more that is since the last look, and how much in all.
+    fn goes_on(&self, region: u64, cpu: Nanos) -> (Nanos, Nanos) {
+        let now = cpu.as_nanos() + 1;
+        if self.region.swap(region, Ordering::Relaxed) != region {
+            self.sum.store(0, Ordering::Relaxed);
+            self.at.store(0, Ordering::Relaxed);
+        }
+        let before = self.at.swap(now, Ordering::Relaxed);
+        let since = if before == 0 { now } else { before };
+        let more = now.saturating_sub(since);
+        let sum = self.sum.load(Ordering::Relaxed) + more;
+        self.sum.store(sum, Ordering::Relaxed);
+        (Nanos(more), Nanos(sum))
+    }
+
+    /// It was asked to stop in spite of its guards.
+    pub(super) fn has_insisted(&self) {
+        self.insisted.store(true, Ordering::Relaxed);
+    }
+
+    /// It stands; whether that is since it was asked so.
+    pub(super) fn stands(&self) -> bool {
+        self.at.store(0, Ordering::Relaxed);
+        self.insisted.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Carrier {
+    /// What should stand does not: whether it has had [`GUARDED_MAX`] of its thread's CPU time so in this region, or its group in all; of one that
+    /// computes for a payer with a limit, that one.
+    pub(super) fn is_guarded_for_long(&self, pause: &Pause, at: Nanos) -> bool {
+        let region = pause.region().number();
+        let now = self.cpu_time().unwrap_or_default();
+        let (more, sum) = self.guarded().goes_on(region, now);
+        let payers = self.others().with_payer(|payer, at| {
+            let is_limited = payer.is_limited();
+            is_limited.then(|| is_used_up(payer, more, at))
+        });
+        let own = || Some(is_used_up(self.group()?, more, at));
+        let together = payers.flatten().or_else(own).unwrap_or(false);
+        let is_long = sum >= GUARDED_MAX || together;
+        if is_long {
+            // Should it not be heard, not again at once.
+            self.guarded().sum.store(0, Ordering::Relaxed);
+        }
+        is_long
+    }
+}
 
 /// A guard has kept a poll of `group` going for `time`, up to `now`; whether guards are good for no more there. O(depth).
 pub(super) fn is_used_up(group: &Arc<GroupShared>, time: Nanos, now: Nanos) -> bool {
@@ -59,8 +123,8 @@ impl Preempting {
 /// is a limit.
 pub(super) fn charge_so_far(shared: &Shared, bearer: &Carrier) {
     let now = shared.now();
-    if let Some((group, time)) = bearer.take_charge_of_others() {
-        group.core.add_foreign_cpu_time(time, now);
+    if let Some(due) = bearer.take_charge_of_others() {
+        due.charge();
     }
     let Some(group) = bearer.group().filter(|group| group.is_limited()) else {
         return look_at_refill(shared);

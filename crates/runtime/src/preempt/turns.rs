@@ -9,7 +9,8 @@
 //!   polls, if it may have seen that it was forbidden.
 //! - *Who is away is let run.* Only the bearer itself can bring its proxy back, by getting on. So [`Turns::put_away`] of one that is blocked allows
 //!   it, and [`Turns::forbid`] does nothing while the proxy is away: the watch, which forbids whoever nobody has chosen, may look between the
-//!   dismissal and the putting away, or forbid behind it. (One killed in its poll is put away forbidden, and gets on by short turns.)
+//!   dismissal and the putting away, or forbid behind it. (One killed in its poll, or whose payer has no budget, is put away forbidden, and
+//!   gets on by short turns.)
 //! - *A proxy is in one place.* [`Turns::finish`] sets `finished` and takes the proxy that is away in one step; [`Turns::put_away`] after that
 //!   gives the proxy back. So of the bearer's end, the carrier that puts the proxy away, and the look that brings it back, one has it.
 
@@ -172,11 +173,11 @@ impl<P, T, O, C> Turns<P, T, O, C> {
     }
 
     /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. `note` is called if it is put away.
-    /// One that is not `killed` is let run, as [`Turns::allow`] does; whoever asked wakes it.
+    /// Unless it `stands` it is let run, as [`Turns::allow`] does; whoever asked wakes it.
     pub(super) fn put_away(
         &self,
         proxy: T,
-        killed: bool,
+        stands: bool,
         note: impl FnOnce(&mut C),
         on_resume: impl FnOnce(usize),
     ) -> Result<Option<Allowed<P>>, T> {
@@ -187,7 +188,7 @@ impl<P, T, O, C> Turns<P, T, O, C> {
         note(&mut inner.charges);
         inner.away = Some(proxy);
         let by = inner.by;
-        Ok((!killed).then(|| self.allow(&mut inner, by, on_resume)))
+        Ok((!stands).then(|| self.allow(&mut inner, by, on_resume)))
     }
 
     /// The proxy, if it is away and `is_back`.

@@ -118,7 +118,7 @@ impl Vcpu {
             }),
         };
         bearer.is_of(&group);
-        charge_others(shared, bearer, now);
+        charge_others(bearer);
         look_at_refill(shared);
         bearer.show_as(task);
         preempting.settle_in(self.index, bearer, &group);
@@ -269,22 +269,21 @@ impl Vcpu {
             // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
             preempting.stop_anywhere(bearer);
             bearer.stands_killed();
-            let now = shared.now();
-            charge_others(shared, bearer, now);
-            let charge = bearer.take_charge();
-            self.note_turn(me, charge, now.saturating_sub(started));
-            if RuntimeGates::events() {
-                shared.log.polled(self.index, charge.sum(), now);
-            }
+            let (_, now) = self.charge_turn(shared, me, bearer, started);
+            return (Previous::Away(proxy), now);
+        }
+        if preempting.stops_unpaid(shared, bearer) {
+            let (_, now) = self.charge_turn(shared, me, bearer, started);
             return (Previous::Away(proxy), now);
         }
         self.brought.rest(preempting, self.index);
         preempting.choose(self.index, bearer, &owned.group);
         let limited = owned.group.is_limited();
+        let often = limited || bearer.has_limited_payer();
         self.short_tasks = self.short_tasks.min(self.waiting);
         let turn = if self.short_tasks > 0 {
             SHARED_TURN
-        } else if limited {
+        } else if often {
             LIMITED_TURN
         } else {
             TURN
@@ -308,16 +307,10 @@ impl Vcpu {
             seat.nap.sleep(turn, has_work);
         }
         let said = seat.take_blocked();
-        let now = shared.now();
-        let wall = now.saturating_sub(started);
         // Before the charge: what the bearer posts later is charged with the outcome.
         let finished = bearer.is_finished();
-        charge_others(shared, bearer, now);
-        let charge = bearer.take_charge();
-        self.note_turn(me, charge, wall);
-        if RuntimeGates::events() {
-            shared.log.polled(self.index, charge.sum(), now);
-        }
+        let (charge, now) = self.charge_turn(shared, me, bearer, started);
+        let wall = now.saturating_sub(started);
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
@@ -329,11 +322,32 @@ impl Vcpu {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Away(proxy), now);
         }
+        if often && preempting.stops_unpaid(shared, bearer) {
+            return (Previous::Away(proxy), now);
+        }
         if shared.loads[self.index].has_unthrottles() {
             // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
             lock(me).unthrottle_pending(now);
         }
         (Previous::Interrupted(proxy), now)
+    }
+
+    /// The turn of a proxy that began at `started` is over. Returns what its bearer is charged, and the time.
+    fn charge_turn(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        bearer: &Carrier,
+        started: Nanos,
+    ) -> (Charge, Nanos) {
+        let now = shared.now();
+        charge_others(bearer);
+        let charge = bearer.take_charge();
+        self.note_turn(me, charge, now.saturating_sub(started));
+        if RuntimeGates::events() {
+            shared.log.polled(self.index, charge.sum(), now);
+        }
+        (charge, now)
     }
 
     /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `wall`.
@@ -354,10 +368,9 @@ impl Vcpu {
 }
 
 /// An `in_group` in the middle of the poll that `bearer` bears pays for what it has used up to now, since it may not end.
-fn charge_others(shared: &Shared, bearer: &Carrier, now: Nanos) {
-    if let Some((group, time)) = bearer.take_charge_of_others() {
-        group.core.add_foreign_cpu_time(time, now);
-        look_at_refill(shared);
+fn charge_others(bearer: &Carrier) {
+    if let Some(due) = bearer.take_charge_of_others() {
+        due.charge();
     }
 }
 

@@ -113,9 +113,13 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             let back = match (bearer, &shared.preempt) {
                 (Some(bearer), Some(preempting)) => {
                     let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
-                    let back = bearer.put_away(&preempting.log, proxy, killed);
+                    let unpaid = bearer.is_unpaid();
+                    let back = bearer.put_away(&preempting.log, proxy, killed || unpaid);
                     if back.is_none() {
                         preempting.has_gone_away(&shared, &bearer);
+                        if unpaid {
+                            preempting.waits_for_payer(&shared);
+                        }
                     }
                     back
                 }
