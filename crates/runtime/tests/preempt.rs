@@ -425,6 +425,33 @@ fn beyond_the_most_that_can_be_borne_polls_run_to_their_end() {
     });
 }
 
+/// Two polls become long at the same time, and the thread that takes the first one's virtual CPU over has not started the next one yet.
+#[test]
+fn one_spare_is_all_there_is_for_two_virtual_cpus() {
+    preempted::run(2, Duration::from_secs(10), |scheduler| async move {
+        let group = scheduler.group("group").unwrap().create().unwrap();
+        let stats = || scheduler.preempt_stats().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut hogs = Vec::new();
+        // One a virtual CPU, one a long poll, and two.
+        for long in [0, 2, 4] {
+            common::eventually("spares", || {
+                let stats = stats();
+                stats.borne == long && stats.threads >= 2 + long + 2
+            })
+            .await;
+            hogs.extend((0..2).map(|_| {
+                let end = stop.clone();
+                group.spawn(async move { compute(|| end.load(Ordering::Relaxed)) })
+            }));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for hog in hogs {
+            hog.await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_runtime_can_end_beside_an_endless_poll() {
     let _alone = alone();

@@ -82,8 +82,9 @@ impl<J> Jobs<J> {
         short
     }
 
-    /// Waits for a job; and whether this was the last idle thread. None if `idle_max` wait already, or the jobs are closed.
-    pub(super) fn next(&self, idle_max: usize) -> Option<(J, bool)> {
+    /// Waits for a job; and whether fewer idle threads than `spares` are left beyond those for which jobs wait. None if `idle_max` wait
+    /// already, or the jobs are closed.
+    pub(super) fn next(&self, idle_max: usize, spares: usize) -> Option<(J, bool)> {
         let mut state = self.lock();
         if state.idle >= idle_max {
             return None;
@@ -102,8 +103,8 @@ impl<J> Jobs<J> {
                 .unwrap_or_else(|poison| poison.into_inner());
         };
         state.idle -= 1;
-        let last = state.idle <= state.jobs.len();
-        job.map(|job| (job, last))
+        let short = state.idle < state.jobs.len() + spares;
+        job.map(|job| (job, short))
     }
 }
 
@@ -119,7 +120,7 @@ mod models {
     fn taker(jobs: &Arc<Jobs<usize>>, taken: &Arc<AtomicUsize>) -> loom::thread::JoinHandle<()> {
         let (jobs, taken) = (jobs.clone(), taken.clone());
         loom::thread::spawn(move || {
-            if let Some((job, _)) = jobs.next(8) {
+            if let Some((job, _)) = jobs.next(8, 1) {
                 let before = taken.fetch_add(job, Ordering::Relaxed);
                 assert_eq!(before & job, 0, "done twice");
             }

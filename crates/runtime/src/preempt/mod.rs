@@ -141,8 +141,8 @@ pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
 use self::parts::Parts;
-use self::pool::Pool;
 pub(crate) use self::pool::PoolHost;
+use self::pool::{Pool, SPARES};
 pub(crate) use self::priority::at_usual_priority;
 pub(crate) use self::seat::Seat;
 pub use self::settings::{Preempt, PreemptStats};
@@ -393,12 +393,12 @@ pub(crate) fn start(
     slots: usize,
     clock: &Clock,
 ) -> std::io::Result<(Preempting, PoolHost)> {
-    // A thread a virtual CPU, and a spare one.
+    // A thread a virtual CPU and a long poll, spare ones included.
     let max = slots + settings.max_borne;
     let pool = Pool::start(
         pauser,
         handle.clone(),
-        regular + 1,
+        regular + SPARES,
         (max, settings.stack_size),
     )?;
     let host = PoolHost::new(pool.clone(), handle.clone());

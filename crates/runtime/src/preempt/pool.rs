@@ -18,6 +18,11 @@ use crate::vcpu::Vcpu;
 /// Idle threads beyond this end. Unit: threads. More than a burst of long polls on a few virtual CPUs takes at once.
 const IDLE_MAX: usize = 8;
 
+/// Idle threads that are kept for polls that turn out to be long. Unit: threads. 2: a thread that takes such a virtual CPU over starts the next
+/// spare first, which on a busy machine takes milliseconds to get there; with one spare 3 to 120 of the watch's attempts were refused meanwhile while 16
+/// polls became long (beside compilers, on two processors), with two 0 to 4. Each is a thread that sleeps.
+pub(super) const SPARES: usize = 2;
+
 /// What a thread is to do.
 pub(super) enum Job {
     /// Turn a virtual CPU from its beginning.
@@ -154,9 +159,9 @@ impl Pool {
 
     /// A thread's life.
     fn run(self: Arc<Self>) {
-        while let Some((job, last_idle)) = self.jobs.next(self.idle_max) {
-            if last_idle {
-                // The next long poll finds a spare.
+        while let Some((job, short)) = self.jobs.next(self.idle_max, SPARES) {
+            if short {
+                // The next long polls find spares.
                 let _ = self.add_thread();
             }
             if !self.work(job) {
