@@ -135,7 +135,7 @@ fn noted() -> String {
     let (head, line) = head.split_at(head.rfind('\n').expect("a heading") + 1);
     let time = line.split_whitespace().next_back().expect("a time stamp");
     let mut noted = head.to_owned()
-        + "# recorded by process 4242\n# recorded under the limit of /a: 60000 us in every 100000 us\n";
+        + "# recorded by process 4242\n# recorded by Linux 6.12.3\n# recorded under the limit of /a: 60000 us in every 100000 us\n# weight of /a: 300\n# weight of /b: 1, idle\n";
     noted += &format!(
         "  <idle>-0 [000] d.h1. {time} hrtimer_expire_entry: hrtimer=0 function=sched_cfs_period_timer now=5\n"
     );
@@ -146,6 +146,7 @@ fn noted() -> String {
         + body
         + "# at 7.000042 s the limit of /a: 50000 us in every 100000 us, burst 9 us\n"
         + "# at 8.000000 s no limit any more\n"
+        + "# at 8.500000 s the weight of /a: 200\n"
         + "# meanwhile throttled in 3 of 9 periods\n"
 }
 
@@ -165,9 +166,13 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
     let text = convert(&source, &first).0.expect("text");
     for part in [
         "# recorded by process 4242\n",
+        "# recorded by Linux 6.12.3\n",
         "# recorded under the limit of /a: 60000 us in every 100000 us\n",
         "# at 7.000042 s the limit of /a: 50000 us in every 100000 us, burst 9 us\n",
         "# at 8.000000 s no limit any more\n",
+        "# weight of /a: 300\n",
+        "# weight of /b: 1, idle\n",
+        "# at 8.500000 s the weight of /a: 200\n",
         "# meanwhile throttled in 3 of 9 periods\n",
         "function=sched_cfs_period_timer",
         "tracing_mark_write: S|77|get|5\n",
@@ -178,9 +183,11 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
     let as_log = convert(&source, &log).0.expect("text");
     for part in [
         "process",
+        "release",
         "limit",
         "change",
         "throttles",
+        "weight",
         "period",
         "mark",
         "recorder",
@@ -200,7 +207,7 @@ fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {
     let as_log_again = convert(&second, &again).0.expect("text");
     assert_eq!(sorted(&as_log_again), sorted(&as_log));
     let said = convert(&source, &folder.file("5.pftrace")).1;
-    for part in ["cannot hold", "the limit", "1 begins", "2 marks"] {
+    for part in ["cannot hold", "the limit", "weights", "1 begins", "2 marks"] {
         assert!(said.contains(part), "{said}");
     }
 }

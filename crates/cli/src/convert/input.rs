@@ -127,7 +127,9 @@ impl Input {
     /// As [`Input::next_item`].
     pub fn pump(&mut self, sink: &mut impl NoteSink) -> Result<(), Failure> {
         self.reader.keep_marks();
-        let (mut has_begun, mut has_limit, mut has_process) = (false, false, false);
+        let (mut has_begun, mut has_limit) = (false, false);
+        let (mut has_process, mut has_release) = (false, false);
+        let mut weights = 0;
         while let Some(item) = self.next_item()? {
             if !has_begun {
                 has_begun = true;
@@ -137,10 +139,15 @@ impl Input {
                 has_process = true;
                 sink.note(&Note::Process(process));
             }
+            if let Some(release) = self.reader.release().filter(|_| !has_release) {
+                has_release = true;
+                sink.note(&Note::Release(release.to_owned()));
+            }
             if let Some(limit) = self.reader.noted_limit().filter(|_| !has_limit) {
                 has_limit = true;
                 sink.note(&Note::Limit(limit.clone()));
             }
+            weights = self.pass_weights(weights, sink);
             match item {
                 Item::Definition(definition) => sink.define(&definition),
                 Item::Event(event) => {
@@ -157,6 +164,7 @@ impl Input {
                 break;
             }
         }
+        self.pass_weights(weights, sink);
         for change in self.reader.noted_changes() {
             sink.note(&Note::Change(change.clone()));
         }
@@ -165,6 +173,15 @@ impl Input {
         }
         self.clear();
         Ok(())
+    }
+
+    /// Notes the weights behind the first so many; how many there are.
+    fn pass_weights(&self, passed: usize, sink: &mut impl NoteSink) -> usize {
+        let weights = self.reader.noted_weights();
+        for weight in &weights[passed..] {
+            sink.note(&Note::Weight(weight.clone()));
+        }
+        weights.len()
     }
 
     /// Feeds all of it to `sink`, with switches that a kernel's text left out ([`Repair`]): for figures and pictures. What is converted stays as it is.

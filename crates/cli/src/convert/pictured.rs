@@ -8,6 +8,7 @@ use quotient_trace::{Definition, Event, Note, NoteSink, Sink};
 pub(super) struct Pictured<'a, S> {
     sink: &'a mut S,
     has_limit: bool,
+    has_weights: bool,
     periods: u64,
     marks: u64,
 }
@@ -17,6 +18,7 @@ impl<'a, S: Sink> Pictured<'a, S> {
         Pictured {
             sink,
             has_limit: false,
+            has_weights: false,
             periods: 0,
             marks: 0,
         }
@@ -27,6 +29,9 @@ impl<'a, S: Sink> Pictured<'a, S> {
         let mut parts = Vec::new();
         if self.has_limit {
             parts.push("the limit that it was recorded under".to_owned());
+        }
+        if self.has_weights {
+            parts.push("the weights of cgroups".to_owned());
         }
         if self.periods > 0 {
             parts.push(format!("{} begins of limits' periods", self.periods));
@@ -61,7 +66,8 @@ impl<S: Sink> Sink for Pictured<'_, S> {
 impl<S: Sink> NoteSink for Pictured<'_, S> {
     fn note(&mut self, note: &Note) {
         match note {
-            Note::Recorder(_) | Note::Process(_) => {}
+            Note::Recorder(_) | Note::Process(_) | Note::Release(_) => {}
+            Note::Weight(_) => self.has_weights = true,
             Note::Limit(_) | Note::Change(_) | Note::Throttles(_) => self.has_limit = true,
             Note::Period(_) => self.periods += 1,
             Note::Mark(_) => self.marks += 1,

@@ -11,6 +11,7 @@ mod marks;
 mod noted;
 mod reorder;
 mod text;
+mod weight;
 
 use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
@@ -29,6 +30,7 @@ use noted::Noted;
 pub use noted::{Note, NotedChange, NotedLimit, NotedThrottles, Recorder};
 use reorder::Reorder;
 pub(crate) use text::{OWN_EVENT, PERIOD_TIMER};
+pub use weight::NotedWeight;
 
 use crate::record::{Meaning, Record, VERSION, in_a_line};
 
@@ -214,9 +216,19 @@ impl<R: BufRead> Reader<R> {
         self.noted.process
     }
 
+    /// The release of the kernel that recorded the trace, as far as it was read; `None` where the trace does not say it.
+    pub fn release(&self) -> Option<&str> {
+        self.noted.release.as_deref()
+    }
+
     /// How that limit was changed meanwhile, as far as it was read: noted behind the last event.
     pub fn noted_changes(&self) -> &[NotedChange] {
         &self.noted.changes
+    }
+
+    /// Weights of cgroups, as far as they were read: at first, and as they were seen to be others later.
+    pub fn noted_weights(&self) -> &[NotedWeight] {
+        &self.noted.weights
     }
 
     /// How often that limit was reached, as far as it was read: noted behind the last event.

@@ -8,6 +8,7 @@ use quotient_core::event::TaskId;
 use serde::{Deserialize, Serialize};
 
 use super::marks::Mark;
+use super::weight::NotedWeight;
 use super::{Format, REORDER_EVENTS};
 
 /// The comment of text that Quotient made of its own log.
@@ -15,6 +16,15 @@ const OWN: &str = "# recorded by Quotient itself, which leaves no switch out";
 
 /// The comment of text that was made of a kernel's. Text without it is a kernel's as well.
 const FOREIGN: &str = "# recorded by a kernel";
+
+/// Begins the comment that names the release of the kernel which recorded.
+const RELEASE: &str = "# recorded by Linux ";
+
+/// What begins such a comment of `perf script --header`.
+const RELEASE_OF_PERF: &str = "# os release : ";
+
+/// Longest name of a release. Unit: bytes. The kernel's own bound.
+const RELEASE_BYTES: usize = 64;
 
 /// Begins the comment that names the process which recorded.
 const PROCESS: &str = "# recorded by process ";
@@ -40,12 +50,16 @@ pub enum Note {
     Recorder(Recorder),
     /// The process that recorded it, by its number in the trace: it ran beside everybody else, and will not when nobody records.
     Process(TaskId),
+    /// The release of the kernel that recorded it, as `uname -r` says it.
+    Release(String),
     /// The limit that it was recorded under.
     Limit(NotedLimit),
     /// That limit was changed meanwhile.
     Change(NotedChange),
     /// How often that was reached.
     Throttles(NotedThrottles),
+    /// What a cgroup gets beside its siblings.
+    Weight(NotedWeight),
     /// A period of a limit began then, by the kernel's timer.
     Period(Nanos),
     /// A program says what it does.
@@ -64,10 +78,14 @@ impl Note {
             let process = number.parse().ok().map(TaskId);
             return process.map(Note::Process).filter(Note::is_possible);
         }
+        if let Some(release) = release_in(text.trim_end()) {
+            return Some(Note::Release(release.to_owned())).filter(Note::is_possible);
+        }
         let limit = NotedLimit::in_remark(text).map(Note::Limit);
         let change = || NotedChange::in_remark(text).map(Note::Change);
         let throttles = || NotedThrottles::in_remark(text).map(Note::Throttles);
-        limit.or_else(change).or_else(throttles)
+        let weight = || NotedWeight::in_remark(text).map(Note::Weight);
+        limit.or_else(change).or_else(throttles).or_else(weight)
     }
 
     /// Whether it says something that can be.
@@ -77,6 +95,11 @@ impl Note {
             Note::Change(change) => change.limit.as_ref().is_none_or(NotedLimit::is_possible),
             Note::Throttles(counted) => counted.throttled <= counted.periods,
             Note::Process(process) => !process.is_idle(),
+            Note::Weight(weight) => weight.is_possible(),
+            Note::Release(release) => {
+                let is_plain = release.bytes().all(|byte| byte.is_ascii_graphic());
+                is_plain && (1..=RELEASE_BYTES).contains(&release.len())
+            }
             Note::Recorder(_) | Note::Period(_) | Note::Mark(_) => true,
         }
     }
@@ -85,6 +108,22 @@ impl Note {
     pub(crate) fn process_remark(process: TaskId) -> String {
         format!("{PROCESS}{}", process.0)
     }
+
+    /// The comment that names the kernel which recorded, without an end of its line.
+    pub(crate) fn release_remark(release: &str) -> String {
+        format!("{RELEASE}{release}")
+    }
+}
+
+/// The release in a comment that names it: our own, perf's, or the first line of `quotient record`.
+fn release_in(text: &str) -> Option<&str> {
+    let plain = text.strip_prefix(RELEASE);
+    let of_perf = || text.strip_prefix(RELEASE_OF_PERF);
+    let of_record = || {
+        let version = text.strip_prefix("# quotient record ")?;
+        version.split_once(", Linux ").map(|(_, release)| release)
+    };
+    plain.or_else(of_perf).or_else(of_record)
 }
 
 impl Recorder {
@@ -100,15 +139,21 @@ impl Recorder {
 /// Changes of a limit that are kept of a trace. Default 4,096: `quotient record` looks once a second, for an hour at most.
 const CHANGES_MAX: usize = 4_096;
 
+/// Weights that are kept of a trace, those that were changed included. Default 65,536: more cgroups than the kernel lets a machine have by number.
+const WEIGHTS_MAX: usize = 1 << 16;
+
 /// The notes of a trace, as far as it was read.
 #[derive(Default)]
 pub(super) struct Noted {
     pub recorder: Option<Recorder>,
     pub process: Option<TaskId>,
+    pub release: Option<String>,
     pub limit: Option<NotedLimit>,
     pub throttles: Option<NotedThrottles>,
     /// The first [`CHANGES_MAX`] changes of the limit.
     pub changes: Vec<NotedChange>,
+    /// The first [`WEIGHTS_MAX`] weights.
+    pub weights: Vec<NotedWeight>,
     /// Marks that nobody has taken, with their lines; `None` if nobody wants them.
     pub marks: Option<VecDeque<(u64, Mark)>>,
     /// Begins of limits' periods that nobody has taken: the last [`REORDER_EVENTS`].
@@ -123,11 +168,17 @@ impl Noted {
         match note {
             Note::Recorder(recorder) => self.recorder = Some(recorder),
             Note::Process(process) => self.process = Some(process),
+            Note::Release(release) => self.release = Some(release),
             Note::Limit(limit) => self.limit = Some(limit),
             Note::Throttles(counted) => self.throttles = Some(counted),
             Note::Change(change) => {
                 if self.changes.len() < CHANGES_MAX {
                     self.changes.push(change);
+                }
+            }
+            Note::Weight(weight) => {
+                if self.weights.len() < WEIGHTS_MAX {
+                    self.weights.push(weight);
                 }
             }
             Note::Period(at) => {
@@ -219,12 +270,6 @@ impl NotedLimit {
         self.quota > Nanos::ZERO && periods.contains(&self.period) && self.burst <= self.quota
     }
 
-    /// The path with question marks for control characters.
-    fn place(&self) -> String {
-        let printable = |letter: char| if letter.is_control() { '?' } else { letter };
-        self.cgroup.chars().map(printable).collect()
-    }
-
     /// What it allows, in words.
     fn amount(&self) -> String {
         let micros = |time: Nanos| time.0 / 1_000;
@@ -240,12 +285,40 @@ impl NotedLimit {
 /// The comment, without an end of its line. Control characters in the path become question marks.
 impl fmt::Display for NotedLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{REMARK}{}: {}", self.place(), self.amount())
+        write!(
+            formatter,
+            "{REMARK}{}: {}",
+            in_line(&self.cgroup),
+            self.amount()
+        )
     }
 }
 
-/// Begins the comment about another limit, behind the last event.
-const CHANGE: &str = "# at ";
+/// A path with question marks for control characters.
+pub(super) fn in_line(path: &str) -> String {
+    let printable = |letter: char| if letter.is_control() { '?' } else { letter };
+    path.chars().map(printable).collect()
+}
+
+/// Begins the comment about something that was seen later, behind the last event.
+const LATER: &str = "# at ";
+
+/// Reads the time of such a comment; what follows it.
+pub(super) fn after_time(text: &str) -> Option<(Nanos, &str)> {
+    let (at, rest) = text.trim_end().strip_prefix(LATER)?.split_once(" s ")?;
+    let (seconds, micros) = at.split_once('.')?;
+    let whole: u64 = seconds.parse().ok()?;
+    let micros: u64 = micros.parse().ok().filter(|_| micros.len() == 6)?;
+    let at = whole.checked_mul(1_000_000)?.checked_add(micros)?;
+    Some((Nanos(at.checked_mul(1_000)?), rest))
+}
+
+/// Writes it.
+pub(super) fn write_time(at: Nanos, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let micros = at.0 / 1_000;
+    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+    write!(formatter, "{LATER}{seconds}.{micros:06} s ")
+}
 
 /// Another limit than at first, or none any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,12 +333,7 @@ pub struct NotedChange {
 impl NotedChange {
     /// Reads the comment; `None` if it is another one, or says nothing that can be.
     pub(super) fn in_remark(text: &str) -> Option<NotedChange> {
-        let (at, rest) = text.trim_end().strip_prefix(CHANGE)?.split_once(" s ")?;
-        let (seconds, micros) = at.split_once('.')?;
-        let whole: u64 = seconds.parse().ok()?;
-        let micros: u64 = micros.parse().ok().filter(|_| micros.len() == 6)?;
-        let at = whole.checked_mul(1_000_000)?.checked_add(micros)?;
-        let at = Nanos(at.checked_mul(1_000)?);
+        let (at, rest) = after_time(text)?;
         if rest == "no limit any more" {
             return Some(NotedChange { at, limit: None });
         }
@@ -278,15 +346,13 @@ impl NotedChange {
 /// The comment, without an end of its line.
 impl fmt::Display for NotedChange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = self.at.0 / 1_000;
-        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        write!(formatter, "{CHANGE}{seconds}.{micros:06} s ")?;
+        write_time(self.at, formatter)?;
         match &self.limit {
             None => formatter.write_str("no limit any more"),
             Some(limit) => write!(
                 formatter,
                 "the limit of /{}: {}",
-                limit.place(),
+                in_line(&limit.cgroup),
                 limit.amount()
             ),
         }
@@ -337,6 +403,23 @@ mod tests {
             .map(|end| format!("# recorded by process{end}"))
         {
             assert_eq!(Note::in_remark(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_release_of_the_kernel_is_read_from_all_who_write_it() {
+        let own = Note::release_remark("6.18.44-fc-v782");
+        for text in [
+            own.as_str(),
+            "# quotient record 0.3.0, Linux 6.18.44-fc-v782",
+            "# os release : 6.18.44-fc-v782",
+        ] {
+            let note = Note::Release("6.18.44-fc-v782".to_owned());
+            assert_eq!(Note::in_remark(text), Some(note), "{text}");
+        }
+        let long = format!("# os release : {}", "6".repeat(65));
+        for text in ["# os release : ", "# recorded by Linux a b", &long] {
+            assert_eq!(Note::in_remark(text), None, "{text}");
         }
     }
 

@@ -97,9 +97,11 @@ impl<W: Write> NoteSink for Ftrace<W> {
         let remark = match note {
             Note::Recorder(recorder) => recorder.remark().to_owned(),
             Note::Process(process) => Note::process_remark(*process),
+            Note::Release(release) => Note::release_remark(release),
             Note::Limit(limit) => limit.to_string(),
             Note::Change(change) => change.to_string(),
             Note::Throttles(counted) => counted.to_string(),
+            Note::Weight(weight) => weight.to_string(),
             Note::Period(at) => {
                 self.write_definitions(*at);
                 let arguments = format!("hrtimer=0000000000000000 {PERIOD_TIMER} now={}", at.0);
