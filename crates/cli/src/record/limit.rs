@@ -67,8 +67,8 @@ impl Limit {
     }
 }
 
-/// Between two looks whether a limit is another one. Default 1 s: `advise` needs to know that it was changed, not when to the millisecond.
-const LOOKS: Duration = Duration::from_secs(1);
+/// Between two looks whether a limit or a weight is another one. Default 1 s: `advise` needs to know that it was changed, not when to the millisecond.
+pub(super) const LOOKS: Duration = Duration::from_secs(1);
 
 /// Looks after a limit while it is recorded under.
 pub(super) struct Watch {
@@ -115,7 +115,7 @@ impl Watch {
 }
 
 /// The clock of the events: `mono` in tracefs.
-fn clock() -> Nanos {
+pub(super) fn clock() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))

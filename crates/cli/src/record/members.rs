@@ -178,6 +178,11 @@ impl Members {
         Some(known.map_or("", |(path, _)| path))
     }
 
+    /// The cgroups that have tasks.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.groups.keys().map(String::as_str)
+    }
+
     /// What the trace must say of them, groups first.
     pub(super) fn definitions(self) -> impl Iterator<Item = Definition> {
         let groups = self.groups.into_iter().map(|(path, id)| Definition::Group {

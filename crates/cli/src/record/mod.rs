@@ -1,7 +1,7 @@
 //! `quotient record`: a trace of this machine by its own kernel, with what `advise` needs to choose from it.
 //!
 //! The file begins with every thread's process and cgroup as they were at first (a running service is never seen entering
-//! its own), then come the kernel's lines as they are. Everybody is recorded unless asked otherwise: who runs beside a
+//! its own) and with the weights of cgroups, then come the kernel's lines as they are. Everybody is recorded unless asked otherwise: who runs beside a
 //! service is a part of its load.
 
 mod limit;
@@ -9,6 +9,7 @@ mod members;
 mod namespace;
 mod pump;
 mod tracefs;
+mod weight;
 
 use std::cell::RefCell;
 use std::fs;
@@ -30,6 +31,7 @@ use limit::{Limit, Watch};
 use members::{Hierarchy, Members};
 use pump::{Pumped, pump};
 use tracefs::{Instance, Tracefs};
+use weight::Weights;
 
 /// What `quotient record` takes.
 #[derive(Debug, Clone, Args)]
@@ -95,16 +97,19 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let cgroups = arguments.cgroups(&hierarchy, &members);
     let limit = limit_of(&hierarchy, &cgroups);
     let mut output = Output::create(&arguments.out)?;
-    output = head(output, members, limit.as_ref())?;
+    let weights = Weights::now(&hierarchy, members.paths(), Instant::now());
+    output = head(output, members, (limit.as_ref(), &weights))?;
     let begin = Instant::now();
     let mut pipe = instance.pipe()?;
     let count = limit.as_ref().and_then(|limit| limit.count(&hierarchy));
     instance.run(true)?;
     let watch = RefCell::new(Watch::new(limit.clone(), begin));
+    let weights = RefCell::new(weights);
     let look = |is_last| {
         let now = Instant::now();
         let limit = || limit_of(&hierarchy, &cgroups);
         watch.borrow_mut().look(now, is_last, limit);
+        weights.borrow_mut().look(&hierarchy, now);
     };
     let is_over = || {
         look(false);
@@ -114,6 +119,8 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let stop = || {
         instance.run(false)?;
         look(true);
+        let last = Members::now(&hierarchy);
+        weights.borrow_mut().look_at_last(&hierarchy, last.paths());
         counted = count.and_then(|count| count.so_far());
         Ok(())
     };
@@ -132,6 +139,9 @@ pub fn run(arguments: &RecordArguments) -> Result<(), Failure> {
     let watch = watch.into_inner();
     for change in watch.changes() {
         writeln!(output, "{change}").map_err(Failure::writing(WRITING))?;
+    }
+    for weight in weights.into_inner().changes() {
+        writeln!(output, "{weight}").map_err(Failure::writing(WRITING))?;
     }
     if let Some(counted) = counted {
         writeln!(output, "{counted}").map_err(Failure::writing(WRITING))?;
@@ -203,7 +213,11 @@ fn limit_of(hierarchy: &Hierarchy, cgroups: &[Option<String>]) -> Option<Limit> 
 }
 
 /// Writes what was known before the first event.
-fn head(output: Output, members: Members, limit: Option<&Limit>) -> Result<Output, Failure> {
+fn head(
+    output: Output,
+    members: Members,
+    (limit, weights): (Option<&Limit>, &Weights),
+) -> Result<Output, Failure> {
     let mut writer = Ftrace::new(output);
     for definition in members.definitions() {
         writer.define(&definition);
@@ -221,6 +235,9 @@ fn head(output: Output, members: Members, limit: Option<&Limit>) -> Result<Outpu
     .map_err(Failure::writing(WRITING))?;
     if let Some(limit) = limit {
         writeln!(output, "{}", limit.noted()).map_err(Failure::writing(WRITING))?;
+    }
+    for weight in weights.noted() {
+        writeln!(output, "{weight}").map_err(Failure::writing(WRITING))?;
     }
     Ok(output)
 }
