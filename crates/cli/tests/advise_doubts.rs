@@ -124,6 +124,69 @@ fn who_shares_a_cgroup_or_its_limit_is_named() {
     assert_eq!(found(&both, words), None);
 }
 
+/// Hazard: a service of weight 300 beside a builder is predicted with half of the CPU, and nobody says that it was a guess.
+#[test]
+fn weights_are_played_and_said_or_said_to_be_missing() {
+    let folder = Folder::new("advise-weights");
+    let groups = "[[group]]\npath = \"web\"\n[[group]]\npath = \"build\"\n";
+    let web = load(
+        "svc",
+        "web",
+        "kind = \"closed-loop\"\nthreads = 2\nwork = \"3ms\"\nthink = \"2ms\"",
+    );
+    let build = load("cc", "build", "kind = \"spin\"\nthreads = 2");
+    let trace = recorded(&folder, "plain", &format!("{MACHINE}{groups}{web}{build}"));
+    let text = std::fs::read_to_string(&trace).expect("it was written");
+    let (first, rest) = text.split_once('\n').expect("a header");
+    let with = |name: &str, notes: &[(&str, u32, &str)]| {
+        let notes = notes.iter().map(|(path, weight, more)| {
+            format!(
+                "{{\"note\":{{\"weight\":{{\"cgroup\":\"{path}\",\"weight\":{weight}{more}}}}}}}\n"
+            )
+        });
+        let notes: String = notes.collect();
+        let file = folder.file(name);
+        std::fs::write(&file, format!("{first}\n{notes}{rest}")).expect("our own folder");
+        file
+    };
+    let asked = |trace: &str| -> Value {
+        let output = quotient(&[
+            "advise", trace, "--group", "web", "--loop", "closed", "--json", "--seeds", "2",
+            "--cpus", "0.9", "--period", "100ms", "--burst", "0",
+        ]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("one object")
+    };
+    let said = |answer: &Value, part: &str, words: &str| answer[part].to_string().contains(words);
+    let used = |answer: &Value| answer["free_usage_permille"].as_u64().expect("a figure");
+    let (missing, changed) = (
+        "does not say the weights of its groups",
+        "the weight of /build was changed",
+    );
+    let unknown = asked(&trace);
+    assert!(said(&unknown, "doubts", missing), "{unknown}");
+    assert!(said(
+        &unknown,
+        "notes",
+        "/web 100 (not noted), /build 100 (not noted)"
+    ));
+    let heavy = asked(&with("heavy.jsonl", &[("web", 300, ""), ("build", 50, "")]));
+    assert!(said(&heavy, "notes", "/web 300, /build 50"), "{heavy}");
+    assert!(!said(&heavy, "doubts", missing) && !said(&heavy, "doubts", changed));
+    assert!(used(&heavy) * 10 > used(&unknown) * 13, "{heavy} {unknown}");
+    let idle = [
+        ("build", 100, ",\"idle\":true"),
+        ("build", 200, ",\"at\":2000000000"),
+    ];
+    let idle = asked(&with("idle.jsonl", &idle));
+    assert!(
+        said(&idle, "notes", "/web 100 (not noted), /build 100 (idle)"),
+        "{idle}"
+    );
+    assert!(said(&idle, "doubts", changed), "{idle}");
+    assert!(used(&idle) > used(&heavy), "{idle} {heavy}");
+}
+
 /// ftrace lines of a generator that wakes a service of 3 ms ten times in every other period of 100 ms and else twice; with 20 ms in each period
 /// the service is held back with the last four of ten, and does these behind it in one go.
 fn generated() -> String {

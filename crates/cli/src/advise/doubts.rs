@@ -5,6 +5,8 @@ use quotient_sim::replay::{RecordedLimit, Recording, Requests, Restored, is_with
 use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
 
+use super::parts::Competing;
+
 /// A recording shorter than so many periods says little of how many are throttled: one more or less is 5 %, the part
 /// that is accepted by default.
 const PERIODS_MIN: u64 = 20;
@@ -279,6 +281,33 @@ pub(super) fn about_sharing(
             false,
             format!(
                 "others are in the same cgroup, in {paths:?}, with {cpus:.2} CPUs: a limit on it holds for them too, and this one is for a cgroup of these tasks alone; --group asks about all of them"
+            ),
+        );
+    }
+}
+
+/// Groups compete, and their weights are not known, or were others for a part of the time.
+pub(super) fn about_weights(competing: &Competing, whole: &Recording, doubts: &mut Doubts) {
+    let room = u128::from(whole.length.0) * u128::from(whole.cpus);
+    if u128::from(competing.work.0) * 100 <= room * u128::from(COMPETING_MIN_PERCENT) {
+        return;
+    }
+    let cpus = competing.work.0 as f64 / whole.length.0.max(1) as f64;
+    if whole.noted_weights.is_empty() {
+        doubts.add(
+            false,
+            format!(
+                "the trace does not say the weights of its groups, and those in others than this one used {cpus:.2} CPUs: all are played with 100, as if nobody had set any; `quotient record` notes them"
+            ),
+        );
+    }
+    if let Some(changed) = competing.groups.iter().find(|seat| seat.was_changed) {
+        doubts.add(
+            false,
+            format!(
+                "the weight of /{} was changed while this was recorded: it is played with {}, as it was at first",
+                changed.path,
+                changed.weight.get()
             ),
         );
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use quotient_core::Nanos;
 use quotient_sim::advise::Work;
 use quotient_sim::replay::{
     Blocks, Evidence, Loop, RecordedLimit, Recording, RecordingError, Requests, Rule, Seats,
@@ -14,7 +15,7 @@ use quotient_sim::{Machine, Plan};
 use super::base::{Base, Played};
 use super::doubts::{self, Doubts};
 use super::load::Load;
-use super::parts::{NAMES_SHOWN, Parts};
+use super::parts::{Competing, NAMES_SHOWN, Parts};
 use super::{AdviseArguments, Given, How, Unit};
 use crate::failure::Failure;
 
@@ -61,7 +62,9 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     doubts::about_saturation(&whole, limited, &mut doubts);
     let noted = whole.noted_limit.as_ref();
     doubts::about_sharing(limited, beside, noted, limit.is_some(), &mut doubts);
-    let (plan, own) = plan_of(&whole, &mut parts, arguments, has_beside);
+    let (plan, own, competing) = plan_of(&whole, &mut parts, arguments, has_beside);
+    notes.extend(competing.told());
+    doubts::about_weights(&competing, &whole, &mut doubts);
     let Parts {
         limited,
         beside,
@@ -137,7 +140,7 @@ fn plan_of(
     parts: &mut Parts,
     arguments: &AdviseArguments,
     has_beside: bool,
-) -> (Plan, usize) {
+) -> (Plan, usize, Competing) {
     let cpus = whole.cpus.clamp(1, quotient_core::Config::CPUS_MAX);
     let machine = arguments.machine.clone().unwrap_or(Machine::flat(cpus));
     let mut plan = Plan::new(machine);
@@ -149,7 +152,15 @@ fn plan_of(
     if let Some(recorder) = &mut parts.recorder {
         seats.seat(recorder, &mut plan);
     }
-    (plan, seats.own.unwrap_or(0) as usize)
+    let competing = Competing {
+        groups: seats.weigh(whole, &mut plan),
+        work: if has_beside {
+            seats.competing(&parts.beside)
+        } else {
+            Nanos::ZERO
+        },
+    };
+    (plan, seats.own.unwrap_or(0) as usize, competing)
 }
 
 /// How it is played, whether that was given, and whether everything is woken by something in the trace that does not wait for answers itself: then

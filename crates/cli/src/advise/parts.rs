@@ -1,7 +1,7 @@
 //! The parts of a trace: who is asked about, who ran beside, and who only recorded.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::{Recording, Selection};
+use quotient_sim::replay::{Recording, Seat, Selection};
 
 use crate::failure::Failure;
 
@@ -99,6 +99,34 @@ impl Parts {
     /// Everybody who is not limited.
     pub(super) fn others(&self) -> impl Iterator<Item = &Recording> {
         core::iter::once(&self.beside).chain(&self.recorder)
+    }
+}
+
+/// Who shares CPUs with whom is limited, by groups.
+pub(super) struct Competing {
+    /// The groups in which everybody is.
+    pub(super) groups: Vec<Seat>,
+    /// What those in other groups than that of the limited used.
+    pub(super) work: Nanos,
+}
+
+impl Competing {
+    /// With which weights they do that; nothing if nobody is there.
+    pub(super) fn told(&self) -> Option<String> {
+        if self.work == Nanos::ZERO {
+            return None;
+        }
+        let shown = self.groups.iter().take(NAMES_SHOWN).map(|seat| {
+            let idle = if seat.idle { " (idle)" } else { "" };
+            let noted = if seat.is_noted { "" } else { " (not noted)" };
+            format!("/{} {}{idle}{noted}", seat.path, seat.weight.get())
+        });
+        let shown: Vec<String> = shown.collect();
+        let rest = match self.groups.len().saturating_sub(NAMES_SHOWN) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        (!shown.is_empty()).then(|| format!("weights of cgroups: {}{rest}", shown.join(", ")))
     }
 }
 

@@ -38,7 +38,7 @@ pub use limited::RecordedLimit;
 pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
 pub use restore::Restored;
-pub use seats::Seats;
+pub use seats::{Seat, Seats};
 pub use select::{Selection, is_within};
 
 use crate::meters::Percentiles;
@@ -48,7 +48,9 @@ use core::ops::Range;
 use limited::LongWait;
 use marked::Marked;
 use quotient_core::{Nanos, Weight};
-use quotient_trace::{Gaps, NotedChange, NotedLimit, NotedThrottles, ReadError, TaskId};
+use quotient_trace::{
+    Gaps, NotedChange, NotedLimit, NotedThrottles, NotedWeight, ReadError, TaskId,
+};
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
@@ -170,6 +172,8 @@ pub struct Recording {
     pub noted_throttles: Option<NotedThrottles>,
     /// How that limit was changed meanwhile.
     pub noted_changes: Vec<NotedChange>,
+    /// Weights of cgroups, at first and as they were seen to be others later. A part of a recording does not know.
+    pub noted_weights: Vec<NotedWeight>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,

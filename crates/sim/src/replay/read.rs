@@ -323,6 +323,7 @@ impl Recording {
         recording.noted_limit = reader.noted_limit().cloned();
         recording.noted_throttles = reader.noted_throttles();
         recording.noted_changes = reader.noted_changes().to_vec();
+        recording.noted_weights = reader.noted_weights().to_vec();
         for demand in &mut recording.tasks {
             demand.is_silent = repair.is_silent(demand.id);
         }

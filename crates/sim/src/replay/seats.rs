@@ -3,10 +3,14 @@
 //!
 //! Which cgroups are groups of the scheduler is not in a trace. But where one can be limited, its siblings and those of its ancestors are, too; what
 //! lies below these makes no difference to it. So of who runs beside, the part of the path counts that it shares with the subject's, and one name more.
+//!
+//! Weights are those that the trace notes; a cgroup without a note has 100, as the kernel gives it when it becomes a group.
 
 use super::{Demand, Recording};
 use crate::plan::Plan;
 use crate::synthetic::GroupIndex;
+use quotient_core::{Nanos, Weight};
+use quotient_trace::NotedWeight;
 use std::collections::BTreeMap;
 
 /// Groups within each other that are kept; of deeper subjects the outer ones are left out, as if these were alone there. Default 8: what container
@@ -22,6 +26,23 @@ pub struct Seats {
     pub own: GroupIndex,
     /// Names of the plan by those of the recording, since a kernel takes any.
     names: BTreeMap<String, String>,
+    /// Paths of the recording by those of the plan.
+    real: BTreeMap<String, String>,
+}
+
+/// A group of a plan that was one of the recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its path in the recording.
+    pub path: String,
+    /// Its weight.
+    pub weight: Weight,
+    /// Whether it runs only where nobody else wants to.
+    pub idle: bool,
+    /// Whether the trace notes that.
+    pub is_noted: bool,
+    /// Whether it was seen to be another one later.
+    pub was_changed: bool,
 }
 
 impl Seats {
@@ -36,6 +57,7 @@ impl Seats {
             subject: common_path(chosen),
             own: None,
             names: BTreeMap::new(),
+            real: BTreeMap::new(),
         };
         let is_shared = rest.into_iter().any(|rest| {
             let mut tasks = rest.tasks.iter();
@@ -65,6 +87,48 @@ impl Seats {
         }
     }
 
+    /// Gives the groups of the plan the weights that the trace of `whole` notes, and says what all have. Of those that were changed it is
+    /// the first one. O(groups x log notes).
+    pub fn weigh(&self, whole: &Recording, plan: &mut Plan) -> Vec<Seat> {
+        let mut noted: BTreeMap<&str, Vec<&NotedWeight>> = BTreeMap::new();
+        for weight in &whole.noted_weights {
+            let path = weight.cgroup.trim_matches('/');
+            noted.entry(path).or_default().push(weight);
+        }
+        let groups = plan.groups.iter_mut();
+        let seated = groups.filter_map(|group| {
+            let path = self.real.get(&group.path)?;
+            let all = noted.get(path.as_str()).map_or(&[][..], Vec::as_slice);
+            let first = all.first();
+            if let Some(first) = first {
+                group.weight = Weight::new(first.weight).unwrap_or_default();
+                group.idle = first.idle;
+            }
+            let is_other = |weight: &&NotedWeight| {
+                first
+                    .is_some_and(|first| (first.weight, first.idle) != (weight.weight, weight.idle))
+            };
+            Some(Seat {
+                path: path.clone(),
+                weight: group.weight,
+                idle: group.idle,
+                is_noted: first.is_some(),
+                was_changed: all.iter().any(is_other),
+            })
+        });
+        seated.collect()
+    }
+
+    /// CPU time of those beside who were in other groups than the subject's, or in one of those above it: they compete with it by weights. O(bursts).
+    pub fn competing(&self, rest: &Recording) -> Nanos {
+        let outside = rest.tasks.iter().filter(|demand| {
+            let path = path_of(rest, demand);
+            !self.is_inside(path)
+        });
+        let bursts = outside.flat_map(|demand| &demand.bursts);
+        Nanos(bursts.map(|burst| burst.work).sum())
+    }
+
     fn is_inside(&self, path: &str) -> bool {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         !self.subject.is_empty() && self.subject.iter().all(|name| parts.next() == Some(name))
@@ -74,7 +138,12 @@ impl Seats {
     fn in_plan(&mut self, parts: &[String]) -> String {
         let skipped = self.subject.len().saturating_sub(DEPTH_MAX);
         let mut place = String::new();
+        let mut whole = String::new();
         for (depth, part) in parts.iter().enumerate() {
+            if depth > 0 {
+                whole.push('/');
+            }
+            whole.push_str(part);
             let next = format!("g{}", self.names.len());
             let real = format!("{depth}/{part}");
             let name = self.names.entry(real).or_insert(next);
@@ -85,6 +154,9 @@ impl Seats {
                 place.push('/');
             }
             place.push_str(name);
+            self.real
+                .entry(place.clone())
+                .or_insert_with(|| whole.clone());
         }
         place
     }
@@ -121,7 +193,6 @@ mod tests {
     use super::super::{Loop, Selection};
     use super::*;
     use crate::{Kernel, Machine, Simulation, synthetic};
-    use quotient_core::Nanos;
     use quotient_trace::{Discard, JsonLines};
 
     /// A service that would use all of a CPU, beside two who do, in groups.
@@ -165,6 +236,56 @@ mod tests {
             assert!(
                 used.abs_diff(recorded) * 20 < recorded,
                 "{paths:?}: {used} for {recorded}"
+            );
+        }
+    }
+
+    /// Hazard: a service of weight 300 beside a builder of 100 is predicted with half of a CPU, and has three quarters.
+    #[test]
+    fn groups_have_the_weights_that_the_trace_notes() {
+        let note = |path: &str, weight, idle| NotedWeight {
+            at: None,
+            cgroup: path.into(),
+            weight,
+            idle,
+        };
+        let cases = [
+            (vec![], 500),
+            (vec![note("a/web", 300, false)], 750),
+            (
+                vec![note("a/web", 300, false), note("a/cc", 900, false)],
+                250,
+            ),
+            (vec![note("a/cc", 1, true)], 990),
+            // Those above hold both.
+            (vec![note("a", 10, false)], 500),
+        ];
+        for (noted_weights, expected) in cases {
+            let (own, mut beside) = recorded(["a/web", "a/cc/x"]);
+            let whole = Recording {
+                noted_weights,
+                ..Recording::default()
+            };
+            let mut plan = Plan::new(Machine::flat(1));
+            Kernel::Linux6_18.apply(&mut plan);
+            plan.duration = own.length;
+            let mut seats = Seats::of(&own, [&beside], &mut plan);
+            seats.seat(&mut beside, &mut plan);
+            let told = seats.weigh(&whole, &mut plan);
+            let paths: Vec<&str> = told.iter().map(|seat| seat.path.as_str()).collect();
+            assert_eq!(paths, ["a", "a/web", "a/cc"]);
+            let noted = told.iter().filter(|seat| seat.is_noted).count();
+            assert_eq!(noted, whole.noted_weights.len());
+            synthetic::spinners(&mut plan, "svc", seats.own, 1);
+            for (number, demand) in beside.tasks.iter().enumerate() {
+                synthetic::spinners(&mut plan, &format!("cc{number}"), demand.seat, 1);
+            }
+            let mut simulation = Simulation::new(&plan, Discard).unwrap();
+            simulation.run().unwrap();
+            let used = simulation.outcome().workloads[0].usage_ns * 1_000 / own.length.0;
+            assert!(
+                used.abs_diff(expected) < 20,
+                "{used} of {expected}: {told:?}"
             );
         }
     }
