@@ -339,6 +339,57 @@ fn a_load_that_ended_long_before_the_recording_is_no_ground_for_advice() {
     assert_eq!(found(&silent, words), Some(false), "{silent:?}");
 }
 
+/// Hazard: the check whether what is played is what was recorded does not see requests with marks, and a wrong limit is recommended for them.
+#[test]
+fn marked_requests_are_compared_with_what_the_trace_says_of_them() {
+    let folder = Folder::new("advise-marked");
+    let file = folder.file("marked.txt");
+    // Every 100 ms 5 ms of work; every fourth time it stands still on the way, beside an idle CPU, and nothing in the trace says why.
+    let asked = |still: u64| {
+        let mut text = String::from("# tracer: nop\n");
+        for number in 0..150_u64 {
+            let at = 1_000_000 + number * 100_000;
+            let still = if number % 4 == 0 { still } else { 0 };
+            let mut line = |who: &str, after: u64, what: &str| {
+                let micros = at + after;
+                let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+                text += &format!("{who} [000] d..2. {seconds}.{rest:06}: {what}\n");
+            };
+            let comes = "sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=svc next_pid=7 next_prio=120";
+            let goes = |state: &str| {
+                format!(
+                    "sched_switch: prev_comm=svc prev_pid=7 prev_prio=120 prev_state={state} ==> next_comm=swapper/0 next_pid=0 next_prio=120"
+                )
+            };
+            let wakes = "sched_waking: comm=svc pid=7 prio=120 target_cpu=000";
+            line("<idle>-0", 0, wakes);
+            line("<idle>-0", 1, comes);
+            line("svc-7", 2, "tracing_mark_write: B|7|get");
+            if still > 0 {
+                line("svc-7", 1_000, &goes("R"));
+                line("<idle>-0", 1_000 + still, comes);
+            }
+            line("svc-7", 5_000 + still, "tracing_mark_write: E|7");
+            line("svc-7", 5_010 + still, &goes("S"));
+        }
+        std::fs::write(&file, text).expect("our own folder");
+        doubts(&[
+            &file,
+            "--marker",
+            "get",
+            "--loop",
+            "open",
+            "--recorded-limit",
+            "none",
+        ])
+    };
+    let words = "played as it was recorded, this comes to";
+    let still = asked(40_000);
+    assert_eq!(found(&still, words), Some(true), "{still:?}");
+    let moving = asked(0);
+    assert_eq!(found(&moving, words), None, "{moving:?}");
+}
+
 /// Hazard: whoever recorded is played as company, and a limit is judged beside it although nobody records in production.
 #[test]
 fn who_recorded_is_left_out_but_for_what_is_compared_with_the_trace() {

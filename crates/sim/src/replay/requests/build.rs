@@ -19,8 +19,10 @@ pub(super) struct Builder<'a> {
     pub(super) of: HashMap<u32, u32>,
     /// The task with which each request began.
     pub(super) roots: Vec<usize>,
-    /// From the wake-up with which each began to the end of its last part.
+    /// From the wake-up with which each began to the end of its last part; of marked ones from the mark with which each began to that with which it ended.
     pub(super) spans: Vec<Range<u64>>,
+    /// When each marked one came, if that was before the program had got to it; `None`: that is drawn.
+    pub(super) came: Vec<Option<u64>>,
 }
 
 impl Builder<'_> {
@@ -93,14 +95,14 @@ impl Builder<'_> {
 
     /// A marked request begins. A program marks it when it gets to it, which is later than it came: the first of a burst came with its
     /// wake-up, and one that follows another without a sleep came after that one and before its own begin. Nobody knows when, so it is drawn when a plan
-    /// is made: a fixed place, like half-way, has the right mean and a 99th percentile that is a sixth too short.
+    /// is made: a fixed place, like half-way, has the right mean and a 99th percentile that is a sixth too short. Returns when it came, if that is known.
     fn begin_marked(
         &mut self,
         request: u32,
         (task, place): (usize, usize),
         offset: u64,
         served: &HashMap<(usize, usize), u64>,
-    ) {
+    ) -> Option<u64> {
         let burst = self.demands[task].bursts[place];
         let before = served.get(&(task, place)).copied();
         let idle_from = before.unwrap_or(0);
@@ -108,16 +110,21 @@ impl Builder<'_> {
         if offset.saturating_sub(idle_from) > ON_THE_WAY {
             // It did something else first: who knows since when this has waited.
             piece.acts.push((offset, Act::Open(request)));
+            Some(self.begun[request as usize])
         } else if before.is_some() {
             piece.acts.push((offset, Act::Came(request)));
+            None
         } else if piece.is_woken {
             let (waker, at) = self.places[&burst.by];
             let acts = &mut self.tasks[waker].bursts[at].acts;
             acts.push((burst.offset, Act::Open(request)));
+            Some(burst.at)
         } else if piece.opens.is_none() {
             piece.opens = Some(request);
+            Some(burst.at)
         } else {
             piece.acts.push((offset, Act::Open(request)));
+            Some(self.begun[request as usize])
         }
     }
 
@@ -140,7 +147,9 @@ impl Builder<'_> {
             self.begun.push(marked.begin.at);
             *self.begins.entry(marked.name.clone()).or_insert(0) += 1;
             let (begin, end) = (*begin, *end);
-            self.begin_marked(request, begin, marked.begin.offset, &served);
+            self.spans.push(marked.begin.at..marked.end.at);
+            let came = self.begin_marked(request, begin, marked.begin.offset, &served);
+            self.came.push(came);
             served.insert(end, marked.end.offset);
             self.tasks[end.0].bursts[end.1]
                 .acts

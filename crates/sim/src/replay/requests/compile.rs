@@ -5,7 +5,14 @@ use super::super::play::again;
 use super::{Act, Chained, Piece};
 use crate::program::{Program, Step};
 use crate::random::Random;
+use core::ops::Range;
 use quotient_core::Nanos;
+
+/// When a request came, of which is known that it was in that time: the same with the same seed.
+pub(super) fn drawn(seed: u64, request: u32, time: Range<u64>) -> u64 {
+    let mut dice = Random::new(seed, u64::from(request));
+    time.start + dice.below(time.end.saturating_sub(time.start) + 1)
+}
 
 /// From bursts to steps.
 pub(super) struct Compiler<'a> {
@@ -94,9 +101,8 @@ impl Compiler<'_> {
                 steps.push(open(request, Step::NOW));
             }
             Act::Came(request) => {
-                let latest = self.begun[request as usize].max(*came);
-                let mut dice = Random::new(self.shift, u64::from(request));
-                *came += dice.below(latest - *came + 1);
+                let latest = self.begun[request as usize];
+                *came = drawn(self.shift, request, *came..latest);
                 if self.how == Loop::Closed {
                     // It comes when somebody else is done, whenever that is.
                     steps.push(open(request, Step::NOW));

@@ -119,6 +119,8 @@ fn marks_are_requests_as_the_program_sees_them() {
         .unwrap()
         .times;
     assert_eq!((times.count, times.p50_ns / 100_000), (150, 40));
+    let recorded = requests.recorded_in(Loop::Open).expect("times");
+    assert_eq!(recorded.p50_ns / 100_000, 40);
     assert_eq!(Requests::of(&recording, None, &rule("put")).requests, 0);
 }
 
@@ -174,6 +176,12 @@ fn requests_that_found_their_server_busy_are_told_apart_by_marks() {
     let free = times(&|_| {});
     assert_eq!((free.count, free.p50_ns / 100_000), (240, 20), "{free:?}");
     assert!((390..=403).contains(&(free.p99_ns / 10_000)), "{free:?}");
+    // The trace itself says the same; of clients that wait, the second one comes when the first is done.
+    let recorded = |how| requests.recorded_in(how).expect("times");
+    let open = recorded(Loop::Open);
+    assert!((390..=403).contains(&(open.p99_ns / 10_000)), "{open:?}");
+    assert!(open.mean_ns.abs_diff(free.mean_ns) < 60_000, "{open:?}");
+    assert_eq!(recorded(Loop::Closed).p99_ns / 100_000, 20);
     // With 3 of the 4 ms that each period needs, the second ones wait for the next period, and from when they came.
     let late = times(&|plan| {
         let limit = quotient_core::Limit::new(Nanos::from_millis(3), Nanos::from_millis(100));
@@ -264,6 +272,12 @@ fn requests_that_came_during_a_throttle_come_when_they_came() {
         "{times:?}"
     );
     assert!(times.mean_ns < 2_300_000, "{times:?}");
+    // In the trace one of three waited for half of the throttle, and another one for half of that.
+    let recorded = requests.recorded_in(Loop::Open).expect("times");
+    assert!(
+        recorded.mean_ns > 10_000_000 && recorded.max_ns > 50_000_000,
+        "{recorded:?}"
+    );
     assert!(outcome.group("app").unwrap().usage_ns.abs_diff(720_000_000) < 2_000_000);
 }
 
