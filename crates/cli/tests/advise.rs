@@ -385,6 +385,13 @@ fn broken_and_unreadable_have_codes_of_their_own() {
     for command in [["check"], ["advise"]] {
         let output = quotient(&[command[0], &nonsense]);
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let a_folder = quotient(&[command[0], &folder.file("")]);
+        assert_eq!(a_folder.status.code(), Some(3), "{}", stderr(&a_folder));
+        assert!(
+            stderr(&a_folder).contains("a folder, and a trace is one file"),
+            "{}",
+            stderr(&a_folder)
+        );
     }
 }
 

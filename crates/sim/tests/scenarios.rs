@@ -164,6 +164,10 @@ fn what_a_table_should_have_been_is_said_as_one_writes_it() {
             "expected a table [[group]]",
         ),
         (
+            format!("{HEAD}[workload]\nname = \"w\"\nkind = \"spin\"\n"),
+            "expected a list: two brackets begin each table of it, as in [[workload]]",
+        ),
+        (
             format!("{HEAD}[[workload]]\nname = 3\nkind = \"spin\"\n"),
             "expected a string",
         ),

@@ -1,6 +1,5 @@
 //! What a trace says before there is any limit: the part that is asked about beside the rest, and how it is played.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -17,6 +16,7 @@ use super::doubts::{self, Doubts};
 use super::load::Load;
 use super::parts::{Competing, NAMES_SHOWN, Parts};
 use super::{AdviseArguments, Given, How, Unit};
+use crate::convert::input::opened;
 use crate::failure::Failure;
 
 /// Reads it.
@@ -285,8 +285,7 @@ fn read(path: &Path, skip_bad: u64) -> Result<Recording, Failure> {
     let input: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin())
     } else {
-        let opened = File::open(path);
-        Box::new(opened.map_err(|error| Failure::Usage(format!("{name}: {error}")))?)
+        Box::new(opened(path)?)
     };
     let mut input = BufReader::with_capacity(1 << 18, input);
     let recording = Recording::read_skipping(&mut input, skip_bad);

@@ -56,8 +56,7 @@ impl Input {
         let (input, size): (Box<dyn BufRead>, _) = if path == Path::new("-") {
             (Box::new(BufReader::new(io::stdin())), None)
         } else {
-            let file = File::open(path)
-                .map_err(|error| Failure::Usage(format!("{name}: cannot be opened: {error}")))?;
+            let file = opened(path)?;
             let metadata = file.metadata().ok();
             let size = metadata
                 .filter(std::fs::Metadata::is_file)
@@ -263,6 +262,20 @@ impl Drop for Input {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// A file of which a trace is to be read.
+///
+/// # Errors
+/// `Usage` if it cannot be opened, `Unreadable` if it is a folder.
+pub fn opened(path: &Path) -> Result<File, Failure> {
+    let name = path.display();
+    if path.is_dir() {
+        return Err(Failure::Unreadable(format!(
+            "{name}: a folder, and a trace is one file"
+        )));
+    }
+    File::open(path).map_err(|error| Failure::Usage(format!("{name}: cannot be opened: {error}")))
 }
 
 /// A flag that Ctrl-C sets, so that the command can leave by its own door.

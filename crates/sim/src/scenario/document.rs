@@ -3,6 +3,8 @@
 use super::values::{Count, SpanValue, Time};
 use crate::kernel::Kernel;
 use crate::machine::Ticks;
+use core::fmt;
+use core::marker::PhantomData;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
@@ -25,21 +27,21 @@ pub(super) struct Document {
     pub(super) scheduler: SchedulerTable,
     #[serde(default)]
     pub(super) costs: CostTable,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) group: Vec<GroupTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) workload: Vec<WorkloadTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) change: Vec<ChangeTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) realtime: Vec<RealTimeTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) hotplug: Vec<HotplugTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) variant: Vec<VariantTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) sweep: Vec<SweepTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub(super) expect: Vec<ExpectTable>,
 }
 
@@ -343,6 +345,29 @@ pub(super) struct ExpectTable {
     pub(super) seed: Option<f64>,
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
+}
+
+/// Reads tables of which there may be several.
+fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct Tables<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Tables<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a list: two brackets begin each table of it, as in [[workload]]")
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut tables = Vec::new();
+            while let Some(table) = list.next_element()? {
+                tables.push(table);
+            }
+            Ok(tables)
+        }
+    }
+    deserializer.deserialize_seq(Tables(PhantomData))
 }
 
 fn one() -> u64 {
