@@ -378,6 +378,58 @@ fn a_page_shows_the_bar_the_recommendation_and_what_grows_without_end() {
     assert!(!page.contains("class=\"tick\">1000.0<"), "{page}");
 }
 
+/// Hazard: who asks about a kernel's limit gets what a limit does beside our own policy, because an option was not given.
+#[test]
+fn a_kernels_trace_is_played_by_the_nearest_kernels_rules() {
+    let folder = Folder::new("advise-kernel");
+    let asked = |release: &str, more: &[&str]| {
+        let heading = "# tracer: nop\n";
+        let text = chained(120).replacen(heading, &format!("{heading}{release}"), 1);
+        let trace = written(&folder, "trace.txt", &text);
+        let small = [
+            "advise", &trace, "--json", "--cpus", "2", "--period", "100ms", "--burst", "0",
+            "--seeds", "1",
+        ];
+        let mut arguments = small.to_vec();
+        arguments.extend(more);
+        answer(&arguments)
+    };
+    let older = "which chooses by other rules than any that can be played";
+    for (release, kernel, why, is_older) in [
+        ("", "6.18", "does not say its release", false),
+        (
+            "# quotient record 0.3.0, Linux 6.12.7-arch\n",
+            "6.12",
+            "by Linux 6.12.7-arch",
+            false,
+        ),
+        ("# os release : 7.0.1\n", "6.18", "by Linux 7.0.1", false),
+        (
+            "# os release : 5.15.0-91\n",
+            "6.6",
+            "by Linux 5.15.0-91",
+            true,
+        ),
+    ] {
+        let answer = asked(release, &[]);
+        assert_eq!(answer["kernel"], kernel, "{answer}");
+        let notes = answer["notes"].to_string();
+        assert!(
+            notes.contains(why) && notes.contains("no --kernel"),
+            "{notes}"
+        );
+        let doubts = answer["doubts"].to_string();
+        assert_eq!(doubts.contains(older), is_older, "{doubts}");
+    }
+    let given = asked("# os release : 6.12.7\n", &["--kernel", "6.6"]);
+    assert_eq!(given["kernel"], "6.6");
+    assert_eq!(asked("", &["--rules", "kernel"])["kernel"], Value::Null);
+    // What Quotient recorded itself is played by its own rules.
+    let own = recorded(&folder);
+    let own = answer(&["advise", &own, "--json", "--cpus", "2", "--seeds", "1"]);
+    assert_eq!(own["kernel"], Value::Null);
+}
+
 #[test]
 fn broken_and_unreadable_have_codes_of_their_own() {
     let folder = Folder::new("advise-codes");

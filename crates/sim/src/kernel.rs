@@ -95,6 +95,14 @@ impl Kernel {
         Some(kernel)
     }
 
+    /// The preset that is nearest to a release, which may be older than all of them; that of the newest where nobody says which it is.
+    pub fn nearest(release: Option<&str>) -> Kernel {
+        match release {
+            Some(release) => Kernel::of_release(release).unwrap_or(Kernel::Linux6_6),
+            None => Kernel::Linux6_18,
+        }
+    }
+
     /// Whether figures under this preset were held against that kernel. Ours is what it is.
     pub const fn is_validated(self) -> bool {
         matches!(self, Kernel::Ours)
@@ -196,7 +204,10 @@ mod tests {
             ("99999999999.1", None),
         ] {
             assert_eq!(Kernel::of_release(release), expected, "{release:?}");
+            let nearest = expected.unwrap_or(Kernel::Linux6_6);
+            assert_eq!(Kernel::nearest(Some(release)), nearest, "{release:?}");
         }
+        assert_eq!(Kernel::nearest(None), Kernel::Linux6_18);
     }
 
     #[test]

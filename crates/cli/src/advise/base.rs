@@ -25,6 +25,8 @@ pub(super) struct Base {
     pub(super) played: Option<Played>,
     /// How well the kernel of a trace saw idle CPUs.
     pub(super) placement: Option<Placement>,
+    /// The release of the kernel that recorded a trace, if that says it; `None` of scenarios and of what Quotient recorded.
+    pub(super) release: Option<Option<String>>,
     /// That of a trace.
     pub(super) load: Option<Load>,
 }
@@ -125,6 +127,34 @@ impl Base {
 }
 
 impl Base {
+    /// Whose rules are played: those that were asked for, else, of a kernel's trace, those of the preset that is nearest; `None`: those of a scenario, or our own
+    /// policy under the limits of `--rules`. Says which.
+    pub(super) fn kernel(&mut self, arguments: &AdviseArguments) -> Option<Kernel> {
+        if let Some(kernel) = arguments.kernel {
+            self.notes.push(kernel.note().into());
+            return Some(kernel);
+        }
+        let release = self.release.as_ref()?.as_deref();
+        if arguments.rules.is_some() {
+            return None;
+        }
+        let kernel = Kernel::nearest(release);
+        let why = match release {
+            Some(release) => format!("the trace was recorded by Linux {release}"),
+            None => "a kernel recorded the trace, which does not say its release".to_owned(),
+        };
+        let note = kernel.note();
+        self.notes
+            .push(format!("{note}: {why}, and no --kernel was given"));
+        if release.is_some_and(|release| Kernel::of_release(release).is_none()) {
+            self.doubts.add(
+                false,
+                format!("{why}, which chooses by other rules than any that can be played: the nearest are those after 6.6"),
+            );
+        }
+        Some(kernel)
+    }
+
     /// Lets wake-ups and CPUs that fall idle overlook what the recorded kernel did, under a preset of a kernel; says what was seen.
     /// Not on machines of several caches: there the trace does not say which idle CPU was near.
     pub(super) fn place_as_recorded(&mut self, kernel: Kernel) {

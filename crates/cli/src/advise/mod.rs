@@ -95,13 +95,13 @@ pub struct AdviseArguments {
     /// What a limit may add to the 99th percentile [default: a tenth of it, at least 1 ms]
     #[arg(long, value_name = "TIME", value_parser = time)]
     added_p99: Option<Nanos>,
-    /// Whose limit it will be
-    #[arg(long, value_enum, default_value_t = Rules::Kernel)]
-    rules: Rules,
+    /// Whose limit it will be, with all else after Quotient's own rules [default: kernel]
+    #[arg(long, value_enum)]
+    rules: Option<Rules>,
     /// Of a trace: lines that make no sense and are left out before it is called unreadable
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     skip_bad: u64,
-    /// Everything after a release of Linux, not only the limit (ours, 6.6, 6.12, 6.18)
+    /// Everything after a release of Linux, not only the limit (ours, 6.6, 6.12, 6.18) [default: of a kernel's trace the nearest]
     #[arg(long, value_name = "RELEASE", value_parser = crate::sim::kernel, conflicts_with = "rules")]
     kernel: Option<Kernel>,
     /// Ticks a second of the machine (1..=100000) [default: 250, or what the scenario says]
@@ -239,6 +239,9 @@ fn period(text: &str) -> Result<Nanos, String> {
 #[derive(Serialize)]
 struct Report<'a> {
     input: String,
+    /// Whose rules are played, if not those of a scenario or our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'static str>,
     notes: &'a [String],
     /// What speaks against the figures; with any that is `decisive`, nothing is recommended.
     doubts: &'a Doubts,
@@ -278,12 +281,12 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         .map(Output::create)
         .transpose()?;
     let jobs = |threads| arguments.jobs.map_or(threads, usize::from);
-    if arguments.rules == Rules::Kernel {
+    if arguments.rules != Some(Rules::Quotient) {
         base.plan.settings.config.bandwidth = BandwidthRules::KERNEL;
     }
-    set_kernel(&mut base.plan, arguments.kernel, arguments.hz);
-    if let Some(kernel) = arguments.kernel {
-        base.notes.push(kernel.note().into());
+    let kernel = base.kernel(arguments);
+    set_kernel(&mut base.plan, kernel, arguments.hz);
+    if let Some(kernel) = kernel {
         base.place_as_recorded(kernel);
     }
     base.plan.groups[base.group].limit = None;
@@ -344,6 +347,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     }
     let report = Report {
         input: arguments.input.display().to_string(),
+        kernel: kernel.map(Kernel::name),
         notes: &base.notes,
         doubts: &base.doubts,
         played: &base.played,

@@ -62,6 +62,7 @@ pub(super) fn from_scenario(arguments: &AdviseArguments) -> Result<Base, Failure
         doubts: Doubts::default(),
         played: None,
         placement: None,
+        release: None,
         load: None,
     })
 }

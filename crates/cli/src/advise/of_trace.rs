@@ -120,6 +120,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             evidence,
         }),
         placement: Some(whole.placement),
+        release: whole.is_kernels.then(|| whole.release.clone()),
         load: Some(Load {
             kept: Load::places(&limited, beside.as_ref(), arguments.seeds, limit.is_some()),
             limited,

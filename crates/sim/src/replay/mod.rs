@@ -166,6 +166,10 @@ pub struct Recording {
     pub wakeups: u64,
     /// The process that recorded it, if the trace says so. A part of a recording does not know.
     pub recording_process: Option<TaskId>,
+    /// Whether a kernel recorded it. A part of a recording does not know.
+    pub is_kernels: bool,
+    /// The release of that kernel, where the trace says it. A part of a recording does not know.
+    pub release: Option<String>,
     /// The limit that the trace says it was recorded under. A part of a recording does not know.
     pub noted_limit: Option<NotedLimit>,
     /// How often that limit was reached meanwhile, by the kernel's own count.

@@ -7,8 +7,8 @@ use super::placement::Watch;
 use super::{BURSTS_MAX, Burst, Demand, Family, Recording, RecordingError};
 use quotient_core::{CpuId, Nanos, Nice};
 use quotient_trace::{
-    Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Repair, Replay, Run, TaskId,
-    Wait,
+    Definition, Event, GroupId, Item, Kind, Mark, Observer, Reader, Recorder, Repair, Replay, Run,
+    TaskId, Wait,
 };
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -320,6 +320,8 @@ impl Recording {
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
         recording.recording_process = reader.recording_process();
+        recording.is_kernels = reader.recorder() == Recorder::Kernel;
+        recording.release = reader.release().map(str::to_owned);
         recording.noted_limit = reader.noted_limit().cloned();
         recording.noted_throttles = reader.noted_throttles();
         recording.noted_changes = reader.noted_changes().to_vec();
