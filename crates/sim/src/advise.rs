@@ -279,6 +279,11 @@ fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
             time.0 += shift;
         }
     }
+    for load in &mut plan.real_time {
+        for time in &mut load.times {
+            time.0 += shift;
+        }
+    }
     plan
 }
 

@@ -235,6 +235,10 @@ pub struct RealTime {
     pub period: Span,
     /// How long it takes each time.
     pub work: Span,
+    /// Exact times at which it is due, ascending, instead of begin and period; empty: by those.
+    pub times: Vec<Nanos>,
+    /// How long it takes each of these times; as many.
+    pub works: Vec<Nanos>,
 }
 
 /// A CPU that goes or comes.

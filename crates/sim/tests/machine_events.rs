@@ -115,6 +115,8 @@ fn nobody_runs_where_no_cpu_is() {
             begin: millis(2),
             period: exponential(4_000),
             work: exponential(900),
+            times: Vec::new(),
+            works: Vec::new(),
         });
         plan.settings.rt_throttling = (seed % 3 == 0).then_some((millis(3), millis(20)));
         let mut simulation = Simulation::new(&plan, Vec::new()).expect("a valid plan");
@@ -174,6 +176,8 @@ fn what_a_class_above_takes_is_told_as_its_own_and_delays_who_runs() {
         begin: Nanos(4_500_000),
         period: Span::Fixed(millis(10)),
         work: Span::Fixed(millis(2)),
+        times: Vec::new(),
+        works: Vec::new(),
     });
     let outcome = run(&plan);
     assert_eq!(outcome.mechanisms.stolen_ns, 20 * MILLI);

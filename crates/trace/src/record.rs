@@ -65,6 +65,8 @@ pub(crate) struct TaskRecord {
     pub parent: Option<TaskId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nice: Option<Nice>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub real_time: Option<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +119,7 @@ impl Record {
                     process: info.process,
                     parent: info.parent,
                     nice: info.nice,
+                    real_time: info.real_time,
                 });
             }
             Definition::Group { id, info } => {
@@ -171,6 +174,7 @@ impl Record {
                         process,
                         parent,
                         nice,
+                        real_time,
                     }),
                 group: None,
                 name: None,
@@ -183,6 +187,7 @@ impl Record {
                     process,
                     parent,
                     nice,
+                    real_time,
                 },
             }),
             Record {

@@ -176,6 +176,7 @@ fn trace() -> impl Strategy<Value = Vec<Item>> {
                 process: Some(TaskId(id / 2)),
                 parent: (id > 2).then_some(TaskId(id / 3)),
                 nice: Nice::new(id as i32 - 3).ok(),
+                real_time: (id > 3).then_some(id as u8),
             };
             all.extend([
                 Item::Definition(Definition::Group {

@@ -21,6 +21,10 @@ const BUSY_MAX_PERCENT: u64 = 95;
 const HELD_BACK_MAX_PERMILLE: u64 = 200;
 /// Who shares a cgroup with what is asked about and works less than this part of it, per cent, does not count.
 const SHARED_MIN_PERCENT: u64 = 5;
+/// Others that use less than this part of the machine, per cent, leave everybody what he wants, whatever weighs what.
+const COMPETING_MIN_PERCENT: u64 = 5;
+/// Work in the real-time class beyond this part of it, per cent, is work that a limit would not hold.
+const REAL_TIME_MAX_PERCENT: u64 = 5;
 /// Removing a limit makes nothing use less than this part of what it used under it, per cent.
 const USED_MIN_PERCENT: u64 = 97;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
@@ -148,6 +152,22 @@ pub(super) fn about_absence(limited: &Recording, doubts: &mut Doubts) {
                 "these tasks did 98 % of their work in {:.1} s of {:.1} s, and all figures are over the whole: record while they work",
                 active as f64 / 1e9,
                 length as f64 / 1e9
+            ),
+        );
+    }
+}
+
+/// The class above is not limited by what limits others.
+pub(super) fn about_real_time(limited: &Recording, doubts: &mut Doubts) {
+    let (above, all) = (limited.real_time().0, limited.recorded.0);
+    if above > 0 {
+        let cpus = |time: u64| time as f64 / limited.length.0.max(1) as f64;
+        doubts.add(
+            above.saturating_mul(100) > all.saturating_mul(REAL_TIME_MAX_PERCENT),
+            format!(
+                "threads in the real-time class used {:.2} of the {:.2} CPUs: no cpu.max holds for these, and here one would",
+                cpus(above),
+                cpus(all)
             ),
         );
     }

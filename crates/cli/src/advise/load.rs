@@ -169,7 +169,7 @@ impl Load {
             (threads, ..) => limited.add_pooled(plan, "bursts", group, threads),
         }
         if let Some(beside) = beside.filter(|beside| beside.tasks() > 0) {
-            beside.add_to(plan, "beside", None, Loop::Open);
+            beside.add_beside(plan, "beside");
         }
     }
 }

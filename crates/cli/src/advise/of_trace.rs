@@ -58,6 +58,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         &mut notes,
     );
     doubts::about_limits(limited, &mut doubts);
+    doubts::about_real_time(limited, &mut doubts);
     doubts::about_changes(limited.limit_changes_of(&whole), &mut doubts);
     doubts::about_saturation(&whole, limited, &mut doubts);
     let noted = whole.noted_limit.as_ref();

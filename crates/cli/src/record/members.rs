@@ -143,6 +143,7 @@ impl Members {
             process: Some(TaskId(process)),
             parent,
             nice: None,
+            real_time: None,
         };
         self.tasks.insert(TaskId(thread), info);
     }

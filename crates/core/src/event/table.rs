@@ -70,6 +70,9 @@ pub struct TaskInfo {
     /// How nice it is, where a trace says so. `None`: as it was.
     #[cfg_attr(feature = "serde", serde(default))]
     pub nice: Option<Nice>,
+    /// Its priority in the real-time class, 1 to 99, where a trace says so; 0: it is in that no more. `None`: as it was, at first not in it.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub real_time: Option<u8>,
 }
 
 /// What a group is called, and whose child it is.
@@ -134,6 +137,7 @@ impl Table {
                 known.process = info.process.or(known.process);
                 known.parent = info.parent.or(known.parent);
                 known.nice = info.nice.or(known.nice);
+                known.real_time = info.real_time.or(known.real_time);
             }
             Definition::Group { id, info } => {
                 self.groups.insert(*id, info.clone());
@@ -163,6 +167,7 @@ impl Table {
             info.process = None;
             info.parent = None;
             info.nice = None;
+            info.real_time = None;
         }
     }
 

@@ -35,6 +35,27 @@ pub(super) struct Due {
     period: Span,
     work: Span,
     random: Random,
+    /// When it is due, the next one last, and how long it takes then; empty, and then by its period.
+    exact: Vec<(u64, u64)>,
+    is_exact: bool,
+}
+
+impl Due {
+    /// How long it takes this time, and when it is due next.
+    fn due(&mut self, now: u64) -> (u64, Option<u64>) {
+        if self.is_exact {
+            // All that are due by now, as one.
+            let mut work = 0_u64;
+            while let Some((_, that)) = self.exact.pop_if(|(at, _)| *at <= now) {
+                work = work.saturating_add(that);
+            }
+            return (work, self.exact.last().map(|(at, _)| *at));
+        }
+        // At least a nanosecond, so that time goes on.
+        let gap = self.period.draw(&mut self.random).max(1);
+        let work = self.work.draw(&mut self.random);
+        (work, Some(now.saturating_add(gap)))
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -67,9 +88,12 @@ impl Above {
             for &cpu in &load.cpus {
                 let number = above.loads.len() as u64;
                 above.names.push(format!("{}.{cpu}", load.name));
+                let exact = load.times.iter().zip(&load.works).rev();
                 above.loads.push(Due {
                     cpu,
-                    begin: load.begin.0,
+                    begin: load.times.first().map_or(load.begin.0, |first| first.0),
+                    exact: exact.map(|(at, work)| (at.0, work.0)).collect(),
+                    is_exact: !load.times.is_empty(),
                     period: load.period,
                     work: load.work,
                     random: Random::new(plan.seed, (1 << 41) + number),
@@ -94,11 +118,10 @@ impl<S: Sink> Simulation<S> {
     pub(super) fn above_due(&mut self, index: u32) {
         let load = &mut self.above.loads[index as usize];
         let cpu = load.cpu;
-        // At least a nanosecond, so that time goes on.
-        let gap = load.period.draw(&mut load.random).max(1);
-        let work = load.work.draw(&mut load.random);
-        self.timers
-            .set(self.now.saturating_add(gap), Timer::RealTime(index));
+        let (work, next) = load.due(self.now);
+        if let Some(next) = next {
+            self.timers.set(next, Timer::RealTime(index));
+        }
         if self.cpus[cpu as usize].offline {
             return;
         }

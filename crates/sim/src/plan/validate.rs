@@ -72,8 +72,13 @@ impl Plan {
                     load.name, load.cpus
                 )
             })?;
-            ensure(load.period.mean() > Nanos::ZERO, || {
+            let advances = !load.times.is_empty() || load.period.mean() > Nanos::ZERO;
+            ensure(advances, || {
                 format!("real-time load {} without a period", load.name)
+            })?;
+            let fits = load.works.len() == load.times.len();
+            ensure(fits && load.times.is_sorted(), || {
+                format!("real-time load {} whose times do not rise", load.name)
             })?;
         }
         if let Some((runtime, period)) = self.settings.rt_throttling {

@@ -150,6 +150,7 @@ impl Blocks {
                 name: demand.name.clone(),
                 is_silent: demand.is_silent,
                 weight: demand.weight,
+                is_real_time: demand.is_real_time,
                 seat: demand.seat,
                 bursts,
                 ..Demand::default()

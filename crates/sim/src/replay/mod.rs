@@ -113,6 +113,8 @@ struct Burst {
     group: u32,
     /// Its number among all bursts.
     id: u32,
+    /// The CPU on which it ran last.
+    cpu: u32,
     /// The number of the burst that woke it; [`OUTSIDE`] for a timer, a device, or who is not in the trace.
     by: u32,
 }
@@ -136,6 +138,8 @@ struct Demand {
     is_silent: bool,
     /// By how nice it was last.
     weight: Weight,
+    /// Whether it was in the real-time class last.
+    is_real_time: bool,
     /// The group of a plan that it is in when it runs beside others.
     seat: GroupIndex,
 }

@@ -13,6 +13,9 @@ use quotient_trace::{
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
+/// The least nice, which weighs most.
+const LEAST_NICE: i32 = -20;
+
 /// A task while the trace is read.
 #[derive(Default)]
 struct Open {
@@ -58,6 +61,12 @@ impl Collector {
             // One of our own traces says nothing of it.
             let nice = info.nice.map(Nice::weight);
             open.demand.weight = nice.unwrap_or(open.demand.weight);
+            open.demand.is_real_time = info.real_time.unwrap_or(0) > 0;
+            if open.demand.is_real_time {
+                // As near as a task comes to that where it is played as one.
+                let weight = Nice::new(LEAST_NICE).map(Nice::weight);
+                open.demand.weight = weight.unwrap_or(open.demand.weight);
+            }
         }
         (open, index)
     }
@@ -175,6 +184,7 @@ impl Open {
             offset: 0,
             group,
             id,
+            cpu: 0,
             by: super::OUTSIDE,
         });
         true
@@ -223,6 +233,7 @@ impl Observer for Collector {
             // Not the length: a host that runs something else meanwhile is nobody's demand.
             last.work += run.charged.0;
             last.end = run.to.0;
+            last.cpu = run.cpu.0;
             last.group = group;
         }
         open.is_open = run.state.is_none_or(|state| state.is_runnable());

@@ -79,6 +79,7 @@ impl Recording {
                         id: demand.id,
                         is_silent: demand.is_silent,
                         weight: demand.weight,
+                        is_real_time: demand.is_real_time,
                         seat: demand.seat,
                         name: demand.name.clone(),
                     });
@@ -105,6 +106,13 @@ impl Recording {
             !self.family.is_one(demand.id, ids) && self.family.descends(demand.id, ids)
         };
         self.tasks.iter().filter(is_child).count()
+    }
+
+    /// CPU time of tasks in the real-time class: no limit of a cgroup holds for that. O(bursts).
+    pub fn real_time(&self) -> Nanos {
+        let tasks = self.tasks.iter().filter(|demand| demand.is_real_time);
+        let bursts = tasks.flat_map(|demand| &demand.bursts);
+        Nanos(bursts.map(|burst| burst.work).sum())
     }
 
     /// The same frame with other tasks in it.

@@ -194,6 +194,8 @@ fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
         begin: table.begin.map_or(Nanos::ZERO, |Time(begin)| begin),
         period,
         work,
+        times: Vec::new(),
+        works: Vec::new(),
     });
     Ok(())
 }

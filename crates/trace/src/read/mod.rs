@@ -137,6 +137,7 @@ struct KnownName {
     shown: String,
     process: Option<TaskId>,
     nice: Option<Nice>,
+    real_time: Option<u8>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -394,6 +395,7 @@ impl<R: BufRead> Reader<R> {
                     shown: in_a_line(&info.name),
                     process: info.process,
                     nice: info.nice,
+                    real_time: info.real_time,
                 };
                 self.names.insert(*id, known);
             }
@@ -446,16 +448,27 @@ fn name_in_passing(
     name: text::Name<'_>,
     process: Option<TaskId>,
 ) {
-    let text::Name { task, comm, nice } = name;
+    let text::Name {
+        task,
+        comm,
+        nice,
+        real_time,
+    } = name;
     if task.is_idle() || comm.is_empty() || comm == "<...>" {
         return;
     }
     let known = names.get(&task);
     let process = process.or(known.and_then(|known| known.process));
     let nice = nice.or(known.and_then(|known| known.nice));
+    let before = known.and_then(|known| known.real_time);
+    // That somebody is not in the class is news only of those who were.
+    let real_time = real_time.filter(|priority| *priority > 0 || before.is_some());
+    let real_time = real_time.or(before);
     // Whoever writes a line may pad the name.
     let known = known.filter(|known| known.shown.trim() == comm.trim());
-    if known.is_some_and(|known| (known.process, known.nice) == (process, nice)) {
+    if known.is_some_and(|known| {
+        (known.process, known.nice, known.real_time) == (process, nice, real_time)
+    }) {
         return;
     }
     let known = KnownName {
@@ -463,11 +476,13 @@ fn name_in_passing(
         shown: comm.to_owned(),
         process,
         nice,
+        real_time,
     };
     let info = TaskInfo {
         name: known.text.clone(),
         process,
         nice,
+        real_time,
         ..TaskInfo::default()
     };
     names.insert(task, known);

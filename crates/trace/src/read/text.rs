@@ -36,18 +36,31 @@ pub(crate) struct Name<'a> {
     pub task: TaskId,
     /// What it calls it.
     pub comm: &'a str,
-    /// Real-time tasks count as the least nice.
+    /// How nice it is; of a task in the real-time class that says nothing.
     pub nice: Option<Nice>,
+    /// Its priority in the real-time class; 0: it is not in it.
+    pub real_time: Option<u8>,
 }
 
 impl<'a> Name<'a> {
     /// `priority` as the kernel prints it; one that it cannot print says nothing.
     fn new(task: TaskId, comm: &'a str, priority: Option<u32>) -> Name<'a> {
-        let nice = priority.and_then(|priority| {
-            let nice = i32::try_from(priority.max(NICE_FIRST)).ok()? - NICE_0;
+        let nice = priority.filter(|priority| *priority >= NICE_FIRST);
+        let nice = nice.and_then(|priority| {
+            let nice = i32::try_from(priority).ok()? - NICE_0;
             Nice::new(nice).ok()
         });
-        Name { task, comm, nice }
+        let real_time = priority.map(|priority| {
+            let above = (NICE_FIRST - 1).saturating_sub(priority);
+            let is_real_time = priority < NICE_FIRST;
+            u8::try_from(above.max(u32::from(is_real_time))).unwrap_or(0)
+        });
+        Name {
+            task,
+            comm,
+            nice,
+            real_time,
+        }
     }
 }
 

@@ -18,6 +18,9 @@ const HEADING: &str = "# tracer: nop\n#\n#           TASK-PID     CPU#  |||||  T
 /// What the kernel prints for the priority of a task with nice 0, which everybody has of whom nothing else is known.
 const PRIORITY: i32 = 120;
 
+/// The last priority of the real-time class, which counts down: one of 1 there is printed as 98.
+const PRIORITY_LAST: i32 = 99;
+
 /// Writes ftrace text.
 pub struct Ftrace<W> {
     output: Output<W>,
@@ -137,8 +140,14 @@ impl<W: Write> Sink for Ftrace<W> {
         self.write_definitions(time);
         let running = self.running.get(&cpu).copied().unwrap_or(TaskId::IDLE);
         let priority = |task: TaskId| {
-            let nice = self.table.task(task).and_then(|info| info.nice);
-            PRIORITY + nice.unwrap_or_default().get()
+            let info = self.table.task(task);
+            match info.and_then(|info| info.real_time) {
+                Some(above @ 1..) => PRIORITY_LAST - i32::from(above),
+                _ => {
+                    let nice = info.and_then(|info| info.nice);
+                    PRIORITY + nice.unwrap_or_default().get()
+                }
+            }
         };
         let task_fields = |task: TaskId| {
             format!(
