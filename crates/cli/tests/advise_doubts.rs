@@ -339,6 +339,30 @@ fn a_load_that_ended_long_before_the_recording_is_no_ground_for_advice() {
     assert_eq!(found(&silent, words), Some(false), "{silent:?}");
 }
 
+/// Hazard: a job that ran for a moment of the recording makes the 99th percentile, and nobody says that it is not the service's.
+#[test]
+fn company_that_came_once_and_made_the_percentile_is_said() {
+    let folder = Folder::new("advise-once");
+    let groups = "[[group]]\npath = \"web\"\n[[group]]\npath = \"job\"\n";
+    let web = "kind = \"open-loop\"\nthreads = 1\nwork = \"4ms\"\ngap = \"20ms\"";
+    let web = load("svc", "web", web);
+    let asked = |name: &str, job: &str, more: &[&str]| {
+        let job = load("job", "job", job);
+        let trace = recorded(&folder, name, &format!("{MACHINE}{groups}{web}{job}"));
+        let mut arguments = vec![trace.as_str(), "--group", "web", "--loop", "open"];
+        arguments.extend(more);
+        doubts(&arguments)
+    };
+    let once = "kind = \"once\"\nthreads = 1\nwork = \"100ms\"\nbegin = \"2s\"";
+    let words = "and the 99th percentile is of that time";
+    let found_once = asked("once", once, &[]);
+    assert_eq!(found(&found_once, words), Some(false), "{found_once:?}");
+    assert_eq!(found(&asked("alone", once, &["--alone"]), words), None);
+    let always = "kind = \"open-loop\"\nthreads = 1\nwork = \"4ms\"\ngap = \"20ms\"";
+    let always = asked("always", always, &[]);
+    assert_eq!(found(&always, words), None, "{always:?}");
+}
+
 /// Hazard: the check whether what is played is what was recorded does not see requests with marks, and a wrong limit is recommended for them.
 #[test]
 fn marked_requests_are_compared_with_what_the_trace_says_of_them() {

@@ -25,6 +25,10 @@ const SHARED_MIN_PERCENT: u64 = 5;
 const COMPETING_MIN_PERCENT: u64 = 5;
 /// Work in the real-time class beyond this part of it, per cent, is work that a limit would not hold.
 const REAL_TIME_MAX_PERCENT: u64 = 5;
+/// Who does half of his work in one of so many parts of the time was there by chance. Default 10: of that, a 99th percentile is a matter.
+const SELDOM: u64 = 10;
+/// What he may add to a 99th percentile beside a quarter of it, ns: as what is compared with the trace.
+const COMPANY_ALLOWED: u64 = 1_000_000;
 /// Removing a limit makes nothing use less than this part of what it used under it, per cent.
 const USED_MIN_PERCENT: u64 = 97;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
@@ -331,6 +335,29 @@ pub(super) fn about_weights(competing: &Competing, whole: &Recording, doubts: &m
             ),
         );
     }
+}
+
+/// Who ran beside it did most of that in a small part of the time, and the 99th percentile, in ns with him and without, is of that part.
+pub(super) fn about_company(company: &Recording, (with, without): (u64, u64), doubts: &mut Doubts) {
+    let within = company.half_done_within().0;
+    let is_seldom = within.saturating_mul(SELDOM) <= company.length.0;
+    if !is_seldom || with <= without.saturating_mul(5) / 4 + COMPANY_ALLOWED {
+        return;
+    }
+    let mut names: Vec<(&str, Nanos)> = company.names().into_iter().collect();
+    names.sort_by_key(|(_, work)| core::cmp::Reverse(*work));
+    let names: Vec<&str> = names.iter().take(3).map(|(name, _)| *name).collect();
+    doubts.add(
+        false,
+        format!(
+            "others ({}) did half of what they did in {:.1} of {:.1} s, and the 99th percentile is of that time: {:.1} ms without a limit, and {:.1} without these; record again if they will not be there, or say --alone",
+            names.join(", "),
+            within as f64 / 1e9,
+            company.length.0 as f64 / 1e9,
+            with as f64 / 1e6,
+            without as f64 / 1e6
+        ),
+    );
 }
 
 /// The limit was another one for a part of the time.

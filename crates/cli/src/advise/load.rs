@@ -51,11 +51,20 @@ pub(super) enum Draw {
     AsRecorded,
     /// The same beside who recorded it, for what the trace can be compared with.
     BesideRecorder,
+    /// The one that was recorded without who ran beside it, but for those who take part in its requests.
+    Alone,
     /// Another one of its kind: its blocks, drawn anew for each seed.
     Anew,
 }
 
 impl Load {
+    /// Who ran beside it and takes no part in its requests.
+    pub(super) fn company(&self) -> Option<&Recording> {
+        let rest = self.requests.as_ref().map(|requests| &requests.rest);
+        let company = self.beside.as_ref().map(|beside| rest.unwrap_or(beside));
+        company.filter(|company| company.tasks() > 0)
+    }
+
     /// Places for the draws of so many seeds, unless these are too much to keep.
     pub(super) fn places(
         limited: &Recording,
@@ -101,13 +110,15 @@ impl Load {
     ) {
         if draw != Draw::Anew && self.limit.is_none() {
             let parts = (&self.limited, self.beside.as_ref(), self.requests.as_ref());
-            self.add_parts_to(plan, (threads, group), seed, parts);
+            self.add_parts_to(plan, (threads, group), (seed, draw), parts);
             return;
         }
         let index = usize::try_from(seed.saturating_sub(1)).unwrap_or(usize::MAX);
         let place = match draw {
             Draw::Anew => self.kept.anew.get(index),
-            Draw::AsRecorded | Draw::BesideRecorder => self.kept.as_recorded.get(index),
+            Draw::AsRecorded | Draw::BesideRecorder | Draw::Alone => {
+                self.kept.as_recorded.get(index)
+            }
         };
         let made;
         let drawn = match place {
@@ -122,7 +133,7 @@ impl Load {
             drawn.beside.as_ref(),
             drawn.requests.as_ref(),
         );
-        self.add_parts_to(plan, (threads, group), seed, parts);
+        self.add_parts_to(plan, (threads, group), (seed, draw), parts);
     }
 
     fn drawn(&self, seed: u64, draw: Draw) -> Drawn {
@@ -130,7 +141,9 @@ impl Load {
         let unlimited = unlimited.map(|limit| self.limited.without_limit(limit, seed));
         let limited = unlimited.as_ref().unwrap_or(&self.limited);
         let (limited, beside) = match draw {
-            Draw::AsRecorded | Draw::BesideRecorder => (limited.clone(), self.beside.clone()),
+            Draw::AsRecorded | Draw::BesideRecorder | Draw::Alone => {
+                (limited.clone(), self.beside.clone())
+            }
             Draw::Anew => {
                 let index = usize::try_from(seed.saturating_sub(1)).unwrap_or(0);
                 self.blocks.draw(index, limited, self.beside.as_ref())
@@ -149,7 +162,7 @@ impl Load {
         &self,
         plan: &mut Plan,
         (threads, group): (u32, Option<u32>),
-        seed: u64,
+        (seed, draw): (u64, Draw),
         (limited, mut beside, requests): (&Recording, Option<&Recording>, Option<&Requests>),
     ) {
         let how = self.how.as_loop();
@@ -168,7 +181,8 @@ impl Load {
             }
             (threads, ..) => limited.add_pooled(plan, "bursts", group, threads),
         }
-        if let Some(beside) = beside.filter(|beside| beside.tasks() > 0) {
+        let is_wanted = |beside: &&Recording| draw != Draw::Alone && beside.tasks() > 0;
+        if let Some(beside) = beside.filter(is_wanted) {
             beside.add_beside(plan, "beside");
         }
     }

@@ -30,7 +30,7 @@ use crate::sim::set_kernel;
 use base::{Base, Played};
 use doubts::Doubts;
 use fidelity::Recorded;
-use load::Draw;
+use load::{Draw, Load};
 use quotient_sim::Kernel;
 
 /// What `quotient advise` takes.
@@ -308,10 +308,19 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         itself: (base.blocks() > 0).then_some(as_recorded.plan),
         ..as_recorded
     };
+    let mut of_company = Doubts::default();
     let free = watched(2, |control, _| {
         free_run(&as_recorded, &sweep(arguments, 1).threads, control)
     })?;
     let sweep = sweep(arguments, free.0);
+    if let Some(company) = base.load.as_ref().and_then(Load::company) {
+        let subject = Subject {
+            plan: &|threads, seed| base.planned(threads, seed, Draw::Alone),
+            ..as_recorded
+        };
+        let alone = watched(2, |control, _| free_run(&subject, &sweep.threads, control))?;
+        doubts::about_company(company, (free.1, alone.1), &mut of_company);
+    }
     let recorded = base.recorded(arguments);
     let again = match &recorded {
         Some(recorded) => {
@@ -342,6 +351,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         let used = base.used_permille();
         doubts::about_use(&limit, used, advice.free_usage_permille, &mut base.doubts);
     }
+    base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
         advice.recommended = None;
     }

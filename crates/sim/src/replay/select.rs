@@ -3,6 +3,10 @@
 use super::limited::LongWait;
 use super::{Burst, Demand, Family, Recording};
 use quotient_core::Nanos;
+use std::collections::BTreeMap;
+
+/// What is told apart of the time in which somebody worked, ns. Origin: a limit's period, by default.
+const STRETCH: u64 = 100_000_000;
 
 /// Names a part of a recording. A burst is selected when every list that is not empty has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,6 +110,34 @@ impl Recording {
             !self.family.is_one(demand.id, ids) && self.family.descends(demand.id, ids)
         };
         self.tasks.iter().filter(is_child).count()
+    }
+
+    /// The time in which half of the work was done: the least that so many stretches of 100 ms hold it. O(bursts + stretches).
+    pub fn half_done_within(&self) -> Nanos {
+        let mut stretches: BTreeMap<u64, u64> = BTreeMap::new();
+        let bursts = self.tasks.iter().flat_map(|demand| &demand.bursts);
+        for burst in bursts {
+            // Its work by its time.
+            let time = u128::from(burst.end.saturating_sub(burst.at).max(1));
+            let mut at = burst.at;
+            while at < burst.end {
+                let next = burst.end.min((at / STRETCH + 1) * STRETCH);
+                let part = u128::from(burst.work) * u128::from(next - at) / time;
+                let part = u64::try_from(part).unwrap_or(0);
+                *stretches.entry(at / STRETCH).or_insert(0) += part;
+                at = next;
+            }
+        }
+        let mut works: Vec<u64> = stretches.into_values().collect();
+        works.sort_unstable_by(|one, other| other.cmp(one));
+        let all: u64 = works.iter().sum();
+        let mut done = 0_u64;
+        let needed = works.iter().position(|work| {
+            done += work;
+            done.saturating_mul(2) >= all
+        });
+        let needed = needed.map_or(0, |last| last as u64 + 1);
+        Nanos(needed.saturating_mul(STRETCH))
     }
 
     /// CPU time of tasks in the real-time class: no limit of a cgroup holds for that. O(bursts).
