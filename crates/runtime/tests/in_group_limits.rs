@@ -189,6 +189,51 @@ fn who_stands_for_a_payer_has_no_end() {
     });
 }
 
+/// It holds a lock that its own group wants, while limits, freezes and its group change: the lock comes back, and nobody is left standing.
+#[test]
+fn who_stands_for_a_payer_keeps_its_lock_for_ever() {
+    preempted::run(2, Duration::from_secs(10), |scheduler| async move {
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        let payer = preempted::limited(&scheduler, "payer", "1ms/1s");
+        let used = Arc::new(Used::default());
+        let ended = compute_in(&free, &payer, 6, &used);
+        eventually("they have begun", || used.so_far() > 5 * MS).await;
+        let lock = Arc::new(std::sync::Mutex::new(()));
+        let held = Arc::new(AtomicUsize::new(0));
+        let (lent, holds, for_it) = (lock.clone(), held.clone(), payer.clone());
+        payer.set_max("max").unwrap();
+        let holder = free.spawn(async move {
+            let part = async {
+                let guard = lent.lock().unwrap();
+                holds.store(1, Ordering::SeqCst);
+                burn(20 * MS);
+                drop(guard);
+            };
+            part.in_group(&for_it).await;
+        });
+        eventually("it holds", || held.load(Ordering::SeqCst) == 1).await;
+        payer.set_max("1ms/1s").unwrap();
+        let waiter = free.spawn(async move { drop(lock.lock().unwrap()) });
+        for step in 0..40 {
+            match step % 4 {
+                0 => free.freeze_immediately().unwrap(),
+                1 => free.thaw().unwrap(),
+                2 => payer.set_max("2ms/100ms").unwrap(),
+                _ => payer.set_max("1ms/1s").unwrap(),
+            }
+            tokio::time::sleep(7 * MS).await;
+        }
+        free.thaw().unwrap();
+        for task in [holder, waiter] {
+            task.await.unwrap();
+        }
+        used.stop.store(true, Ordering::SeqCst);
+        // Who has not begun waits until what the others owe is paid, some minutes at this rate.
+        payer.set_max("50ms/100ms").unwrap();
+        eventually("they end", || ended.load(Ordering::SeqCst) == 6).await;
+    });
+}
+
 /// The innermost one computes: its limit holds, and nobody else's.
 #[test]
 fn an_outer_payer_stops_who_computes_for_another() {
