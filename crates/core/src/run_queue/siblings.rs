@@ -313,15 +313,22 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
+    /// How far a child group's node is behind where it belongs, in virtual time.
+    #[inline]
+    pub(super) fn distance_to_target(&self, level: u32, index: u32) -> i64 {
+        let node = self.slab.get(index);
+        let timeline = &self.timelines[node.owned as usize];
+        let above = &self.timelines[level as usize];
+        Self::target_of(timeline, above, node).since(node.v)
+    }
+
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
     #[inline]
     pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
-        let node = self.slab.get(index);
         let distance = if self.service_clock.is_global() {
-            let timeline = &self.timelines[node.owned as usize];
-            let above = &self.timelines[level as usize];
-            Self::target_of(timeline, above, node).since(node.v)
+            self.distance_to_target(level, index)
         } else {
+            let node = self.slab.get(index);
             let shares = node.shares;
             match self.timelines[node.owned as usize].take_outside() {
                 0 => 0,
