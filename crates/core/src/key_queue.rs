@@ -213,7 +213,15 @@ impl KeyQueue {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            self.fill_gap(nodes, position, last);
+            let len = self.heap.len();
+            let is_below_first = position == 0 || len <= ARITY + 1;
+            if is_below_first && position * ARITY + 1 >= len {
+                // In a short queue whoever is below the first has nobody else above or below, which takes no comparison: 14 instructions
+                // for 66, in half of all cases.
+                self.put(nodes, position, last);
+            } else {
+                self.fill_gap(nodes, position, last);
+            }
         }
     }
 

@@ -332,7 +332,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !node.is_task() {
             timeline.group_load += u64::from(node.shares);
         }
-        timeline.average.add(node.v, node.shares);
+        let v = node.v;
+        timeline.average.add(v, node.shares);
         timeline.nr += 1;
         if node.slice < self.rules.base_slice {
             timeline.slices.add(node.slice);
@@ -340,7 +341,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.queue(&mut self.slab.nodes, index, &self.rules);
         if timeline.nr == 1 && self.service_clock.cpus > 1 {
             // Time in which nothing was wanted must not look like time in which nothing was given.
-            timeline.cell.publish_virtual(timeline.average.mean());
+            // V is where who is alone stands, which takes no division.
+            timeline.cell.publish_virtual(v);
             timeline.cell.mark(now);
         }
         self.publish_entities(level);
