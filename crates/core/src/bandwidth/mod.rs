@@ -284,23 +284,22 @@ impl Bandwidth {
         self.pool().limit
     }
 
-    /// The balance of a CPU, made when the CPU meets the limited group. O(CPUs that met it).
+    /// The balance of a CPU, made when the CPU meets the limited group. O(1) amortized.
     pub(crate) fn local(&self, cpu: CpuId, mailbox: &Arc<Mailbox>) -> Arc<Local> {
         let mut pool = self.pool();
-        if let Some(local) = pool.locals.iter().find(|local| local.cpu == cpu) {
+        if let Some(local) = pool.local_of(cpu) {
             local.serve(mailbox);
             return Arc::clone(local);
         }
         let local = Arc::new(Local::new(cpu, self.id, Arc::clone(mailbox)));
-        pool.locals.push(Arc::clone(&local));
+        pool.meet(Arc::clone(&local));
         local
     }
 
-    /// Whether the group itself is throttled on a CPU, as last published. O(CPUs that met it).
+    /// Whether the group itself is throttled on a CPU, as last published. O(1).
     pub(crate) fn is_throttled_on(&self, cpu: CpuId) -> bool {
         let pool = self.pool();
-        let mut locals = pool.locals.iter();
-        locals.any(|local| local.cpu == cpu && local.is_throttled())
+        pool.local_of(cpu).is_some_and(|local| local.is_throttled())
     }
 
     /// Whether the group itself is throttled anywhere, as last published. O(CPUs that met it).

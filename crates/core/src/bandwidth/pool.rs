@@ -8,7 +8,7 @@ use super::spans::Spans;
 use super::spills::{LateCharge, Spills};
 use super::stats::BandwidthStats;
 use super::timer::NEVER;
-use crate::units::Nanos;
+use crate::units::{CpuId, Nanos};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -59,6 +59,8 @@ pub(super) struct Pool {
     pub(super) waiting: VecDeque<Arc<Local>>,
     /// Every CPU that has met the limited group.
     pub(super) locals: Vec<Arc<Local>>,
+    /// Where each CPU's is among them, plus one, by the CPU's number; 0 for none. Moves ask for the balance of one CPU of many.
+    places: Vec<u32>,
     pub(super) stats: BandwidthStats,
     /// What came in and what was thrown away, ns, since the first limit (conservation).
     pub(super) refilled: i128,
@@ -100,11 +102,28 @@ impl Pool {
             takers_before: 0,
             waiting: VecDeque::new(),
             locals: Vec::new(),
+            places: Vec::new(),
             stats: BandwidthStats::default(),
             refilled: 0,
             discarded: 0,
             outside: 0,
         }
+    }
+
+    /// The balance of a CPU, if it has met the group. O(1).
+    pub(super) fn local_of(&self, cpu: CpuId) -> Option<&Arc<Local>> {
+        let place = *self.places.get(cpu.index())?;
+        self.locals.get((place as usize).checked_sub(1)?)
+    }
+
+    /// A CPU meets the group, with that balance.
+    pub(super) fn meet(&mut self, local: Arc<Local>) {
+        let cpu = local.cpu.index();
+        if self.places.len() <= cpu {
+            self.places.resize(cpu + 1, 0);
+        }
+        self.locals.push(local);
+        self.places[cpu] = self.locals.len() as u32;
     }
 
     pub(super) fn quota(&self) -> i64 {
