@@ -115,7 +115,7 @@ impl Span {
     pub const ZERO: Span = Span::Fixed(Nanos::ZERO);
 
     /// Draws one, ns.
-    #[inline]
+    #[inline(always)]
     pub fn draw(self, random: &mut Random) -> u64 {
         match self {
             Span::Fixed(length) => length.0,

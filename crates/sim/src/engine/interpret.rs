@@ -26,18 +26,22 @@ impl<S: Sink> Simulation<S> {
         }
         let before = core::mem::replace(&mut self.interpreting, cpu);
         loop {
+            let state = &self.cpus[cpu as usize];
             // Whoever was woken by the last step may be due.
-            if self.cpus[cpu as usize].need_resched {
+            if state.need_resched {
                 self.interpreting = before;
                 self.preempt(cpu);
                 return;
             }
-            let task = self.cpus[cpu as usize].current;
-            let step = self.steps[self.tasks[task as usize].step as usize];
-            if self.cpus[cpu as usize].unpaid > 0 && self.owes_first(cpu, step) {
+            let (task, owes) = (state.current, state.unpaid > 0);
+            let entry = &mut self.tasks[task as usize];
+            let step = self.steps[entry.step as usize];
+            entry.step += 1;
+            if owes && self.owes_first(cpu, step) {
+                // The step is to be done yet.
+                self.tasks[task as usize].step -= 1;
                 break;
             }
-            self.tasks[task as usize].step += 1;
             self.steps_now += 1;
             if self.steps_now > self.standstill {
                 // The caller reports it; going on would never return.

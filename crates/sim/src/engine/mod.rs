@@ -245,7 +245,6 @@ impl<S: Sink> Simulation<S> {
                 self.moment(cpu);
             }
             while let Some(cpu) = self.listed.pop_front() {
-                self.cpus[cpu as usize].listed = false;
                 self.look_at(cpu);
                 self.steps_now += 1;
                 if self.steps_now > self.standstill {
@@ -346,7 +345,8 @@ impl<S: Sink> Simulation<S> {
 
     /// Does what a listed CPU has to do.
     fn look_at(&mut self, cpu: u32) {
-        let state = &self.cpus[cpu as usize];
+        let state = &mut self.cpus[cpu as usize];
+        state.listed = false;
         if state.current == NONE {
             self.dispatch(cpu);
         } else if state.need_resched {

@@ -14,13 +14,14 @@ const STRAIGHT_MAX: usize = 3;
 impl<S: Sink> Simulation<S> {
     /// Chooses what a CPU without a current task runs, pulling if there is nothing.
     pub(super) fn dispatch(&mut self, cpu: u32) {
-        if self.cpus[cpu as usize].taken {
+        let now = Nanos(self.now);
+        let state = &mut self.cpus[cpu as usize];
+        if state.taken {
             self.count_waiting(cpu);
             self.stand_by(cpu);
             return;
         }
-        let now = Nanos(self.now);
-        let mut picked = self.cpus[cpu as usize].queue.pick(now);
+        let mut picked = state.queue.pick(now);
         if picked.is_none()
             && self.waiting > 0
             && self.looks_for_work(cpu)
@@ -61,6 +62,15 @@ impl<S: Sink> Simulation<S> {
         state.ready = false;
         let mut cost = core::mem::take(&mut state.unpaid);
         let shown = state.shown;
+        let entry = &mut self.tasks[task as usize];
+        let delay = self.now - entry.ready_at;
+        let last = core::mem::replace(&mut entry.cpu, cpu);
+        let load = &mut self.loads[entry.workload as usize];
+        load.run_delay += delay;
+        if entry.woken {
+            entry.woken = false;
+            load.latency.record(delay);
+        }
         if shown != task {
             cost += self.costs.switch.0;
             self.spend(task, Mechanism::Switch, self.costs.switch.0);
@@ -71,21 +81,10 @@ impl<S: Sink> Simulation<S> {
             self.show(cpu, task);
             self.set_idle(cpu, false);
         }
-        let entry = &mut self.tasks[task as usize];
-        let delay = self.now - entry.ready_at;
-        let load = &mut self.loads[entry.workload as usize];
-        load.run_delay += delay;
-        if entry.woken {
-            entry.woken = false;
-            load.latency.record(delay);
-        }
-        if entry.cpu != cpu {
-            if entry.cpu != NONE {
-                let refill = self.costs.migration(&self.machine, entry.cpu, cpu);
-                cost += refill;
-                self.spend(task, Mechanism::Migration, refill);
-            }
-            self.tasks[task as usize].cpu = cpu;
+        if last != cpu && last != NONE {
+            let refill = self.costs.migration(&self.machine, last, cpu);
+            cost += refill;
+            self.spend(task, Mechanism::Migration, refill);
         }
         self.go_on(cpu, task, cost);
     }
@@ -120,7 +119,9 @@ impl<S: Sink> Simulation<S> {
                 Step::Run(span) => {
                     entry.step += 1;
                     let length = span.draw(&mut entry.random);
-                    self.cross(cpu, task, false);
+                    if entry.in_kernel {
+                        self.cross(cpu, task, false);
+                    }
                     return length;
                 }
                 Step::Jump(to) if at_once => entry.step = to,
@@ -149,7 +150,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// The current task is no longer running: what it has left to do is kept with it. Returns it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn stop_work(&mut self, cpu: u32) -> u32 {
         let state = &mut self.cpus[cpu as usize];
         let task = core::mem::replace(&mut state.current, NONE);

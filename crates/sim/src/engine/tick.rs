@@ -80,9 +80,12 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// What runs on a CPU, or beside what, has changed: when it has to be looked at next follows.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rearm(&mut self, cpu: u32) {
-        self.want_tick(cpu);
+        // Mostly it ticks already, and nothing is limited.
+        if self.cpus[cpu as usize].next_tick == NEVER || !self.limited.is_empty() {
+            self.want_tick(cpu);
+        }
         self.arm(cpu);
     }
 

@@ -66,7 +66,7 @@ impl<S: Sink> Simulation<S> {
         self.enqueue(task, target, Enqueue::New, NONE);
     }
 
-    #[inline]
+    #[inline(always)]
     fn enqueue(&mut self, task: u32, target: u32, kind: Enqueue, by: u32) {
         let now = Nanos(self.now);
         let entry = &mut self.tasks[task as usize];
@@ -97,7 +97,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Something was queued on `target`: makes it look, interrupting it if need be.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reschedule(&mut self, target: u32, preempts: bool, by: u32) {
         let state = &mut self.cpus[target as usize];
         if state.current == NONE {
