@@ -6,8 +6,9 @@ use quotient_core::{Config, CpuPlace, Topology};
 /// When the periodic tick of a CPU runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ticks {
-    /// Only while it can change something: more than one runnable task, a limit, or tasks waiting elsewhere. What is
-    /// left out would have cost its [`crate::Costs::tick`] and nothing else.
+    /// Only while it can change who runs: more than one runnable task, a limit, or tasks waiting elsewhere. A CPU that is left alone by
+    /// ticks is still charged before anybody comes, goes or is weighed anew, wherever that is, if the last time was a tick ago. What is
+    /// left out costs no [`crate::Costs::tick`], and times at which groups' shares are rounded and balancers look around differ.
     #[default]
     Needed,
     /// While the CPU runs anything (the kernel's default).

@@ -19,6 +19,7 @@ impl<S: Sink> Simulation<S> {
         if is_there == event.online {
             return;
         }
+        self.catch_up();
         if event.online {
             self.affinity.set_online(cpu, true);
             self.cpus[cpu as usize].offline = false;

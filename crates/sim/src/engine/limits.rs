@@ -62,6 +62,7 @@ impl<S: Sink> Simulation<S> {
 
     /// Refills what is due.
     pub(super) fn refill(&mut self) {
+        self.catch_up();
         let mut kicked = core::mem::take(&mut self.kicked);
         while self
             .tree

@@ -13,6 +13,7 @@
 //! order is not fixed. A run is `Send`: many of them make a sweep.
 
 mod affinity;
+mod alone;
 mod balance;
 mod clocks;
 mod emit;
@@ -143,6 +144,8 @@ pub struct Simulation<S: Sink = Discard> {
     /// Tasks that wait for a CPU, over all.
     waiting: usize,
     sweeping: bool,
+    /// When all CPUs that do not tick were charged last.
+    caught_up_at: u64,
     tick_length: u64,
     balance_every: u64,
     moved: Vec<Detached<u32>>,
@@ -401,12 +404,14 @@ impl<S: Sink> Simulation<S> {
     fn begin_sweeping(&mut self) {
         if self.machine.ticks == Ticks::Needed && self.cpus.len() > 1 {
             self.sweeping = true;
+            self.catch_up();
             let next = (self.now / self.tick_length + 1) * self.tick_length;
             self.timers.set(next, Timer::Sweep);
         }
     }
 
     fn change(&mut self, index: u32) {
+        self.catch_up();
         let change = &self.changes[index as usize];
         let group = &self.groups[change.group as usize + 1];
         match change.action {

@@ -80,6 +80,7 @@ impl<S: Sink> Simulation<S> {
             node_running: vec![0; plan.machine.nodes as usize],
             waiting: 0,
             sweeping: false,
+            caught_up_at: 0,
             tick_length: plan.machine.tick_length(),
             balance_every: balance_interval(plan),
             moved: Vec::new(),

@@ -181,6 +181,7 @@ impl<S: Sink> Simulation<S> {
     /// The current task waits for something; somebody else runs.
     #[inline]
     pub(super) fn sleep(&mut self, cpu: u32) {
+        self.catch_up();
         let task = self.stop_work(cpu);
         let state = &mut self.cpus[cpu as usize];
         state.left = TaskState::Sleeping;
@@ -195,6 +196,7 @@ impl<S: Sink> Simulation<S> {
 
     /// The current task ends.
     pub(super) fn exit(&mut self, cpu: u32) {
+        self.catch_up();
         let task = self.stop_work(cpu);
         let state = &mut self.cpus[cpu as usize];
         state.left = TaskState::Dead;

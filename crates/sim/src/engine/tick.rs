@@ -264,6 +264,7 @@ impl<S: Sink> Simulation<S> {
                 self.balance(cpu);
             }
         }
+        self.caught_up_at = self.now;
         self.sweeping = self.waiting > 0;
         if self.sweeping {
             self.timers.set(self.now + self.tick_length, Timer::Sweep);

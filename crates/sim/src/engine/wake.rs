@@ -68,6 +68,7 @@ impl<S: Sink> Simulation<S> {
 
     #[inline(always)]
     fn enqueue(&mut self, task: u32, target: u32, kind: Enqueue, by: u32) {
+        self.catch_up();
         let now = Nanos(self.now);
         let entry = &mut self.tasks[task as usize];
         entry.life = Life::Runnable;
