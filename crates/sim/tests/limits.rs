@@ -265,3 +265,29 @@ fn counters_and_trace_of_nested_limits_say_the_same() {
         assert!(outcome.group("p").unwrap().nr_throttled >= 18, "{rules:?}");
     }
 }
+
+#[test]
+fn a_throttle_that_ends_with_a_refill_counts_in_one_period() {
+    for rules in [BandwidthRules::Default, BandwidthRules::KERNEL] {
+        let mut plan = plan("8", 10);
+        plan.settings.config.bandwidth = rules;
+        let group = limited(&mut plan, "box", 10, 100);
+        let limit = plan.groups[0].limit.expect("just set");
+        plan.groups[0].limit = Some(limit.with_burst(Nanos::from_millis(10)));
+        // Each time it has what is saved up, waits for the next refill, and has enough then.
+        let work = Span::Fixed(Nanos::from_millis(25));
+        synthetic::periodic(&mut plan, "job", group, 1, work, Nanos::from_millis(500));
+        let mut simulation = Simulation::new(&plan, Statistics::new()).expect("a valid plan");
+        simulation.run().expect("a run that goes on");
+        let stats = simulation.groups()[1].bandwidth_stats();
+        let figures = simulation.into_sink().finish();
+        let traced = figures.groups.iter().find(|group| group.group == "box");
+        let traced = traced.expect("the same groups").nr_throttled;
+        assert!(stats.throttles >= 19, "{rules:?}: {stats:?}");
+        assert_eq!(
+            (stats.nr_throttled, traced),
+            (stats.throttles, stats.throttles),
+            "{rules:?}: {stats:?}"
+        );
+    }
+}

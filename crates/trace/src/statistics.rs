@@ -192,7 +192,7 @@ struct GroupTally {
     bursts: u64,
     burst: u64,
     stood: Stood,
-    /// At any time since the last refill.
+    /// A throttle began since the last refill.
     was_throttled: bool,
     /// Now.
     throttled_cpus: u32,
@@ -319,10 +319,10 @@ impl Gathered {
             Kind::Refill { group, periods, .. } => {
                 let group = self.group(group);
                 group.periods += u64::from(periods);
-                if group.was_throttled {
+                // Who is throttled still is so by now; those that this refill lets go are shown as they notice, after it.
+                if core::mem::take(&mut group.was_throttled) || group.throttled_cpus > 0 {
                     group.throttled_periods += u64::from(periods);
                 }
-                group.was_throttled = group.throttled_cpus > 0;
             }
             Kind::Burst { group, used } => {
                 let group = self.group(group);

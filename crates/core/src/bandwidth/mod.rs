@@ -457,6 +457,7 @@ impl Bandwidth {
 
     /// Publishes what changed under the pool's lock and moves the timer.
     fn settle(self: &Arc<Self>, pool: &mut Pool, timers: &Timers) {
+        pool.note_throttled();
         self.publish_waiting(pool);
         self.ample.store(pool.suffices(), Release);
         self.period.store(pool.period_number, Release);

@@ -48,7 +48,7 @@ pub(super) struct Pool {
     pub(super) armed_at: u64,
     /// Something was taken, or asked for, since the last period began.
     pub(super) touched: bool,
-    /// Some CPU was throttled since the last period began.
+    /// Some CPU was throttled since the last period began, or waits for longer than that refill.
     pub(super) throttled_lately: bool,
     throttled_run: u64,
     late_run: u32,
@@ -379,7 +379,13 @@ impl Pool {
             0
         };
         stats.longest_throttled_run = stats.longest_throttled_run.max(self.throttled_run);
-        self.throttled_lately = !self.waiting.is_empty();
+        // Whoever goes on waiting once this refill is paid out is counted in the next period as well (`note_throttled`).
+        self.throttled_lately = false;
+    }
+
+    /// Call once all is paid out that can be: who waits then is throttled in the current period, in which it may yet be let go.
+    pub(super) fn note_throttled(&mut self) {
+        self.throttled_lately |= !self.waiting.is_empty();
     }
 
     /// Doubles everything if the host cannot keep up: the ratio is kept exactly, and half as many timers run. The kernel's

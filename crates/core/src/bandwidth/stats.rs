@@ -11,7 +11,7 @@ pub const THROTTLE_BUCKETS: usize = 32;
 pub struct BandwidthStats {
     /// Periods that passed while the group was active.
     pub nr_periods: u64,
-    /// Those of them in which some CPU was throttled.
+    /// Those of them in which some CPU was throttled. One that a refill lets go at once is not throttled in the period that begins with it.
     pub nr_throttled: u64,
     /// Time for which the group was throttled, summed over CPUs (so it can exceed the wall time). Throttles that last
     /// are counted when they end.
