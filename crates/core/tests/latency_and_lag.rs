@@ -167,6 +167,25 @@ fn a_short_slice_buys_latency_but_no_share() {
 }
 
 #[test]
+fn a_short_slice_whose_time_has_come_is_not_kept_waiting_until_a_deadline() {
+    let mut machine = Machine::new(config(Policy::Eevdf));
+    let root = machine.tree.root();
+    let slice = |micros| Slice::new(Nanos::from_micros(micros)).expect("a slice");
+    let task = |micros| TaskEntity::new(Weight::DEFAULT, Some(slice(micros)));
+    let work = Work::Spin { chunk: MILLI };
+    for _ in 0..2 {
+        machine.spawn_as(0, &root, work, task(100_000));
+    }
+    let short = machine.spawn_as(0, &root, work, task(100));
+    machine.run_until(2 * SECOND);
+    let task = &machine.tasks[short];
+    // It has had a look's length at a time, and is due again once each of the two others has had as much.
+    assert!(task.worst_delay <= 5 * MILLI, "{}", task.worst_delay);
+    let ideal = 2 * SECOND / 3;
+    assert!(task.ran.abs_diff(ideal) < 110 * MILLI, "{}", task.ran);
+}
+
+#[test]
 fn a_running_task_keeps_its_turn_until_its_deadline() {
     // Run to parity: the number of switches is that of slices, not that of chunks.
     let turns = |run_to_parity| {

@@ -3,12 +3,17 @@
 use super::RunQueue;
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::node::{NONE, Place};
+use crate::node::{NONE, Node, Place};
+use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 
 /// How many candidates of one choice are corrected for service elsewhere. More would be exact but unbounded; what is
 /// left uncorrected is corrected when it comes to the head again.
 const CORRECTIONS_MAX: u32 = 32;
+
+/// How many of those that V may have passed since the last choice are looked at for whether somebody better waits. More than one or two
+/// have seldom been; what is overlooked is seen at the deadline.
+const PASSED_MAX: u32 = 32;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// Takes out the task that should run now and makes it current. `None` iff nothing is runnable or limits keep back all
@@ -204,8 +209,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Whether the current task should give way at `now`: its request is over (or its protection, and somebody
-    /// better waits), its group's turn is over, or a better group woke up. O(1). True if nothing is current but
-    /// something waits.
+    /// better waits), its group's turn is over, or a better group woke up. O(1): of those that have become eligible since the last choice a
+    /// bounded number is looked at. True if nothing is current but something waits.
     pub fn should_resched(&self, now: Nanos) -> bool {
         if self.current == NONE {
             return self.nr > 0;
@@ -231,5 +236,28 @@ impl<T, G: Gates> RunQueue<T, G> {
             .peek()
             .map(|(index, _)| self.slab.get(index).deadline);
         waiting.is_some_and(|deadline| deadline.is_before(node.deadline))
+            || self.has_passed_better(timeline, node, running)
+    }
+
+    /// Whether V, with `running` ns that `node` is not charged yet, has passed somebody since the last choice who has an earlier deadline. Only
+    /// the next choice moves them to those that are ready.
+    fn has_passed_better(&self, timeline: &Timeline, node: &Node<T>, running: u64) -> bool {
+        let extra = i128::from(to_virtual(running, node.shares)) * i128::from(node.shares);
+        let is_passed = |v: VirtualTime| !timeline.average.mean_is_before(v, extra);
+        let Some((_, floor)) = timeline.later.peek() else {
+            return false;
+        };
+        if !is_passed(floor) {
+            return false;
+        }
+        let (mut found, mut left) = (false, PASSED_MAX);
+        timeline.later.visit(&self.slab.nodes, |index| {
+            let waiting = self.slab.get(index);
+            let v = VirtualTime(waiting.v.0 >> self.rules.shift << self.rules.shift);
+            found = waiting.deadline.is_before(node.deadline) && is_passed(v);
+            left -= 1;
+            !found && left > 0
+        });
+        found
     }
 }
