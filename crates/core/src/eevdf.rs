@@ -141,15 +141,19 @@ impl Timeline {
         if self.average.mean_is_before(floor, contest.extra) {
             return false;
         }
+        // Who has had more than its due is no choice at all, and parity protects nobody from that.
+        if self
+            .average
+            .mean_is_before(contest.current_v, contest.extra)
+        {
+            return true;
+        }
         // A shorter request is what a latency-sensitive task asks for: parity does not protect against it.
         let shorter = woken.slice < current.slice;
         if !shorter && contest.current_v.is_before(self.protect) {
             return false;
         }
         woken.deadline.is_before(current.deadline)
-            || self
-                .average
-                .mean_is_before(contest.current_v, contest.extra)
     }
 }
 
