@@ -273,6 +273,9 @@ where
     let started = shared.now();
     me.blocked.store(true, Ordering::Relaxed);
     let pass = local::lend_pass(&shared);
+    if pass {
+        shared.host_end.lend_poll();
+    }
     // Who idles serves what this poll leaves and wakes, and the watch brings a stand-in should that not do.
     let work = shared.has_work(index);
     if !shared.idle.any() || work && !shared.kick_idle(index) {

@@ -16,13 +16,20 @@
 //! Polls that block in place are not counted while they do: they may wait for a task that is yet to be dropped.
 //! Who takes the last count back with the mark set notifies under the lock under which E2 looks: no notification is missed.
 //!
+//! Under preemption no regular virtual CPU is polled by the runtime's own threads either, and its carriers count as stand-ins do, with an
+//! end that differs in its order and its bounds: see [`preempted`].
+//!
 //! # What is left to be dropped
 //! Stand-ins go on after the mark, and new ones come, as long as there are tasks: a poll that blocks in place may wait for the
 //! destructor of another task, and the runtime waits for that poll.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod preempted;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
 
 use crate::shared::{CLOSED, Shared};
 
@@ -39,16 +46,21 @@ const POLL: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct HostEnd {
     word: AtomicUsize,
+    /// The mark once more, set before the word's, on a line that nothing else is written to: it is looked at before each poll.
+    ending: CachePadded<AtomicBool>,
+    /// Polls that block in place, and are not counted meanwhile.
+    lent: AtomicUsize,
     lock: Mutex<()>,
     changed: Condvar,
 }
 
 impl HostEnd {
+    #[inline]
     pub(crate) fn is_ending(&self) -> bool {
-        self.word.load(Ordering::Acquire) & ENDING != 0
+        self.ending.load(Ordering::Acquire)
     }
 
-    /// A stand-in is about to poll a task; false: it must not.
+    /// A stand-in is about to poll a task, or a carrier to begin a turn; false: no task may be polled.
     pub(crate) fn begin_poll(&self) -> bool {
         let before = self.word.fetch_add(POLL, Ordering::AcqRel);
         if before & ENDING == 0 {
@@ -58,29 +70,52 @@ impl HostEnd {
         false
     }
 
+    /// A poll blocks in place from here on, and was counted until now.
+    pub(crate) fn lend_poll(&self) {
+        self.lent.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// A poll that blocked in place goes on, whatever has come meanwhile.
     pub(crate) fn resume_poll(&self) {
         self.word.fetch_add(POLL, Ordering::AcqRel);
+        self.lent.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The poll is over, or blocks in place from here on.
+    /// The poll or turn is over, or blocks in place from here on.
     pub(crate) fn end_poll(&self) {
         let before = self.word.fetch_sub(POLL, Ordering::AcqRel);
         if before == POLL | ENDING {
-            drop(self.lock());
-            self.changed.notify_all();
+            self.was_last();
         }
     }
 
-    /// E1 and E2, for `patience` at most.
-    fn end(&self, patience: Duration) {
+    #[cold]
+    fn was_last(&self) {
+        // A poll that begins to block is not to be stopped under the lock.
+        let _shield = quotient_pause::uninterrupted();
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Polls that block in place.
+    fn lent(&self) -> usize {
+        self.lent.load(Ordering::Acquire)
+    }
+
+    /// E1.
+    fn mark(&self) {
+        self.ending.store(true, Ordering::Release);
         self.word.fetch_or(ENDING, Ordering::AcqRel);
+    }
+
+    /// E2, for `patience` at most; whether nobody is left.
+    fn wait(&self, patience: Duration) -> bool {
         let polls = |_: &mut ()| self.word.load(Ordering::Acquire) >= POLL;
-        // After that time, or with nobody left: both are the end.
-        drop(
-            self.changed
-                .wait_timeout_while(self.lock(), patience, polls),
-        );
+        let (_lock, waited) = self
+            .changed
+            .wait_timeout_while(self.lock(), patience, polls)
+            .unwrap_or_else(|poison| poison.into_inner());
+        !waited.timed_out()
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -91,22 +126,38 @@ impl HostEnd {
 }
 
 /// Ends with the runtime.
-struct Guard(Arc<Shared>);
+struct Guard {
+    shared: Arc<Shared>,
+    /// Whoever drops the runtime drops this.
+    is_on_caller: bool,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.0.phase() != CLOSED {
-            self.0.host_end.end(PATIENCE);
-            self.0.close();
+        let shared = &self.shared;
+        if shared.phase() == CLOSED {
+            return;
+        }
+        shared.host_end.mark();
+        if let Some(preempting) = &shared.preempt {
+            preempted::end(shared, preempting, self.is_on_caller);
+        } else {
+            // After that time, or with nobody left: both are the end.
+            shared.host_end.wait(PATIENCE);
+            shared.close();
         }
     }
 }
 
 /// Puts the guard on the runtime, for as long as the scheduler lives.
 pub(crate) fn watch(shared: &Arc<Shared>, handle: &tokio::runtime::Handle) {
-    let guard = Guard(shared.clone());
+    let flavor = handle.runtime_flavor();
+    let guard = Guard {
+        shared: shared.clone(),
+        is_on_caller: flavor == tokio::runtime::RuntimeFlavor::CurrentThread,
+    };
     drop(handle.spawn(async move {
-        let shared = &guard.0;
+        let shared = &guard.shared;
         loop {
             let mut ended = std::pin::pin!(shared.ended.notified());
             ended.as_mut().enable();
@@ -139,7 +190,8 @@ mod tests {
                     host.end_poll();
                 })
             };
-            host.end(Duration::from_secs(60));
+            host.mark();
+            assert!(host.wait(Duration::from_secs(60)), "somebody is left");
             assert!(polled.load(Ordering::Relaxed), "the end did not wait");
             assert!(!host.begin_poll(), "polled after the end");
             poll.join().unwrap();

@@ -276,11 +276,17 @@ impl Future for Vcpu {
         let leave = {
             let entered = local::enter(&shared, this.index, this.vacancy);
             if this.is_preempting() {
+                // Without it, which is at the end of the host's runtime, the turn polls nothing.
+                if shared.host_end.begin_poll() {
+                    local::hold_pass(&shared);
+                }
                 // Of the thread, which is looked up once a turn.
-                quotient_pause::with_regions(|regions| {
+                let leave = quotient_pause::with_regions(|regions| {
                     let entered = &entered;
                     this.turn::<true>(&shared, me, Here { entered, regions })
-                })
+                });
+                local::return_pass(&shared);
+                leave
             } else {
                 let (entered, regions) = (&entered, None);
                 this.turn::<false>(&shared, me, Here { entered, regions })

@@ -329,6 +329,11 @@ impl Preempting {
         }
     }
 
+    /// Proxies of polls that are not over.
+    pub(crate) fn borne(&self) -> usize {
+        self.borne.load(Ordering::Relaxed)
+    }
+
     /// A bearer has posted its outcome.
     pub(crate) fn one_less(&self) {
         self.borne.fetch_sub(1, Ordering::Relaxed);

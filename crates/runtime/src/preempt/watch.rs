@@ -254,10 +254,33 @@ impl Preempting {
     }
 
     /// The scheduler has ended: whoever stands goes on.
-    pub(super) fn set_all_free(&self) {
+    pub(crate) fn set_all_free(&self) {
         for bearer in &lock(&self.watch).bearers {
             bearer.set_free(&self.log);
         }
+    }
+
+    /// CPU time of the threads that are in a task's poll, together: more from one look to the next if any of them has used a processor.
+    pub(crate) fn polls_have_used(&self, shared: &Shared) -> Nanos {
+        // A task that ends its own runtime asks, and is not stopped under the locks; whoever holds the watch's waits for no allocator.
+        let _shield = quotient_pause::uninterrupted();
+        let mut bearers = Vec::with_capacity(self.settings.max_borne);
+        {
+            let state = lock(&self.watch);
+            let borne = state
+                .bearers
+                .iter()
+                .filter(|bearer| bearer.task().is_some());
+            bearers.extend(borne.take(self.settings.max_borne).cloned());
+        }
+        let seats = self.seats.iter().zip(&shared.vcpus[..]);
+        let carriers = seats.filter_map(|(seat, vcpu)| {
+            let polls = vcpu.polling_since.load(Ordering::Relaxed) != 0;
+            polls.then(|| lock(&seat.carrier).clone()).flatten()
+        });
+        let threads = bearers.into_iter().chain(carriers);
+        let times = threads.filter_map(|thread| thread.cpu_time());
+        times.fold(Nanos::ZERO, Nanos::saturating_add)
     }
 
     /// A bearer that has ended.

@@ -196,7 +196,11 @@ impl Vcpu {
             return self.dispatch_whole(shared, me, entered, task, began);
         };
         let region = regions.open();
-        let polled = poll_in_budget(task, nothing_is_deferred);
+        let polled = if shared.host_end.is_ending() {
+            cancel_at_the_end(task)
+        } else {
+            poll_in_budget(task, nothing_is_deferred)
+        };
         if region.end().is_detached() {
             self.lose(shared, entered, polled, began);
             return (Previous::Lost, started);
@@ -215,7 +219,11 @@ impl Vcpu {
         task: Task,
         began: Began,
     ) -> (Previous, Nanos) {
-        let polled = poll_apart(task);
+        let polled = if shared.host_end.is_ending() {
+            cancel_at_the_end(task)
+        } else {
+            poll_apart(task)
+        };
         self.after_poll(shared, me, entered, polled, None, began)
     }
 
@@ -365,6 +373,14 @@ impl Vcpu {
         me.clock.show(charge.own);
         me.resched.store(false, Ordering::Relaxed);
     }
+}
+
+/// E4 of `host_end::preempted`.
+#[cold]
+#[inline(never)]
+fn cancel_at_the_end(task: Task) -> Polled<TaskContext> {
+    task.cancel();
+    Polled::Done
 }
 
 /// An `in_group` in the middle of the poll that `bearer` bears pays for what it has used up to now, since it may not end.

@@ -68,7 +68,9 @@ pub(super) fn bear(
                 let moved = task.context().marks.is_moved(Ordering::Relaxed);
                 let held = task.owned_mut().group.is_held();
                 let deferring = task.owned_mut().deferral().is_some();
-                if wall < LONG_POLL || moved || held || deferring {
+                // As `host_end::preempted` has it, no poll begins then.
+                let ending = shared.host_end.is_ending();
+                if wall < LONG_POLL || moved || held || deferring || ending {
                     break Outcome::Again(task);
                 }
                 carrier.wait_until_allowed();
