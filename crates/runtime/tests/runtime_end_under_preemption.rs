@@ -383,3 +383,19 @@ fn a_poll_that_blocks_in_place_for_a_foreign_task_does_not_hold_the_end() {
         wait_for(&says);
     }
 }
+
+/// Tokio's own `block_in_place` cannot tell us: a poll that waits in it for what the end itself brings is given up after some seconds.
+#[test]
+fn a_poll_that_waits_for_the_end_is_not_waited_for_for_ever() {
+    let runtime = runtime(1);
+    let (_scheduler, group) = scheduler(&runtime);
+    let (sender, receiver) = std::sync::mpsc::channel::<Runtime>();
+    let handle = group.spawn(async move {
+        let runtime = receiver.recv().unwrap();
+        tokio::task::block_in_place(|| drop(runtime));
+    });
+    sleep(&runtime, Duration::from_millis(5));
+    sender.send(runtime).unwrap();
+    let outside = Builder::new_current_thread().build().unwrap();
+    let _ = within_time("the task", move || outside.block_on(handle));
+}

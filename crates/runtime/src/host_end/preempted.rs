@@ -66,7 +66,11 @@ const SOON: Duration = Duration::from_millis(1);
 /// E2, E3 and E5. `is_on_caller`: this is the thread of whoever drops the runtime.
 pub(super) fn end(shared: &Arc<Shared>, preempting: &Preempting, is_on_caller: bool) {
     shared.close();
-    preempting.set_all_free();
+    {
+        // A task that ends its own runtime is not stopped under the watch's lock.
+        let _shield = shared.shield();
+        preempting.set_all_free();
+    }
     let due = is_on_caller.then(|| Instant::now() + ON_CALLER);
     let is_inside = local::current_vcpu(shared).is_some();
     let pass = local::lend_pass(shared);
