@@ -209,3 +209,42 @@ fn a_large_future_overflows_the_stack() {
         scheduler.shutdown().await;
     });
 }
+
+/// As in tokio, whoever drops it: an abort, a kill, the removal of the group, or the scheduler's end.
+#[test]
+fn destructors_know_their_task_however_it_ends() {
+    struct NotesTask(std::sync::mpsc::Sender<Option<quotient::task::Id>>);
+    impl Drop for NotesTask {
+        fn drop(&mut self) {
+            self.0.send(quotient::task::try_id()).unwrap();
+        }
+    }
+    on_every_host(|vcpus| async move {
+        let (scheduler, _) = scheduler(vcpus);
+        for way in 0..5 {
+            let group = scheduler.group(&format!("g{way}")).unwrap();
+            let group = group.create().unwrap();
+            let (sender, noted) = std::sync::mpsc::channel();
+            let notes = NotesTask(sender);
+            let (begun, begins) = tokio::sync::oneshot::channel();
+            let task = group.spawn(async move {
+                let _notes = notes;
+                begun.send(()).unwrap();
+                if way > 0 {
+                    std::future::pending::<()>().await;
+                }
+            });
+            begins.await.unwrap();
+            let id = task.id();
+            match way {
+                0 => {}
+                1 => task.abort(),
+                2 => group.kill().unwrap(),
+                3 => group.remove(quotient::Leftover::Kill).unwrap(),
+                _ => scheduler.shutdown().await,
+            }
+            assert_eq!(task.await.is_ok(), way == 0);
+            assert_eq!(noted.recv().unwrap(), Some(id), "way {way}");
+        }
+    });
+}

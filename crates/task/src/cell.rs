@@ -3,6 +3,7 @@
 use super::error::JoinError;
 use super::state::State;
 use super::trace::SpanId;
+use super::waker::PollScope;
 use super::{Context, Id, Task, discard};
 use crate::primitives::UnsafeCell;
 use std::any::{Any, TypeId};
@@ -229,6 +230,8 @@ impl<C: Context, F: Future> Cell<C, F> {
     /// # Safety
     /// As [`Vtable::cancel`].
     unsafe fn cancel(task: NonNull<Header>) {
+        // In its destructor the task is the current one, as in its polls.
+        let _scope = PollScope::enter_drop(task);
         // SAFETY: the caller holds the token, so the stage is ours, the header alive.
         unsafe {
             let dropped = Self::empty(task);
@@ -300,6 +303,7 @@ impl<C: Context, F: Future> Cell<C, F> {
     /// # Safety
     /// As [`Vtable::drop_output`].
     unsafe fn drop_output(task: NonNull<Header>) {
+        let _scope = PollScope::enter_drop(task);
         // SAFETY: the caller owns the output. Nobody is left to learn of a panic in its drop.
         if let Err(payload) = unsafe { Self::empty(task) } {
             discard(payload);

@@ -17,7 +17,7 @@ impl<C: Context> TaskRef<C> {
         })
     }
 
-    /// The task that is polled on this thread, if it is of this scheduler's type. One read-modify-write.
+    /// The task that is polled on this thread, or whose future or output is dropped here, if it is of this scheduler's type. One read-modify-write.
     pub fn current() -> Option<Self> {
         waker::current().and_then(Self::checked)
     }
@@ -25,10 +25,7 @@ impl<C: Context> TaskRef<C> {
     /// Whether this is the task that is polled on this thread.
     #[inline]
     pub fn is_current(&self) -> bool {
-        std::ptr::eq(
-            waker::current_data(),
-            self.task.as_ptr().as_ptr().cast_const().cast(),
-        )
+        waker::is_polling(self.task.as_ptr().as_ptr().cast_const().cast())
     }
 }
 

@@ -68,8 +68,8 @@ impl fmt::Display for Id {
     }
 }
 
-/// The name of the task that runs: the innermost one on this thread that is being polled, or, in `spawn_blocking` and
-/// `spawn_local`, that of the function or the local future.
+/// The name of the task that runs: the innermost one on this thread that is being polled, or whose future or output is being
+/// dropped; in `spawn_blocking` and `spawn_local`, that of the function or the local future.
 ///
 /// # Panics
 /// Outside a task of a group, as tokio's.

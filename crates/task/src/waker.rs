@@ -87,6 +87,8 @@ const CLONED: u8 = 1;
 const PROBING: u8 = 1 << 1;
 /// Such a clone happened.
 const PROBE_CLONED: u8 = 1 << 2;
+/// No poll: the task's future or its output is being dropped.
+const DROPPING: u8 = 1 << 3;
 
 /// What this thread is polling.
 struct Polling {
@@ -146,7 +148,16 @@ pub(super) fn current_data() -> *const () {
         .unwrap_or(ptr::null())
 }
 
-/// The task that is polled on this thread.
+/// Whether this is the data of the waker of the task that is in a poll on this thread: not only in a destructor.
+#[inline]
+pub(super) fn is_polling(data: *const ()) -> bool {
+    let is_it = |polling: &Polling| {
+        ptr::eq(polling.task.get(), data) && polling.marks.get() & DROPPING == 0
+    };
+    POLLING.try_with(is_it).unwrap_or(false)
+}
+
+/// The task that is polled on this thread, or dropped.
 #[inline]
 pub(super) fn current() -> Option<Reference> {
     let data = current_data();
@@ -154,12 +165,13 @@ pub(super) fn current() -> Option<Reference> {
         return None;
     }
     // SAFETY: the data is noted only while a `PollScope` lives, and that is shorter than the life of the run token of the
-    // poll, which keeps the task alive. Scopes are of this thread, so none can end while we look.
+    // poll or of the cancellation, or of the reference by which the output is dropped, which keep the task alive. Scopes are of this
+    // thread, so none can end while we look.
     let task = unsafe { reference(data) };
     Some(Reference::clone(&task))
 }
 
-/// The name of the task that is polled on this thread.
+/// The name of the task that is polled on this thread, or dropped.
 #[inline]
 pub(super) fn current_id() -> Option<super::Id> {
     let data = current_data();
@@ -170,7 +182,7 @@ pub(super) fn current_id() -> Option<super::Id> {
     Some(unsafe { reference(data) }.id())
 }
 
-/// The poll of one task on this thread. Polls nest (`block_in_place` may run a whole scheduler inside one), so the
+/// The poll of one task on this thread, or the destructor of its future or its output. Polls nest (`block_in_place` may run a whole scheduler inside one), so the
 /// outer poll's notes are kept here and come back at the end, by unwinding too.
 pub(super) struct PollScope {
     /// This thread's `POLLING`: looked up once. A pointer, so that the scope stays on its thread.
@@ -187,6 +199,13 @@ impl PollScope {
             outer_task: polling.task.replace(task.as_ptr().cast_const().cast()),
             outer_marks: polling.marks.replace(0),
         })
+    }
+
+    /// For the destructor of the task's future or of its output.
+    pub(super) fn enter_drop(task: NonNull<Header>) -> Self {
+        let scope = Self::enter(task);
+        scope.polling().marks.set(DROPPING);
+        scope
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Cancellation in every state.
 
 use super::mock::{Mock, WakerSlot, output};
-use crate::Run;
+use crate::{Id, Run, try_id};
 use std::future::{pending, poll_fn};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -47,6 +47,68 @@ fn idle_is_queued_and_dropped() {
     abort.abort();
     drop(abort);
     mock.assert_all_gone(1);
+}
+
+/// Notes the name of the task in which it is dropped.
+struct NotesTask(Arc<Mutex<Vec<Option<Id>>>>);
+
+impl Drop for NotesTask {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().push(try_id());
+    }
+}
+
+/// As at a normal end, where the future is dropped inside of its last poll.
+#[test]
+fn destructors_know_whose_they_are() {
+    let mock = Mock::default();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = || std::mem::take(&mut *seen.lock().unwrap());
+    let waits = || {
+        let notes = NotesTask(seen.clone());
+        async move {
+            let _notes = notes;
+            pending::<()>().await
+        }
+    };
+    // Queued, then dropped with its token.
+    let (token, task_ref, handle) = mock.spawn_held(waits());
+    token.cancel();
+    assert_eq!(noted(), [Some(task_ref.id())]);
+    drop((task_ref, handle));
+    // Idle, aborted.
+    let (task_ref, handle) = mock.spawn(waits());
+    mock.drain();
+    handle.abort();
+    mock.drain();
+    assert_eq!(noted(), [Some(task_ref.id())]);
+    drop((task_ref, handle));
+    // An output that nobody took, with the handle.
+    let notes = NotesTask(seen.clone());
+    let (task_ref, handle) = mock.spawn(async { notes });
+    mock.drain();
+    assert_eq!(noted(), []);
+    drop(handle);
+    assert_eq!(noted(), [Some(task_ref.id())]);
+    drop(task_ref);
+    // And an output that nobody wants, inside of another task.
+    let notes = NotesTask(seen.clone());
+    let (inner, inner_ref, handle) = mock.spawn_held(async { notes });
+    drop(handle);
+    let mut inner = Some(inner);
+    let (outer, handle) = mock.spawn(poll_fn(move |_| {
+        let before = try_id();
+        drop(inner.take().map(|inner| inner.run(|_| false)));
+        Poll::Ready((before, try_id()))
+    }));
+    mock.drain();
+    assert_eq!(noted(), [Some(inner_ref.id())]);
+    let mut handle = handle;
+    let within = Some(outer.id());
+    assert_eq!(output(&mut handle).unwrap(), (within, within));
+    assert_eq!(try_id(), None);
+    drop((outer, inner_ref, handle));
+    mock.assert_all_gone(5);
 }
 
 /// Whoever aborts here does not wait for a scheduler: the future is gone when the call returns.
