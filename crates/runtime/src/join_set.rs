@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::task::coop;
 
 use crate::group::Group;
 use crate::task::{AbortHandle, Id, JoinError, JoinHandle};
@@ -220,7 +221,12 @@ impl<T: 'static> JoinSet<T> {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(Id, Result<T, JoinError>)>> {
-        let polled = self.handles.poll_next_unpin(context);
+        let polled = if self.is_empty() || coop::poll_proceed(context).is_ready() {
+            // The handle that is ready takes a unit of the budget; that there is one is known here, or every handle would be asked in vain.
+            self.handles.poll_next_unpin(context)
+        } else {
+            Poll::Pending
+        };
         if polled.is_ready() {
             self.waiter = None;
             return polled;
@@ -237,7 +243,9 @@ impl<T: 'static> JoinSet<T> {
         let waiter = self.waiter.clone();
         let waker = waiter.as_ref().unwrap_or(Waker::noop());
         let mut context = Context::from_waker(waker);
-        match self.handles.poll_next_unpin(&mut context) {
+        // Whoever does not wait needs no budget, as in tokio.
+        let next = poll_fn(|context| self.handles.poll_next_unpin(context));
+        match pin!(coop::unconstrained(next)).poll(&mut context) {
             Poll::Ready(next) => next,
             Poll::Pending => None,
         }

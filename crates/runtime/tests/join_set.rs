@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -247,6 +249,57 @@ fn local_tasks_of_a_set_are_left_running_when_it_is_dropped() {
                 common::eventually("the drop", || dropped.load(Ordering::SeqCst) == 1).await;
             })
             .await;
+        scheduler.shutdown().await;
+    });
+}
+
+/// Handles that are ready cost a unit of tokio's budget each, as tokio's own do: a loop over them gives way to other tasks.
+#[test]
+fn ready_handles_take_part_in_tokio_s_budget() {
+    const TASKS: usize = 1_000;
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let mut handles: Vec<_> = (0..TASKS).map(|_| group.spawn(async {})).collect();
+        let mut set = quotient::JoinSet::new();
+        for _ in 0..TASKS {
+            set.spawn_in(&group, async {});
+        }
+        while scheduler.tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // A new poll, with a whole budget.
+        tokio::task::yield_now().await;
+        let mut taken = 0;
+        let most = poll_fn(|context| {
+            let mut most = 0;
+            while taken < TASKS && Pin::new(&mut handles[taken]).poll(context).is_ready() {
+                taken += 1;
+                most += 1;
+            }
+            Poll::Ready(most)
+        })
+        .await;
+        assert!((1..=128).contains(&most), "{most} handles in one poll");
+        tokio::task::yield_now().await;
+        let most = poll_fn(|context| {
+            let mut most = 0;
+            while matches!(set.poll_join_next(context), Poll::Ready(Some(_))) {
+                most += 1;
+            }
+            Poll::Ready(most)
+        })
+        .await;
+        assert!((1..=128).contains(&most), "{most} of a set in one poll");
+        // Who only looks is answered, as in tokio, and who waits gets the rest.
+        assert!(set.try_join_next().is_some(), "no budget is not no task");
+        let mut rest = 0;
+        while set.join_next().await.is_some() {
+            rest += 1;
+        }
+        assert_eq!(most + 1 + rest, TASKS);
+        for handle in handles.drain(taken..) {
+            handle.await.unwrap();
+        }
         scheduler.shutdown().await;
     });
 }

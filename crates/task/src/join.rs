@@ -170,6 +170,19 @@ pub(super) unsafe fn wake_joiner(header: &Header) {
     }
 }
 
+/// Takes a unit of tokio's budget of the task that polls; without any left, that is polled again after others. Nothing outside of tokio.
+#[cfg(not(loom))]
+fn cooperate(context: &mut std::task::Context<'_>) -> Poll<()> {
+    let budget = tokio::task::coop::poll_proceed(context);
+    budget.map(|budget| budget.made_progress())
+}
+
+/// Tokio is no part of the models.
+#[cfg(loom)]
+fn cooperate(_: &mut std::task::Context<'_>) -> Poll<()> {
+    Poll::Ready(())
+}
+
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
@@ -178,6 +191,9 @@ impl<T> Future for JoinHandle<T> {
     fn poll(self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Self::Output> {
         let now = self.task.load();
         if !now.is_complete() && self.register(now, context.waker()) {
+            return Poll::Pending;
+        }
+        if cooperate(context).is_pending() {
             return Poll::Pending;
         }
         let mut output = MaybeUninit::<Self::Output>::uninit();
