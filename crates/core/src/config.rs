@@ -52,7 +52,8 @@ pub struct Config {
     /// EEVDF only: whether an entity that had its timeline alone is protected so from when another one comes; if not, from when it was chosen,
     /// as the kernel has it. Default true: who computes alone is interrupted by a first arrival after a slice at the earliest.
     pub parity_from_arrival: bool,
-    /// Number of CPUs, each with one [`crate::RunQueue`]. Default 1.
+    /// Number of CPUs, each with one [`crate::RunQueue`]: those that compute at the same time. Others may come now and then, with numbers
+    /// beyond; nothing is laid out for them. Default 1.
     pub cpus: u32,
     /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250).
     pub lag_limit: Nanos,

@@ -246,8 +246,8 @@ where
 /// # How many at a time
 /// A stand-in whose task blocks in place hands its virtual CPU over to another thread, as tokio's workers do, and finishes its poll
 /// without one: the group pays by the thread's CPU clock. There may be 512 such polls, as many as tokio's pool for blocking functions has
-/// threads by default. When 512 and twice the number of virtual CPUs block at the same time, no task of the scheduler runs: if all of them
-/// wait for tasks, they wait for ever. (Functions inside an `in_group` in a task, and all under [`crate::Builder::preempt`], hand
+/// threads by default. When 512, and besides all virtual CPUs and their stand-ins (256 of these, or as many as virtual CPUs if these are more)
+/// block at the same time, no task of the scheduler runs: if all of them wait for tasks, they wait for ever. (Functions inside an `in_group` in a task, and all under [`crate::Builder::preempt`], hand
 /// nothing over.) Each is a thread: waiting for many things at once is for `.await`.
 ///
 /// # Panics

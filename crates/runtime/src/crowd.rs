@@ -58,7 +58,7 @@ impl Shared {
     /// would keep each other from a processor that is free.
     fn computing(&self, vcpu: usize, now: Nanos) -> (usize, Nanos) {
         let (mut count, mut lasted) = (0, Nanos::ZERO);
-        for (index, other) in self.vcpus.iter().enumerate() {
+        for (index, other) in self.used_vcpus().iter().enumerate() {
             if index == vcpu {
                 continue;
             }
@@ -110,6 +110,14 @@ impl Shared {
             && !other.park.is_sleeping()
             && !other.stood_back.load(Ordering::Relaxed)
             && self.has_work(vcpu)
+    }
+}
+
+impl Shared {
+    /// Processor time of the thread that made a virtual CPU's last turn; 0 where that is not to be known.
+    pub(crate) fn processor_time_of(&self, vcpu: usize) -> Nanos {
+        let thread = self.vcpus[vcpu].thread.load(Ordering::Relaxed);
+        Nanos(processor_time(thread).unwrap_or(0))
     }
 }
 

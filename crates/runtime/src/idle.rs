@@ -7,13 +7,14 @@
 //! fences, then looks at every inbox. For each sleeper either the reading of its word comes after its bit was set, or its look comes
 //! after the push. That the words are read at different moments changes nothing, since no claim is made about two sleepers together.
 //!
-//! Each word has a cache line: on machines of up to 32 virtual CPUs (64 slots with the stand-ins) there is one, beyond that sleepers of
-//! different words do not disturb each other. Who looks for somebody begins at its own word, so that not all of a large machine claim
-//! the same sleeper. O(slots / 64).
+//! Words in which nobody ever slept are not read: the sleeper raises their number before it sets its bit, so that it holds of the number,
+//! too, what holds of the bit. Each word has a cache line: with up to 64 slots in use there is one, beyond that sleepers of different
+//! words do not disturb each other. Who looks for somebody begins at its own word, so that not all of a large machine claim
+//! the same sleeper. O(slots in use / 64).
 
 use crossbeam_utils::CachePadded;
 
-use crate::primitives::{AtomicU64, Ordering, fence};
+use crate::primitives::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
@@ -22,6 +23,8 @@ const BITS: usize = u64::BITS as usize;
 #[derive(Debug)]
 pub(crate) struct IdleSet {
     words: Box<[CachePadded<AtomicU64>]>,
+    /// Words below which all are that ever had a bit; grows only, before the bit is set.
+    used: AtomicUsize,
 }
 
 impl IdleSet {
@@ -32,7 +35,12 @@ impl IdleSet {
             words: (0..words)
                 .map(|_| CachePadded::new(AtomicU64::new(0)))
                 .collect(),
+            used: AtomicUsize::new(1),
         }
+    }
+
+    fn used(&self) -> &[CachePadded<AtomicU64>] {
+        &self.words[..self.used.load(Ordering::Relaxed)]
     }
 
     #[inline]
@@ -42,6 +50,10 @@ impl IdleSet {
 
     /// S1: it is about to sleep.
     pub(crate) fn add(&self, vcpu: usize) {
+        let needed = vcpu / BITS + 1;
+        if self.used.load(Ordering::Relaxed) < needed {
+            self.used.fetch_max(needed, Ordering::SeqCst);
+        }
         let (word, bit) = self.place(vcpu);
         word.fetch_or(bit, Ordering::SeqCst);
     }
@@ -64,7 +76,7 @@ impl IdleSet {
     /// Whether anybody sleeps, as far as seen.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.words
+        self.used()
             .iter()
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }
@@ -79,10 +91,11 @@ impl IdleSet {
     /// Somebody who sleeps, from `near`'s word on.
     #[inline]
     pub(crate) fn find(&self, near: usize) -> Option<usize> {
-        let count = self.words.len();
+        let words = self.used();
+        let count = words.len();
         let first = near / BITS % count;
         (first..count).chain(0..first).find_map(|index| {
-            let word = self.words[index].load(Ordering::SeqCst);
+            let word = words[index].load(Ordering::SeqCst);
             (word != 0).then(|| index * BITS + word.trailing_zeros() as usize)
         })
     }

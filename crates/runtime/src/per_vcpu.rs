@@ -1,12 +1,15 @@
 //! A table with a place for each virtual CPU, of which only those that are used take memory.
 //!
 //! Places are in pages, each made when the first of its places is; the pages' list is the only thing that grows with the number of slots:
-//! 64 bytes with two virtual CPUs, 128 with 32, 1 KiB with 1,024. Reading and making need no lock but that of a place that is being made.
+//! 64 bytes with two virtual CPUs, 128 with 32, 1 KiB with 1,024. What lies beyond those slots, a stand-in that few groups ever meet, is in
+//! a table of its own, made with the first of its places. Reading and making need no lock but that of a place that is being made.
 
 use std::sync::OnceLock;
 
 /// Fewest and most places of a page, as powers of two: pages of the square root of the slots cost least together.
 const PAGE_BITS: (u32, u32) = (2, 5);
+/// Slots of the table of those beyond. Unit: virtual CPUs. Default 256, as many as there are stand-ins on a small machine.
+const FAR_SLOTS: usize = 256;
 
 type Page<T> = Box<[OnceLock<T>]>;
 
@@ -16,10 +19,12 @@ pub(crate) struct PerVcpu<T> {
     pages: Box<[OnceLock<Page<T>>]>,
     /// log2 of the places of a page.
     bits: u32,
+    /// Of virtual CPUs beyond these.
+    far: OnceLock<Box<PerVcpu<T>>>,
 }
 
 impl<T: Default> PerVcpu<T> {
-    /// Room for virtual CPUs below `slots`.
+    /// For virtual CPUs below `slots`, mostly.
     pub(crate) fn new(slots: usize) -> Self {
         let bits = slots
             .max(1)
@@ -30,14 +35,24 @@ impl<T: Default> PerVcpu<T> {
         Self {
             pages: (0..pages).map(|_| OnceLock::new()).collect(),
             bits,
+            far: OnceLock::new(),
         }
     }
 
     /// What belongs to a virtual CPU, made at the first call. O(1).
     #[inline]
     pub(crate) fn of(&self, vcpu: usize) -> &T {
-        let page = self.pages[vcpu >> self.bits].get_or_init(|| self.page());
+        let Some(page) = self.pages.get(vcpu >> self.bits) else {
+            return self.beyond(vcpu);
+        };
+        let page = page.get_or_init(|| self.page());
         page[vcpu & ((1 << self.bits) - 1)].get_or_init(T::default)
+    }
+
+    #[cold]
+    fn beyond(&self, vcpu: usize) -> &T {
+        let far = self.far.get_or_init(|| Box::new(Self::new(FAR_SLOTS)));
+        far.of(vcpu - (self.pages.len() << self.bits))
     }
 
     #[cold]
@@ -47,7 +62,8 @@ impl<T: Default> PerVcpu<T> {
 
     /// All that were made, in the order of the virtual CPUs. O(slots).
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        let pages = self.pages.iter().filter_map(OnceLock::get);
+        let tables = std::iter::successors(Some(self), |table| table.far.get().map(|far| &**far));
+        let pages = tables.flat_map(|table| table.pages.iter().filter_map(OnceLock::get));
         pages.flat_map(|page| page.iter().filter_map(OnceLock::get))
     }
 }
@@ -67,6 +83,11 @@ mod tests {
             assert_eq!(table.of(slots - 1).load(Ordering::Relaxed), slots);
             let places = table.iter().map(|place| place.load(Ordering::Relaxed));
             assert!(places.eq(1..=slots), "{slots}");
+            for vcpu in slots..slots + 600 {
+                table.of(vcpu).store(vcpu + 1, Ordering::Relaxed);
+            }
+            let places = table.iter().map(|place| place.load(Ordering::Relaxed));
+            assert!(places.eq(1..=slots + 600), "beyond {slots}");
         }
     }
 

@@ -34,6 +34,9 @@ const BASE_SLICE: Nanos = Nanos(250_000);
 /// Width of a key bucket, first in first out inside. Unit: nanoseconds. Default 50 us: raw virtual-time order hurt the p99 of
 /// HTTP tasks in a prototype.
 const QUANTUM: Nanos = Nanos(50_000);
+/// Stand-ins for polls that block, where there are not more virtual CPUs. Unit: threads. Default 256, as many as a preempting scheduler's
+/// long polls; a slot that nobody uses is some hundred bytes and is not looked at.
+const STAND_INS_MAX: usize = 256;
 
 /// A scheduler of task groups on the tokio runtime it was built in. Cheap to clone.
 ///
@@ -192,8 +195,9 @@ impl Builder {
         if !(1..=MAX_VCPUS).contains(&regular) {
             return Err(BuildError::Vcpus { value: regular });
         }
-        let slots = regular * 2;
-        let mut config = Rules::new(u32::try_from(slots).unwrap_or(u32::MAX));
+        let slots = regular + stand_ins_max(&handle, regular, self.preempt.is_some());
+        // More than these do not compute at the same time for long.
+        let mut config = Rules::new(u32::try_from(regular * 2).unwrap_or(u32::MAX));
         config.base_slice = BASE_SLICE;
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
         if let Some(slice) = self.slice {
@@ -220,6 +224,17 @@ impl Builder {
                 .spawn(Box::pin(Vcpu::new(shared.clone(), index)));
         }
         Ok(Scheduler { shared, handles })
+    }
+}
+
+/// How many stand-ins there may be. A current-thread runtime stands still while a poll blocks, by itself too; a preempting scheduler has
+/// other threads for such polls.
+fn stand_ins_max(handle: &tokio::runtime::Handle, regular: usize, preempts: bool) -> usize {
+    use tokio::runtime::RuntimeFlavor::CurrentThread;
+    if preempts || handle.runtime_flavor() == CurrentThread {
+        regular
+    } else {
+        regular.max(STAND_INS_MAX)
     }
 }
 
@@ -365,9 +380,7 @@ impl Scheduler {
 
     /// Tasks of the tokio runtime that are outside the groups: alive there now, this scheduler's virtual CPUs not counted.
     pub fn foreign_tasks(&self) -> usize {
-        let vcpus = self
-            .shared
-            .vcpus
+        let vcpus = self.shared.vcpus[..self.shared.regular]
             .iter()
             .filter(|vcpu| vcpu.online.load(Ordering::Relaxed))
             .count();

@@ -112,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) vcpus: Box<[CachePadded<VcpuShared>]>,
     /// Number of regular virtual CPUs.
     pub(crate) regular: usize,
+    /// Slots below which all are that were ever used; grows only, before a stand-in begins in a slot.
+    slots_in_use: AtomicUsize,
     pub(crate) loads: Box<[Arc<CpuLoad>]>,
     pub(crate) topology: Topology,
     pub(crate) idle: IdleSet,
@@ -210,7 +212,7 @@ impl Shared {
                 })
             })
             .collect();
-        let root = Arc::new(GroupShared::new(tree.root(), None, slots));
+        let root = Arc::new(GroupShared::new(tree.root(), None, slots.min(regular * 2)));
         static SCHEDULERS: AtomicU64 = AtomicU64::new(0);
         Self {
             number: SCHEDULERS.fetch_add(1, Ordering::Relaxed),
@@ -220,6 +222,7 @@ impl Shared {
             root,
             vcpus,
             regular,
+            slots_in_use: AtomicUsize::new(slots.min(regular * 2)),
             loads: loads.into_boxed_slice(),
             topology: Topology::flat(u32::try_from(slots).unwrap_or(u32::MAX)),
             idle: IdleSet::new(slots),
@@ -347,7 +350,7 @@ impl Shared {
     /// The tick thread: wakes those whose search for the dead is due. Whether there are any.
     pub(crate) fn look_at_all_dying(&self, now: Nanos) -> bool {
         let mut any = false;
-        for vcpu in 0..self.vcpus.len() {
+        for vcpu in 0..self.slots_in_use() {
             any |= self.look_at_the_dying(vcpu, now);
         }
         any
@@ -390,7 +393,7 @@ impl Shared {
         );
         for group in dying {
             group.unlist_dying();
-            for (index, vcpu) in self.vcpus.iter().enumerate() {
+            for (index, vcpu) in self.used_vcpus().iter().enumerate() {
                 if vcpu.online.load(Ordering::Relaxed) {
                     self.ask_for_the_dead(index, &group);
                 }

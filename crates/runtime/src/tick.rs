@@ -221,12 +221,12 @@ fn has_to_look(shared: &Shared) -> bool {
         || shared.has_dying()
         || shared.look_at_all_dying(shared.now())
         || shared.has_leaving()
-        || (0..shared.vcpus.len()).any(stands_back)
+        || (0..shared.slots_in_use()).any(stands_back)
 }
 
 fn awake(shared: &Shared) -> bool {
     shared
-        .vcpus
+        .used_vcpus()
         .iter()
         .any(|vcpu| vcpu.online.load(Ordering::Relaxed) && !vcpu.park.is_sleeping())
 }

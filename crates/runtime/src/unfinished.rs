@@ -109,7 +109,7 @@ fn find(polls: &[(u64, Nanos)], task: &TaskRef) -> Option<usize> {
 /// The numbers of the tasks that are being polled, and for how long they have been. O(virtual CPUs + polls that are borne).
 pub(crate) fn polls_in_progress(shared: &Shared) -> Vec<(u64, Nanos)> {
     let now = shared.now();
-    let on_vcpus = shared.vcpus.iter().filter_map(|vcpu| {
+    let on_vcpus = shared.used_vcpus().iter().filter_map(|vcpu| {
         let since = vcpu.polling_since.load(Ordering::Acquire);
         let task = vcpu.polling.load(Ordering::Relaxed);
         (since != 0).then(|| (task, now.saturating_sub(Nanos(since - 1))))

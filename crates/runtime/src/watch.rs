@@ -6,13 +6,14 @@
 //!   ours) while the virtual CPU waits behind it; and a virtual CPU that had deferred to a worker's own list of deferred wake-ups, to
 //!   which that worker did not come for 90 ms because another virtual CPU kept its queue filled, while the other worker slept;
 //! - *blocked*: stuck without use of a processor, because it said so ([`crate::block_in_place`]) or because the kernel says that its
-//!   thread sleeps, at two looks in a row in the same poll.
+//!   thread sleeps, at two looks in a row in the same poll, and until it computes again. So is a poll in tokio's own `block_in_place`, of
+//!   which nobody tells us.
 //!
 //! # What is done, for any of them
 //! 1. Absent for a tick: the host is asked again, from here, which puts the virtual CPU where every worker looks.
 //! 2. Work waits at one that is stuck, and somebody idles: that one is woken, and relieves (`vcpu::migrate`).
 //! 3. Nobody idles: whoever is awake and not stuck relieves at its next balancing, within a turn or its present poll.
-//! 4. A stand-in comes for each that is blocked (its processor is free), and one, the *spare*, if every regular one has been stuck
+//! 4. A stand-in comes for each that is blocked (its processor is free), up to the number of their slots, some 4 ms after the last; and one, the *spare*, if every regular one has been stuck
 //!    for [`SPARE_AFTER`]. A spare competes with long polls for processors by the operating system's rules, not by weights: hence
 //!    the delay, only one, and rule 8 of `vcpu`.
 //! 5. A virtual CPU that stands back (rule 8) is woken at each look: polls that go on pay its tasks' debts.
@@ -37,6 +38,10 @@ pub(crate) const STUCK: Nanos = Nanos::from_micros(2_000);
 /// keep their group's weight exactly, since nothing but the virtual CPUs polls tasks; and beyond it, people notice the delay.
 pub(crate) const SPARE_AFTER: Nanos = Nanos::from_micros(20_000);
 
+/// How often it is looked whether a poll that sleeps computes again. Unit: nanoseconds. Default 8 ms: with 256 of them that is some 15 us
+/// in each millisecond.
+const LOOK_AGAIN: Nanos = Nanos::from_micros(8_000);
+
 /// What the watch remembers of one virtual CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -47,6 +52,9 @@ struct Seen {
     asleep: u64,
     /// When the kernel is asked again whether its thread sleeps.
     ask_at: Nanos,
+    /// The processor time of the thread of a poll that sleeps, and when that was.
+    used: Nanos,
+    used_at: Nanos,
 }
 
 /// The watch over one scheduler.
@@ -59,11 +67,12 @@ impl Watch {
     /// One look at every virtual CPU; whether tasks wait anywhere. O(virtual CPUs), and one read of a small file for each stuck one
     /// while nobody serves.
     pub(crate) fn look(&mut self, shared: &Arc<Shared>, now: Nanos) -> bool {
-        self.seen.resize(shared.vcpus.len(), Seen::default());
+        self.seen.resize(shared.slots_in_use(), Seen::default());
         let mut waiting = false;
         let mut needy = false;
         let mut stood_back = false;
-        for (index, vcpu) in shared.vcpus.iter().enumerate() {
+        for index in 0..self.seen.len() {
+            let vcpu = &shared.vcpus[index];
             let work = shared.has_work(index);
             waiting |= work;
             self.look_for_absence(shared, index, now);
@@ -72,6 +81,7 @@ impl Watch {
             if long {
                 vcpu.resched.store(true, Ordering::Relaxed);
                 shared.note_lasting(index, since);
+                self.look_whether_it_computes(shared, index, since, now);
             }
             let stuck = shared.is_stuck(index, now);
             if shared.stands_back(index) {
@@ -128,7 +138,8 @@ impl Watch {
 
     /// Whether polls that are stuck sleep in the kernel. The older a poll that computes, the more seldom the kernel is asked.
     fn look_for_sleepers(&mut self, shared: &Shared, now: Nanos) {
-        for (index, vcpu) in shared.vcpus.iter().enumerate() {
+        for index in 0..self.seen.len() {
+            let vcpu = &shared.vcpus[index];
             let poll = vcpu.polling_since.load(Ordering::Relaxed);
             if poll == 0 || shared.is_blocked(index) || !shared.is_stuck(index, now) {
                 continue;
@@ -143,6 +154,8 @@ impl Watch {
                 seen.asleep = 0;
                 seen.ask_at = now.saturating_add(age.min(SPARE_AFTER));
             } else if seen.asleep == poll {
+                seen.used = shared.processor_time_of(index);
+                seen.used_at = now;
                 vcpu.asleep.store(poll, Ordering::Relaxed);
             } else {
                 seen.asleep = poll;
@@ -150,9 +163,27 @@ impl Watch {
         }
     }
 
+    /// A poll that was seen to sleep and has computed for half of the time since the last look at it is not blocked any more: its processor
+    /// is not free, and it counts among those that compute.
+    fn look_whether_it_computes(&mut self, shared: &Shared, index: usize, poll: u64, now: Nanos) {
+        let (vcpu, seen) = (&shared.vcpus[index], &mut self.seen[index]);
+        let elapsed = now.saturating_sub(seen.used_at);
+        let was_asleep = vcpu.asleep.load(Ordering::Relaxed) == poll;
+        if !was_asleep || elapsed < LOOK_AGAIN || shared.preempt.is_some() {
+            return;
+        }
+        let used = shared.processor_time_of(index);
+        if used.saturating_sub(seen.used) >= Nanos(elapsed.0 / 2) {
+            seen.asleep = 0;
+            vcpu.asleep.store(0, Ordering::Relaxed);
+        }
+        seen.used = used;
+        seen.used_at = now;
+    }
+
     /// Stand-ins that sleep and are no longer wanted are woken, so that they end.
     fn send_home(&self, shared: &Shared, now: Nanos) {
-        let stand_ins = shared.regular..shared.vcpus.len();
+        let stand_ins = shared.regular..shared.slots_in_use();
         let mut sleeping = stand_ins
             .filter(|index| {
                 let vcpu = &shared.vcpus[*index];

@@ -99,6 +99,66 @@ fn many_ask_one_actor() {
     });
 }
 
+/// What libraries call is tokio's function, of which nobody tells the scheduler. Each waits for a task of its own.
+#[test]
+fn many_block_by_tokio_s_function() {
+    on_one_two_and_four_workers(|scheduler, _| async move {
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        let asking: Vec<_> = (0..TASKS)
+            .map(|value| {
+                let within = group.clone();
+                group.spawn(async move {
+                    tokio::task::block_in_place(|| {
+                        let answer = within.spawn(async move {
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                            value + 1
+                        });
+                        Handle::current().block_on(answer).unwrap()
+                    })
+                })
+            })
+            .collect();
+        for (value, task) in asking.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), value + 1);
+        }
+        scheduler.shutdown().await;
+        assert_eq!(scheduler.tasks(), 0);
+    });
+}
+
+/// One tenant's tasks block by tokio's function until another tenant's task has run; what they wait is nobody's.
+#[test]
+fn who_blocks_by_tokio_s_function_keeps_nobody_else_waiting() {
+    on_one_two_and_four_workers(|scheduler, _| async move {
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let other = scheduler.group("other").unwrap().create().unwrap();
+        let barrier = Arc::new(Barrier::new(TASKS + 1));
+        let blocking: Vec<_> = (0..TASKS)
+            .map(|number| {
+                let barrier = barrier.clone();
+                tenant.spawn(async move {
+                    tokio::task::block_in_place(|| barrier.wait());
+                    tokio::task::yield_now().await;
+                    number
+                })
+            })
+            .collect();
+        let start = std::time::Instant::now();
+        other
+            .spawn(async move { tokio::task::block_in_place(|| barrier.wait()) })
+            .await
+            .unwrap();
+        for (number, task) in blocking.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), number);
+        }
+        // Half of them have waited for half of the time, at least; what they computed is next to nothing, in a debug build too.
+        let (waited, billed) = (start.elapsed(), tenant.cpu_time());
+        let most = waited * u32::try_from(TASKS).unwrap() / 8;
+        assert!(billed < most, "billed {billed:?} of {waited:?} each");
+        scheduler.shutdown().await;
+    });
+}
+
 /// What they compute before, inside and after the function is the group's, whoever has a virtual CPU then; what they wait is nobody's.
 #[test]
 fn what_they_compute_is_billed_and_what_they_sleep_is_not() {

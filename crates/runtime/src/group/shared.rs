@@ -534,7 +534,7 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
     let group = Arc::new(GroupShared::new(
         core.clone(),
         Some(&parent),
-        shared.vcpus.len(),
+        shared.vcpus.len().min(shared.regular * 2),
     ));
     if core.is_removed() {
         // Its number may be another's by now.

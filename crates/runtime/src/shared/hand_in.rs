@@ -29,7 +29,7 @@ impl Shared {
         }
         if let Err(task) = self.vcpus[vcpu].inbox.push(arrival) {
             self.last_rites.cancel(task);
-        } else if polling && self.vcpus.len() > 2 {
+        } else if polling && self.slots_in_use() > 2 {
             // P2, P3. With one regular virtual CPU there is nobody to offer it to.
             if self.idle.any_after_push() {
                 self.offer(vcpu);
@@ -114,7 +114,7 @@ impl Shared {
         let home = if serves(home) {
             home
         } else {
-            (0..self.vcpus.len())
+            (0..self.slots_in_use())
                 .find(|vcpu| serves(*vcpu))
                 .unwrap_or(0)
         };

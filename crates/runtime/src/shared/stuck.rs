@@ -9,6 +9,24 @@ use super::{Shared, VcpuShared};
 use crate::watch::{SPARE_AFTER, STUCK};
 
 impl Shared {
+    /// How many slots have to be looked at: in the others there was never anybody. Who has published something on a virtual CPU, and passed
+    /// a fence, is seen by who passes one later, as is what was published.
+    #[inline]
+    pub(crate) fn slots_in_use(&self) -> usize {
+        self.slots_in_use.load(Ordering::Relaxed)
+    }
+
+    /// Every virtual CPU that there ever was.
+    #[inline]
+    pub(crate) fn used_vcpus(&self) -> &[CachePadded<VcpuShared>] {
+        &self.vcpus[..self.slots_in_use()]
+    }
+
+    /// A stand-in is about to begin in a slot.
+    pub(crate) fn use_slot(&self, vcpu: usize) {
+        self.slots_in_use.fetch_max(vcpu + 1, Ordering::SeqCst);
+    }
+
     /// Whether a virtual CPU cannot look at its queues for a while: it blocks in place, is in a poll longer than [`STUCK`], has
     /// waited that long for the host to poll it, or went with the host's runtime.
     pub(crate) fn is_stuck(&self, vcpu: usize, now: Nanos) -> bool {
@@ -59,7 +77,7 @@ impl Shared {
         if !self.is_driven() {
             return 0;
         }
-        let blocked = (0..self.vcpus.len())
+        let blocked = (0..self.slots_in_use())
             .filter(|vcpu| self.is_blocked(*vcpu))
             .count();
         let missed = blocked > 0 || self.handed_over.any();
@@ -71,12 +89,12 @@ impl Shared {
                     || self.is_stuck_for(vcpu, SPARE_AFTER, now)
                     || missed && self.is_gone(vcpu)
             });
-        (blocked + usize::from(spare)).min(self.regular)
+        (blocked + usize::from(spare)).min(self.vcpus.len() - self.regular)
     }
 
     /// The inbox of a virtual CPU that is in a poll, or stuck, has something for an idle one.
     pub(crate) fn has_offers(&self, except: usize, now: Nanos) -> bool {
-        self.vcpus.iter().enumerate().any(|(index, other)| {
+        self.used_vcpus().iter().enumerate().any(|(index, other)| {
             index != except
                 && other.inbox.len() > 0
                 && (other.polling_since.load(Ordering::Relaxed) != 0 || self.is_stuck(index, now))

@@ -26,7 +26,8 @@ impl Vcpu {
         if self.detached.is_empty() {
             let me = cpu_id(self.index);
             let why = (reason, now);
-            balance::pull(&shared.topology, me, &shared.loads, why, |request| {
+            let loads = &shared.loads[..shared.slots_in_use()];
+            balance::pull(&shared.topology, me, loads, why, |request| {
                 self.detach(shared, request, now);
                 !self.detached.is_empty()
             });
@@ -97,7 +98,7 @@ impl Vcpu {
 
     /// Takes half of what arrived at a virtual CPU during its poll in progress.
     fn raid(&mut self, shared: &Shared) {
-        for (index, other) in shared.vcpus.iter().enumerate() {
+        for (index, other) in shared.used_vcpus().iter().enumerate() {
             let polling = other.polling_since.load(Ordering::Relaxed) != 0;
             if index != self.index && polling && other.inbox.len() > 0 {
                 other.inbox.take_half(&mut self.arrivals);
@@ -126,7 +127,7 @@ impl Vcpu {
     /// that stand back as well: there the choice must be among all that waits, or it is among those that nobody wanted.
     fn relieve(&mut self, shared: &Shared, now: Nanos) {
         let crowded = shared.is_crowded();
-        for (index, other) in shared.vcpus.iter().enumerate() {
+        for (index, other) in shared.used_vcpus().iter().enumerate() {
             if index == self.index || !shared.has_work(index) {
                 continue;
             }
@@ -222,6 +223,7 @@ pub(crate) fn stand_in(shared: &Arc<Shared>) {
         let vcpu = &shared.vcpus[index];
         // Counted before anybody can see it: from then on the inboxes are not closed for good.
         if !vcpu.online.load(Ordering::Acquire) && shared.future_began() {
+            shared.use_slot(index);
             let started = vcpu
                 .online
                 .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)

@@ -1,8 +1,8 @@
 //! A stand-in whose poll blocks in place hands its virtual CPU over to a successor on another thread.
 //!
 //! # Why
-//! There are as many slots for stand-ins as regular virtual CPUs. Were a slot held by each poll that blocks in place, twice as many
-//! polls as virtual CPUs that wait for each other would wait for ever. So the regular ones keep theirs, since there is only one worker to
+//! There is a bounded number of slots for stand-ins, and one comes only when its predecessor was seen to block. Were a slot held by each poll
+//! that blocks in place, more polls than slots that wait for each other would wait for ever. So the regular ones keep theirs, since there is only one worker to
 //! go back to, and their places are taken by stand-ins; and these give theirs on. As in tokio, where a worker that blocks in place
 //! hands its core over, the thread that blocked goes on with its poll when it is done, and without a place, until the poll ends.
 //!
