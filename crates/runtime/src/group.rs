@@ -33,6 +33,7 @@ pub(crate) use self::shared::{GroupShared, finish_removals, known, lookup};
 use crate::bandwidth::{LimitChange, Max};
 use crate::error::{Error, SpawnError};
 use crate::local;
+use crate::local_tasks;
 use crate::loss::{Loss, note};
 use crate::scheduler::Handles;
 use crate::shared::Shared;
@@ -298,8 +299,9 @@ impl Group {
     /// other tasks spawn into it afterwards lives. O(groups + tasks).
     ///
     /// # What it cannot end
-    /// A poll in progress, which runs to its return: [`Group::kill_within`] waits and says which tasks are left. Work that only bills the
-    /// group: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
+    /// A poll in progress, which runs to its return: [`Group::kill_within`] waits and says which tasks are left. A task of
+    /// [`Group::spawn_local`] is told, and ends at the next poll of its local set, on that thread; nobody waits for it, and what it spawns in
+    /// the poll that it is in lives. Work that only bills the group: closures of [`crate::spawn_blocking`], metered threads, futures of other tasks inside `in_group`.
     ///
     /// # Errors
     /// [`Error::Root`] for the root group.
@@ -374,6 +376,7 @@ impl Group {
     fn kill_subtree_here(&self) -> Vec<TaskRef> {
         let mut dead = Vec::new();
         let mut subtree = Vec::new();
+        let mut local = Vec::new();
         {
             // A group that is made from here on takes over its parent's mark: it is made under the same lock.
             let _shape = self.shared.lock_shape();
@@ -388,7 +391,16 @@ impl Group {
                     note(&self.shared, group, Loss::KilledTask, losses, &reason);
                     dead.extend(tasks);
                 }
+                let killed = (Loss::KilledTask, "the group, or one above it, was killed");
+                let own = &self.inner.core;
+                let is_below = |group: &GroupShared| group.core.is_within(own);
+                local = self.shared.local_tasks.tell(&self.shared, killed, is_below);
             });
+        }
+        // Before their gates' members, whose end lets a future go on that was not told.
+        for some in local.chunks(ABORTED_AT_ONCE) {
+            let _shield = self.shared.shield();
+            local_tasks::end(some);
         }
         for some in dead.chunks(ABORTED_AT_ONCE) {
             let _shield = self.shared.shield();

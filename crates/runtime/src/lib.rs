@@ -98,6 +98,8 @@ mod local;
 #[cfg(not(loom))]
 mod local_set;
 #[cfg(not(loom))]
+mod local_tasks;
+#[cfg(not(loom))]
 mod loss;
 #[cfg(not(loom))]
 mod meter;

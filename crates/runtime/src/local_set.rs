@@ -13,6 +13,9 @@ use pin_project_lite::pin_project;
 use crate::error::SpawnError;
 use crate::group::{Group, admits};
 use crate::in_group::{InGroup, InGroupExt};
+use crate::kills::is_stillborn;
+use crate::local_tasks::Seat;
+use crate::shared::OPEN;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan, Traced};
 use crate::task::{Id, JoinHandle, Promise, promise};
@@ -21,6 +24,9 @@ use crate::task_builder::Origin;
 impl Group {
     /// Spawns a `!Send` future onto the current [`tokio::task::LocalSet`], as a member of the group: `spawn_local` of
     /// [`InGroupExt::in_group`]. It is polled on the local set's thread when its turn among the groups has come.
+    ///
+    /// A kill of the group and [`crate::Scheduler::shutdown`] end it at the next poll of the local set, which drops the future unpolled; an
+    /// abort, too.
     ///
     /// A group that takes no tasks any more gives a handle that resolves at once to an error.
     ///
@@ -49,6 +55,8 @@ where
     F::Output: 'static,
 {
     admits(&group.shared, &group.inner)?;
+    // S1 of `kills`.
+    let kills = group.shared.kills.now();
     let id = Id::next();
     let span = TaskSpan::open(
         id,
@@ -61,10 +69,15 @@ where
         },
     );
     let (promise, handle) = promise(id, span.id());
+    let seat = Seat::new(&group.shared, &group.inner, handle.abort_handle());
+    if is_stillborn(&group.inner.killed_at, kills, None) || group.shared.phase() != OPEN {
+        handle.abort();
+    }
     // The handle of tokio's task is not needed: ours is told of everything.
     drop(tokio::task::spawn_local(LocalTask {
         future: Some(span.around(future.in_group(group))),
         promise: Some(promise),
+        seat,
     }));
     Ok(handle)
 }
@@ -76,6 +89,8 @@ pin_project! {
         #[pin]
         future: Option<Traced<InGroup<F>>>,
         promise: Option<Promise<F::Output>>,
+        // Last: who waits for the end finds all of it over.
+        seat: Seat,
     }
 }
 
@@ -88,6 +103,7 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
+        let _polling = this.seat.begin_poll();
         let Some(promise) = this.promise.as_ref() else {
             return Poll::Ready(());
         };
@@ -107,7 +123,7 @@ where
                 Err(payload) => Some(Err(payload)),
             }
         };
-        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| promise.run(|| this.future.set(None))));
         // As for every task: the first panic stands, and one of the future's destructor takes the output's place.
         let end = match (polled, dropped) {
             (Some(Err(payload)), _) | (_, Err(payload)) => Some(Err(payload)),

@@ -20,6 +20,7 @@ use crate::gates;
 use crate::group::{Group, GroupBuilder};
 use crate::host::{Host, TokioHost};
 use crate::host_end;
+use crate::local_tasks;
 use crate::loss::Losses;
 use crate::preempt::{self, Preempt, PreemptStats, Preempting};
 use crate::shared::{OPEN, Shared};
@@ -368,7 +369,8 @@ impl Scheduler {
         self.root().cpu_time()
     }
 
-    /// Live tasks of all groups.
+    /// Live tasks of all groups. Of those of [`Group::spawn_local`], as of futures in `in_group` elsewhere, the gate counts that waits for
+    /// turns among the groups: futures that got on without any so far are not counted.
     pub fn tasks(&self) -> usize {
         self.shared.live()
     }
@@ -418,12 +420,18 @@ impl Scheduler {
     /// Refuses spawns from now on, aborts every task, and waits until each one's destructor has run and the virtual CPUs have
     /// ended. Idempotent. A task that never returns from its poll delays this as it would delay tokio's own shutdown.
     ///
+    /// Tasks of [`Group::spawn_local`] end at the next poll of their `LocalSet`, which only their own thread can make. They are waited for as
+    /// long as such polls are in progress or come at least every 100 ms; of a local set that nobody polls, or one that is busy with something
+    /// else for longer, they are left, and are dropped unpolled at its next poll or with it.
+    ///
     /// Called from a task of this scheduler it would wait for itself: it then returns at once, and the rest goes on without it.
     pub async fn shutdown(&self) {
+        let local = local_tasks::begin_wait(&self.shared);
         self.shared.close();
         if crate::local::current_vcpu(&self.shared).is_some() {
             return;
         }
+        local_tasks::ended(local, None).await;
         loop {
             let mut ended = std::pin::pin!(self.shared.ended.notified());
             ended.as_mut().enable();
@@ -446,9 +454,15 @@ impl Scheduler {
     pub async fn shutdown_timeout(&self, timeout: Duration) -> Result<(), Unfinished> {
         // What it takes to tell everybody counts.
         let due = self.shared.now().saturating_add(nanos(timeout));
+        let local = local_tasks::begin_wait(&self.shared);
         self.shared.close();
         let inside = crate::local::current_vcpu(&self.shared).is_some();
         let mut alarm = Alarm::new(&self.shared, due);
+        if inside {
+            drop(local);
+        } else {
+            local_tasks::ended(local, Some(due)).await;
+        }
         loop {
             let mut ended = std::pin::pin!(self.shared.ended.notified());
             ended.as_mut().enable();

@@ -34,6 +34,7 @@ use crate::idle::{IdleSet, VcpuSet};
 use crate::inbox::Inbox;
 use crate::kills::Kills;
 use crate::last_rites::LastRites;
+use crate::local_tasks::LocalTasks;
 use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
@@ -146,6 +147,8 @@ pub(crate) struct Shared {
     pub(crate) records_pressure: AtomicBool,
     /// Tokens that come when no virtual CPU is left.
     pub(crate) last_rites: LastRites,
+    /// Tasks of local sets.
+    pub(crate) local_tasks: LocalTasks,
     /// Numbers the kills of groups.
     pub(crate) kills: Kills,
     /// Serialises changes of the tree's shape and of the frozen state; never taken on the switch path.
@@ -244,6 +247,7 @@ impl Shared {
             losses: LossCounters::default(),
             records_pressure: AtomicBool::new(false),
             last_rites: LastRites::default(),
+            local_tasks: LocalTasks::default(),
             kills: Kills::new(),
             shape: Mutex::new(()),
             config: Mutex::default(),

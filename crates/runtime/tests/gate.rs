@@ -183,7 +183,7 @@ fn a_future_of_a_group_that_is_gone_is_billed_and_ends() {
 }
 
 #[test]
-fn local_tasks_survive_the_end_of_their_group() {
+fn local_tasks_end_with_their_group() {
     repeatedly(|workers| async move {
         for end in [End::Kill, End::RemoveAndKill, End::Shutdown] {
             let (scheduler, group) = scheduler(workers);
@@ -196,9 +196,13 @@ fn local_tasks_survive_the_end_of_their_group() {
                 });
                 tokio::time::sleep(MS).await;
                 bring_about(end, scheduler, group).await;
-                task.await.unwrap()
+                // On a slow machine it may be over before.
+                match task.await {
+                    Ok(value) => value == 3,
+                    Err(error) => error.is_cancelled(),
+                }
             });
-            assert_eq!(value.await, 3);
+            assert!(value.await);
         }
     });
 }

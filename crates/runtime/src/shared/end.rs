@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{CLOSED, CLOSING, OPEN, Shared};
+use crate::local_tasks;
 use crate::loss::Loss;
 
 impl Shared {
@@ -16,6 +17,9 @@ impl Shared {
         let _ = self
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
+        // Before their gates' members, whose end lets a future go on that was not told.
+        let dropped = (Loss::DroppedTask, "the scheduler has ended");
+        local_tasks::end(&self.local_tasks.tell(self, dropped, |_| true));
         for group in self.all_groups() {
             group.count_dropped(self);
             group.abort_own(self);
