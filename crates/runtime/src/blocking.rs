@@ -251,7 +251,8 @@ where
 /// nothing over.) Each is a thread: waiting for many things at once is for `.await`.
 ///
 /// # Panics
-/// As tokio's: on a current-thread runtime.
+/// As tokio's: on a current-thread runtime. Not so in a task under [`crate::Builder::preempt`], whose polls are on threads of the scheduler's:
+/// there it runs the function.
 pub fn block_in_place<F, R>(function: F) -> R
 where
     F: FnOnce() -> R,

@@ -30,7 +30,8 @@
 //! Without [`Builder::preempt`] fairness cannot be finer than a poll: a poll that computes for 10 ms holds its processor for 10 ms. (The
 //! statistics name the task; [`checkpoint`] splits such loops.) Tasks of `tokio::spawn` are outside the groups: use [`spawn`],
 //! [`JoinSet`], [`spawn_blocking`], [`InGroupExt::in_group`], the tower layer or the hyper executor. Inside a task of a group
-//! `tokio::task::id` is that of the virtual CPU; the task's own is [`task::id`].
+//! `tokio::task::id` is that of the virtual CPU, or panics where that is no task of tokio's: on stand-ins, and everywhere under
+//! [`Builder::preempt`]. The task's own is [`task::id`].
 //!
 //! # Features
 //! `tower` and `hyper` (both on by default): layer and executor. `tracing`: a span for each task, as tokio has them, so that

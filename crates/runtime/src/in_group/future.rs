@@ -24,7 +24,8 @@ pub trait InGroupExt: Future + Sized {
     /// [`Builder::preempt`](crate::Builder::preempt) a poll in progress stands still.
     ///
     /// The future belongs to the task that polls it. [`Group::kill`], [`Group::remove`] and [`crate::Scheduler::shutdown`] do not
-    /// end it: after a kill it goes on as a member, after the other two it is still billed but waits for no turn.
+    /// end it: after a kill it goes on as a member, after the other two it is still billed but waits for no turn. If it is dropped before it
+    /// was ready, its destructor runs where it is dropped and outside the group: whoever drops it pays, and `Group::current` is the dropper's.
     #[track_caller]
     fn in_group(self, group: &Group) -> InGroup<Self> {
         InGroup {
