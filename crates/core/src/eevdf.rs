@@ -126,7 +126,7 @@ pub(crate) struct Contest {
     pub(crate) current_v: VirtualTime,
     /// Uncharged service times shares.
     pub(crate) extra: i128,
-    /// The other one wakes up here: it was not moved, nor let go on by a refill.
+    /// The other one wakes up here, by a kernel's rules: it was not moved, nor let go on by a refill.
     pub(crate) wakes: bool,
 }
 

@@ -398,7 +398,10 @@ impl<T, G: Gates> RunQueue<T, G> {
                 let contest = Contest {
                     current_v,
                     extra,
-                    wakes,
+                    // With one virtual time for all CPUs a task beside groups that are ahead would be handed round (`group_search`, 1660).
+                    wakes: wakes
+                        && !self.service_clock.is_global()
+                        && !self.rules.parity_from_arrival,
                 };
                 let long_owed = self.service_clock.is_global()
                     && (!woken.is_task() || timeline.is_anchored)
