@@ -126,8 +126,6 @@ pub(crate) struct Contest {
     pub(crate) current_v: VirtualTime,
     /// Uncharged service times shares.
     pub(crate) extra: i128,
-    /// The other one wakes up here, by a kernel's rules: it was not moved, nor let go on by a refill.
-    pub(crate) wakes: bool,
 }
 
 impl Timeline {
@@ -143,20 +141,15 @@ impl Timeline {
         if self.average.mean_is_before(floor, contest.extra) {
             return false;
         }
-        // Who has had more than its due is no choice at all, and parity protects nobody from who wakes up then. From moved tasks it does: three
-        // tasks on two CPUs change places at a tick, and one would always be the one that is sent away (0.66 of the others' time).
-        let is_due = !self
-            .average
-            .mean_is_before(contest.current_v, contest.extra);
-        if !is_due && contest.wakes {
-            return true;
-        }
         // A shorter request is what a latency-sensitive task asks for: parity does not protect against it.
         let shorter = woken.slice < current.slice;
         if !shorter && contest.current_v.is_before(self.protect) {
             return false;
         }
-        !is_due || woken.deadline.is_before(current.deadline)
+        woken.deadline.is_before(current.deadline)
+            || self
+                .average
+                .mean_is_before(contest.current_v, contest.extra)
     }
 }
 
