@@ -55,6 +55,16 @@ fn load(name: &str, group: &str, kind: &str) -> String {
     format!("[[workload]]\nname = \"{name}\"\ngroup = \"{group}\"\n{kind}\n")
 }
 
+/// What `advise` answers about the group `web` of a trace, under one limit.
+fn about_web(trace: &str) -> Value {
+    let output = quotient(&[
+        "advise", trace, "--group", "web", "--loop", "closed", "--json", "--seeds", "2", "--cpus",
+        "0.9", "--period", "100ms", "--burst", "0",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
 #[test]
 fn a_machine_that_held_back_what_is_asked_about_is_no_ground_for_advice() {
     let folder = Folder::new("advise-full");
@@ -149,28 +159,20 @@ fn weights_are_played_and_said_or_said_to_be_missing() {
         std::fs::write(&file, format!("{first}\n{notes}{rest}")).expect("our own folder");
         file
     };
-    let asked = |trace: &str| -> Value {
-        let output = quotient(&[
-            "advise", trace, "--group", "web", "--loop", "closed", "--json", "--seeds", "2",
-            "--cpus", "0.9", "--period", "100ms", "--burst", "0",
-        ]);
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_slice(&output.stdout).expect("one object")
-    };
     let said = |answer: &Value, part: &str, words: &str| answer[part].to_string().contains(words);
     let used = |answer: &Value| answer["free_usage_permille"].as_u64().expect("a figure");
     let (missing, changed) = (
         "does not say the weights of its groups",
         "the weight of /build was changed",
     );
-    let unknown = asked(&trace);
+    let unknown = about_web(&trace);
     assert!(said(&unknown, "doubts", missing), "{unknown}");
     assert!(said(
         &unknown,
         "notes",
         "/web 100 (not noted), /build 100 (not noted)"
     ));
-    let heavy = asked(&with("heavy.jsonl", &[("web", 300, ""), ("build", 50, "")]));
+    let heavy = about_web(&with("heavy.jsonl", &[("web", 300, ""), ("build", 50, "")]));
     assert!(said(&heavy, "notes", "/web 300, /build 50"), "{heavy}");
     assert!(!said(&heavy, "doubts", missing) && !said(&heavy, "doubts", changed));
     assert!(used(&heavy) * 10 > used(&unknown) * 13, "{heavy} {unknown}");
@@ -178,7 +180,7 @@ fn weights_are_played_and_said_or_said_to_be_missing() {
         ("build", 100, ",\"idle\":true"),
         ("build", 200, ",\"at\":2000000000"),
     ];
-    let idle = asked(&with("idle.jsonl", &idle));
+    let idle = about_web(&with("idle.jsonl", &idle));
     assert!(
         said(&idle, "notes", "/web 100 (not noted), /build 100 (idle)"),
         "{idle}"
@@ -440,15 +442,7 @@ fn who_recorded_is_left_out_but_for_what_is_compared_with_the_trace() {
         let noted = format!("{first}\n{{\"note\":{{\"process\":{number}}}}}\n{rest}");
         let with_note = folder.file(&format!("{group}-noted.jsonl"));
         std::fs::write(&with_note, noted).expect("our own folder");
-        let asked = |trace: &str| -> Value {
-            let output = quotient(&[
-                "advise", trace, "--group", "web", "--loop", "closed", "--json", "--seeds", "2",
-                "--cpus", "0.9", "--period", "100ms", "--burst", "0",
-            ]);
-            assert!(output.status.success(), "{}", stderr(&output));
-            serde_json::from_slice(&output.stdout).expect("one object")
-        };
-        let (unknown, known) = (asked(&trace), asked(&with_note));
+        let (unknown, known) = (about_web(&trace), about_web(&with_note));
         let figure = |answer: &Value, path: &str| answer.pointer(path).and_then(Value::as_f64);
         let free = |answer: &Value| figure(answer, "/free_p99_ns").expect("a figure");
         if group == "other" {

@@ -273,10 +273,7 @@ where
     }
     let started = shared.now();
     me.blocked.store(true, Ordering::Relaxed);
-    let pass = local::lend_pass(&shared);
-    if pass {
-        shared.host_end.lend_poll();
-    }
+    let mut pass = local::lend_pass(&shared);
     // Who idles serves what this poll leaves and wakes, and the watch brings a stand-in should that not do.
     let work = shared.has_work(index);
     if !shared.idle.any() || work && !shared.kick_idle(index) {
@@ -286,10 +283,7 @@ where
     let _end = OnDrop(|| {
         me.blocked.store(false, Ordering::Relaxed);
         local::unblock();
-        if pass {
-            shared.host_end.resume_poll();
-            local::hold_pass(&shared);
-        }
+        drop(pass.take());
         // The meter bills what the thread did; the rest of the time it was not there.
         let billed = meter.as_mut().and_then(|meter| meter.leave().ok());
         let billed = billed.map_or(Nanos::ZERO, |time| {

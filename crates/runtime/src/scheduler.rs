@@ -23,7 +23,7 @@ use crate::host_end;
 use crate::local_tasks;
 use crate::loss::Losses;
 use crate::preempt::{self, Preempt, PreemptStats, Preempting};
-use crate::shared::{OPEN, Shared};
+use crate::shared::{OPEN, Shared, usual_slots};
 use crate::tick;
 use crate::unfinished::Unfinished;
 use crate::vcpu::Vcpu;
@@ -197,8 +197,7 @@ impl Builder {
             return Err(BuildError::Vcpus { value: regular });
         }
         let slots = regular + stand_ins_max(&handle, regular, self.preempt.is_some());
-        // More than these do not compute at the same time for long.
-        let mut config = Rules::new(u32::try_from(regular * 2).unwrap_or(u32::MAX));
+        let mut config = Rules::new(u32::try_from(usual_slots(regular)).unwrap_or(u32::MAX));
         config.base_slice = BASE_SLICE;
         config.policy = self.policy.unwrap_or(Policy::Eevdf);
         if let Some(slice) = self.slice {

@@ -46,6 +46,11 @@ use crate::task_context::{Task, TaskContext, TaskRef};
 use crate::tick::TickControl;
 use crate::vcpu::HandedOver;
 
+/// Slots of virtual CPUs that compute at the same time for long: each regular one, and a stand-in for it. In the others polls only block.
+pub(crate) const fn usual_slots(regular: usize) -> usize {
+    regular * 2
+}
+
 /// Spawns are accepted.
 pub(crate) const OPEN: u8 = 0;
 /// Tasks are being aborted; virtual CPUs end once none lives.
@@ -215,7 +220,7 @@ impl Shared {
                 })
             })
             .collect();
-        let root = Arc::new(GroupShared::new(tree.root(), None, slots.min(regular * 2)));
+        let root = Arc::new(GroupShared::new(tree.root(), None, usual_slots(regular)));
         static SCHEDULERS: AtomicU64 = AtomicU64::new(0);
         Self {
             number: SCHEDULERS.fetch_add(1, Ordering::Relaxed),
@@ -225,7 +230,7 @@ impl Shared {
             root,
             vcpus,
             regular,
-            slots_in_use: AtomicUsize::new(slots.min(regular * 2)),
+            slots_in_use: AtomicUsize::new(usual_slots(regular)),
             loads: loads.into_boxed_slice(),
             topology: Topology::flat(u32::try_from(slots).unwrap_or(u32::MAX)),
             idle: IdleSet::new(slots),

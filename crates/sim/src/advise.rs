@@ -275,14 +275,11 @@ fn planned(subject: &Subject<'_>, setting: Setting) -> Plan {
     let shift = phase(setting.seed).0;
     for source in &mut plan.sources {
         source.begin.0 += shift;
-        for time in &mut source.times {
-            time.0 += shift;
-        }
     }
-    for load in &mut plan.real_time {
-        for time in &mut load.times {
-            time.0 += shift;
-        }
+    let sources = plan.sources.iter_mut().map(|source| &mut source.times);
+    let above = plan.real_time.iter_mut().map(|load| &mut load.times);
+    for time in sources.chain(above).flatten() {
+        time.0 += shift;
     }
     plan
 }

@@ -50,7 +50,7 @@ use crate::population::{Closed, Left, Population};
 use crate::preempt::{Carrier, Line};
 use crate::pressure::Recorded;
 use crate::queue_wait::{QueueWait, Tickets, TooLong};
-use crate::shared::Shared;
+use crate::shared::{Shared, usual_slots};
 use crate::stats::GroupCpus;
 use crate::task::Id;
 use crate::task_context::Task;
@@ -215,6 +215,12 @@ impl GroupShared {
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Whether work for the group outside the run queues has to wait: the group, or one above, has used up its limit at `now`, by the clock of
+    /// its own scheduler. One load without limits, else it takes the locks of budgets.
+    pub(crate) fn is_kept_back(&self, now: Nanos) -> bool {
+        self.is_limited() && self.core.keeps_back_foreign(now)
     }
 
     /// Whether the group or one above bounds the wait for first polls.
@@ -534,7 +540,7 @@ pub(crate) fn lookup(shared: &Shared, core: &Arc<quotient_core::Group>) -> Arc<G
     let group = Arc::new(GroupShared::new(
         core.clone(),
         Some(&parent),
-        shared.vcpus.len().min(shared.regular * 2),
+        usual_slots(shared.regular),
     ));
     if core.is_removed() {
         // Its number may be another's by now.

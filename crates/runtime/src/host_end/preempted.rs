@@ -75,11 +75,7 @@ pub(super) fn end(shared: &Arc<Shared>, preempting: &Preempting, is_on_caller: b
     let is_inside = local::current_vcpu(shared).is_some();
     let pass = local::lend_pass(shared);
     let all_back = wait_for_polls(shared, preempting, due);
-    if pass {
-        shared.host_end.lend_poll();
-        shared.host_end.resume_poll();
-        local::hold_pass(shared);
-    }
+    drop(pass);
     if all_back && !is_inside {
         wait_for_futures(shared, preempting, due);
     }

@@ -122,7 +122,7 @@ fn may_borrow(
         // polled in a foreign task again, that begins with a new gate, and so with a poll.
         *gate = None;
     }
-    if gate.is_none() && !is_kept_back(group) {
+    if gate.is_none() && !group.inner.is_kept_back(group.shared.now()) {
         return true;
     }
     let handle = gate.get_or_insert_with(|| GateHandle::for_limit(group));
@@ -131,11 +131,6 @@ fn may_borrow(
     }
     *gate = None;
     true
-}
-
-/// Whether the group, or one above, has used up its limit. One load without limits.
-fn is_kept_back(group: &Group) -> bool {
-    group.inner.is_limited() && group.inner.core.keeps_back_foreign(group.shared.now())
 }
 
 /// The group pays at once: on its clocks, from its budgets, and in virtual time among its siblings.

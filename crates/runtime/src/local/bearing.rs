@@ -15,8 +15,8 @@ pub(crate) fn hold_pass(_shared: &Shared) {
     let _ = LOCAL.try_with(|local| local.pass.set(true));
 }
 
-/// The poll in progress is counted no more, if it was, because it blocks in place; whether it was.
-pub(crate) fn lend_pass(shared: &Shared) -> bool {
+/// The poll in progress is counted no more, if it was; whether it was.
+pub(crate) fn return_pass(shared: &Shared) -> bool {
     let held = LOCAL.try_with(|local| local.pass.replace(false));
     let held = held.unwrap_or(false);
     if held {
@@ -25,9 +25,22 @@ pub(crate) fn lend_pass(shared: &Shared) -> bool {
     held
 }
 
-/// The poll is over.
-pub(crate) fn return_pass(shared: &Shared) {
-    lend_pass(shared);
+/// The pass of a poll that blocks in place, which has it back when this is dropped.
+pub(crate) struct LentPass<'a>(&'a Shared);
+
+impl Drop for LentPass<'_> {
+    fn drop(&mut self) {
+        self.0.host_end.resume_poll();
+        hold_pass(self.0);
+    }
+}
+
+/// The poll in progress blocks in place from here on, and is not counted meanwhile; `None` if it was not before.
+pub(crate) fn lend_pass(shared: &Shared) -> Option<LentPass<'_>> {
+    return_pass(shared).then(|| {
+        shared.host_end.lend_poll();
+        LentPass(shared)
+    })
 }
 
 /// Whether an `in_group` is around what this thread does.
@@ -39,7 +52,7 @@ pub(crate) fn is_wrapped() -> bool {
 /// H1: the poll in progress goes on without virtual CPU `index`. Returns what of it is billed until `now`, and its notes. The group,
 /// the epoch of the poll, and which scheduler it is of, stay.
 pub(crate) fn leave_vcpu(shared: &Arc<Shared>, index: usize, now: Nanos) -> (Nanos, PollNotes) {
-    lend_pass(shared);
+    return_pass(shared);
     LOCAL.with(|local| {
         let me = &shared.vcpus[index];
         let excluded = (local.excluded.get(), local.absent.get());

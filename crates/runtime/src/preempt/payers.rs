@@ -56,11 +56,8 @@ impl Carrier {
 
     /// Whether its payer is kept back. Takes the locks of budgets.
     fn lacks_budget(&self) -> bool {
-        // By the clock of the payer's own scheduler.
-        let is_kept_back = |(shared, group): (Arc<Shared>, Arc<GroupShared>)| {
-            group.is_limited() && group.core.keeps_back_foreign(shared.now())
-        };
-        self.others().payer().is_some_and(is_kept_back)
+        let payer = self.others().payer();
+        payer.is_some_and(|(shared, group)| group.is_kept_back(shared.now()))
     }
 }
 

@@ -341,8 +341,7 @@ fn balanced(count: u64, draws: u32) -> Vec<Vec<u32>> {
 /// The time between bursts of the tasks that do most of the work, and of those beside that wake these most often: of each the longest, on average.
 fn usual_gap(own: &Recording, beside: Option<&Recording>) -> u64 {
     let gap = |demand: &Demand| own.length.0 / demand.bursts.len().max(1) as u64;
-    let work = |demand: &Demand| demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
-    let doing = own.tasks.iter().map(|demand| (work(demand), gap(demand)));
+    let doing = own.tasks.iter().map(|demand| (demand.work(), gap(demand)));
     let bursts = own.tasks.iter().flat_map(|demand| &demand.bursts);
     let wakers: HashSet<u32> = bursts.map(|burst| burst.by).collect();
     let others = beside.map_or(&[][..], |beside| &beside.tasks);

@@ -144,6 +144,13 @@ struct Demand {
     seat: GroupIndex,
 }
 
+impl Demand {
+    /// What it wanted in all, ns. O(bursts).
+    fn work(&self) -> u64 {
+        self.bursts.iter().map(|burst| burst.work).sum()
+    }
+}
+
 /// What the tasks of a recorded trace wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
@@ -202,8 +209,7 @@ impl Recording {
     pub fn names(&self) -> BTreeMap<&str, Nanos> {
         let mut names = BTreeMap::new();
         for demand in &self.tasks {
-            let work: u64 = demand.bursts.iter().map(|burst| burst.work).sum();
-            *names.entry(demand.name.as_str()).or_insert(Nanos::ZERO) += Nanos(work);
+            *names.entry(demand.name.as_str()).or_insert(Nanos::ZERO) += Nanos(demand.work());
         }
         names
     }
@@ -233,7 +239,7 @@ impl Recording {
             let bursts = &demand.bursts;
             let first = bursts.first().map_or(0, |burst| burst.at);
             let last = bursts.iter().map(|burst| burst.end).max().unwrap_or(0);
-            let work: u64 = bursts.iter().map(|burst| burst.work).sum();
+            let work = demand.work();
             let wanting: u64 = bursts
                 .iter()
                 .map(|burst| burst.end.saturating_sub(burst.at))

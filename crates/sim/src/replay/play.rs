@@ -88,8 +88,7 @@ impl Recording {
 
     /// The weight of the task that wanted most: a pool is of one kind.
     fn common_weight(&self) -> Weight {
-        let work = |demand: &&Demand| demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
-        let most = self.tasks.iter().max_by_key(work);
+        let most = self.tasks.iter().max_by_key(|demand| demand.work());
         most.map_or(Weight::DEFAULT, |demand| demand.weight)
     }
 

@@ -125,8 +125,7 @@ impl Seats {
             let path = path_of(rest, demand);
             !self.is_inside(path)
         });
-        let bursts = outside.flat_map(|demand| &demand.bursts);
-        Nanos(bursts.map(|burst| burst.work).sum())
+        Nanos(outside.map(Demand::work).sum())
     }
 
     fn is_inside(&self, path: &str) -> bool {

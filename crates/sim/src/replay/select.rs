@@ -143,15 +143,13 @@ impl Recording {
     /// CPU time of tasks in the real-time class: no limit of a cgroup holds for that. O(bursts).
     pub fn real_time(&self) -> Nanos {
         let tasks = self.tasks.iter().filter(|demand| demand.is_real_time);
-        let bursts = tasks.flat_map(|demand| &demand.bursts);
-        Nanos(bursts.map(|burst| burst.work).sum())
+        Nanos(tasks.map(Demand::work).sum())
     }
 
     /// The same frame with other tasks in it.
     pub(super) fn with(mut self, tasks: Vec<Demand>) -> Recording {
-        let work = |demand: &Demand| demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
         let restored: u64 = tasks.iter().map(|demand| demand.restored).sum();
-        self.recorded = Nanos(tasks.iter().map(work).sum::<u64>() - restored);
+        self.recorded = Nanos(tasks.iter().map(Demand::work).sum::<u64>() - restored);
         self.restored = Nanos(restored);
         self.tasks = tasks;
         self

@@ -94,7 +94,7 @@ impl Served {
                 .bursts
                 .iter()
                 .partition(|burst| answers.contains_key(&burst.id));
-            all += demand.bursts.iter().map(|burst| burst.work).sum::<u64>();
+            all += demand.work();
             // What was cut off at the end would be asked for anew.
             let last = demand.bursts.last();
             let last = last.filter(|burst| demand.restored > 0 || !answers.contains_key(&burst.id));
