@@ -53,7 +53,7 @@ const HAZARDS: [Hazard; 15] = [
             "a_turn_that_is_outstanding_when_the_group_ends_is_not_lost",
             "a_group_that_is_killed_again_and_again_lets_its_futures_end",
             "a_future_of_a_group_that_is_gone_is_billed_and_ends",
-            "local_tasks_survive_the_end_of_their_group",
+            "local_tasks_end_with_their_group",
         ],
     ),
     hazard(
