@@ -10,7 +10,7 @@ use clap::{Parser, value_parser};
 use quotient_validation::cgroup::Controller;
 use quotient_validation::outcome::{self, Comparison, Outcome};
 use quotient_validation::real::judge::{self, Case};
-use quotient_validation::real::{self, kept};
+use quotient_validation::real::{self, company};
 use quotient_validation::runtime::{self, Settings};
 use quotient_validation::scenario::{self, Scenario};
 use quotient_validation::{Interrupt, Problem, advice, kernel, programs, simulator};
@@ -263,7 +263,7 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
         println!("{object}");
     } else {
         println!(
-            "{} cases under {}: throttled ratio within 3 points in {:.0} % (bar {:.0}), p99 holds in {:.0} % (bar {:.0}), {} without a p99 (saturated): {}",
+            "{} cases under {}: throttled ratio within 3 points in {:.1} % (bar {:.0}), p99 holds in {:.1} % (bar {:.0}), {} without a p99 (saturated): {}",
             summary.cases,
             kernel_release(),
             summary.ratio_percent,
@@ -274,9 +274,10 @@ fn for_real(arguments: &Arguments, length: Duration, interrupt: &Interrupt) -> R
             if summary.pass { "pass" } else { "FAIL" }
         );
         println!(
-            "{} runs do not count, since others used more than {} CPUs beside them; they did so beside {} recordings",
+            "{} runs do not count, since others used more than {} CPUs beside them, or {} in one of their seconds; they did so beside {} recordings",
             summary.disturbed,
-            kept::OTHERS_MAX,
+            company::MEAN_MAX,
+            company::BUSIEST_MAX,
             summary.disturbed_recordings
         );
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::kept::is_disturbed;
+use super::company::Company;
 
 /// How far a throttled ratio may be off. Unit: points.
 const RATIO_MAX_POINTS: f64 = 3.0;
@@ -94,6 +94,8 @@ pub struct Case {
     pub disturbed: usize,
     /// CPUs that others used as the recording was made; none where the machine does not say.
     pub others_recording: Option<f64>,
+    /// The same in the busiest second of it.
+    pub busiest_recording: Option<f64>,
     /// The prediction says that the limit is saturated: its percentile grows with time, so it is no figure.
     pub is_saturated: bool,
 }
@@ -108,6 +110,13 @@ pub struct Verdict {
 }
 
 impl Case {
+    fn company_of_recording(&self) -> Company {
+        Company {
+            mean: self.others_recording,
+            busiest: self.busiest_recording,
+        }
+    }
+
     /// Whether this asks for less than the recording was allowed: then an interval has to hold the truth.
     fn is_below(&self) -> bool {
         self.recorded_under
@@ -191,7 +200,7 @@ pub fn summary(cases: &[Case]) -> Summary {
 fn beside_others(cases: &[Case]) -> usize {
     let mut recordings: Vec<(&str, bool)> = cases
         .iter()
-        .filter(|case| is_disturbed(case.others_recording))
+        .filter(|case| case.company_of_recording().disturbs())
         .map(|case| (case.load, case.recorded_under.is_some()))
         .collect();
     recordings.sort_unstable();
@@ -220,6 +229,7 @@ mod tests {
             runs: 1,
             disturbed: 0,
             others_recording: None,
+            busiest_recording: None,
             is_saturated: false,
         }
     }
@@ -293,7 +303,7 @@ mod tests {
         let disturbed = |under| Case {
             recorded_under: under,
             disturbed: 2,
-            others_recording: Some(crate::real::kept::OTHERS_MAX * 2.0),
+            others_recording: Some(crate::real::company::MEAN_MAX * 2.0),
             ..case(0.0, 0.0)
         };
         let found = summary(&[disturbed(None), disturbed(None), disturbed(Some(1.0))]);

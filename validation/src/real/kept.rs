@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::company::Company;
 use super::loads::Kind;
 use crate::Problem;
 
@@ -24,25 +25,23 @@ pub struct Truth {
     /// CPUs that others used meanwhile; none where the machine does not say.
     #[serde(default)]
     pub others: Option<f64>,
+    /// CPUs that they used in their busiest second.
+    #[serde(default)]
+    pub busiest: Option<f64>,
     /// Per cent of the periods.
     pub throttled: f64,
     /// How long each request took, ms, in order of length.
     pub times: Vec<f64>,
 }
 
-/// CPUs that others may use beside a run that counts. Default: 0.1 of a CPU, some ten times what a machine without programs uses
-/// here. It was chosen before the first verdict that it decided about.
-pub const OTHERS_MAX: f64 = 0.1;
-
-/// Whether others computed beside a run or a recording: then it says something of them, too.
-pub fn is_disturbed(others: Option<f64>) -> bool {
-    others.is_some_and(|cpus| cpus > OTHERS_MAX)
-}
-
 impl Truth {
     /// Whether others computed beside it.
     pub fn is_disturbed(&self) -> bool {
-        is_disturbed(self.others)
+        let company = Company {
+            mean: self.others,
+            busiest: self.busiest,
+        };
+        company.disturbs()
     }
 
     /// The value at `part` of all requests; not a number without any.
@@ -106,15 +105,27 @@ impl Kept {
     ///
     /// # Errors
     /// [`Problem::Broken`] if it cannot be written.
-    pub fn note_others(&self, kind: Kind, is_limited: bool, cpus: f64) -> Result<(), Problem> {
+    pub fn note_company(
+        &self,
+        kind: Kind,
+        is_limited: bool,
+        company: Company,
+    ) -> Result<(), Problem> {
         let path = self.trace(kind, is_limited).with_extension("others");
-        fs::write(path, format!("{cpus:.3}\n")).map_err(self.broken("cannot write to"))
+        let word = |cpus: Option<f64>| cpus.map_or("-".into(), |cpus| format!("{cpus:.3}"));
+        let line = format!("{} {}\n", word(company.mean), word(company.busiest));
+        fs::write(path, line).map_err(self.broken("cannot write to"))
     }
 
     /// What was noted beside that recording.
-    pub fn others(&self, kind: Kind, is_limited: bool) -> Option<f64> {
+    pub fn company(&self, kind: Kind, is_limited: bool) -> Company {
         let path = self.trace(kind, is_limited).with_extension("others");
-        fs::read_to_string(path).ok()?.trim().parse().ok()
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut words = text.split_whitespace().map(|word| word.parse().ok());
+        Company {
+            mean: words.next().flatten(),
+            busiest: words.next().flatten(),
+        }
     }
 
     fn runs_of(&self, kind: Kind) -> PathBuf {
@@ -165,6 +176,7 @@ mod tests {
             run,
             length_ms: 1_000,
             others: None,
+            busiest: None,
             throttled: 12.5,
             times: (1..=200).map(f64::from).collect(),
         }
@@ -189,6 +201,13 @@ mod tests {
         for found in [500, 501] {
             assert_eq!(kept.used(Kind::Open, || Ok(found)).unwrap(), 500);
         }
+        assert_eq!(kept.company(Kind::Open, false), Company::default());
+        let company = Company {
+            mean: None,
+            busiest: Some(0.125),
+        };
+        kept.note_company(Kind::Open, false, company).unwrap();
+        assert_eq!(kept.company(Kind::Open, false), company);
         fs::remove_dir_all(&folder).unwrap();
     }
 

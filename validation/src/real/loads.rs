@@ -113,21 +113,23 @@ impl Marks {
     }
 }
 
-/// How long requests took, from when they were due.
+/// How long requests took: those of a thread that is its own source from when they were due, those that clients send from when they were
+/// sent, which is where their marks stand. A client that gets no processor in time is late by itself, and no limit of the service
+/// did that.
 #[derive(Debug, Default)]
 pub struct Log(Mutex<Vec<(Instant, Duration)>>);
 
 impl Log {
-    fn note(&self, due: Instant) {
+    fn note(&self, begin: Instant) {
         let now = Instant::now();
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push((due, now.saturating_duration_since(due)));
+        log.push((begin, now.saturating_duration_since(begin)));
     }
 
-    /// How long those took that were due since `from`, ms, in order of length.
+    /// How long those took that began since `from`, ms, in order of length.
     pub fn times_since(&self, from: Instant) -> Vec<f64> {
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = log.iter().filter(|(due, _)| *due >= from);
+        let since = log.iter().filter(|(begin, _)| *begin >= from);
         let mut times: Vec<f64> = since.map(|(_, time)| time.as_secs_f64() * 1e3).collect();
         times.sort_by(f64::total_cmp);
         times
@@ -321,7 +323,7 @@ fn periodic(shared: &Shared, _: Random) {
     }
 }
 
-/// A request on its way: when it was due, what it needs, its number.
+/// A request on its way: when it was sent, what it needs, its number.
 type Request = (Instant, Duration, u64);
 
 fn pool(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
@@ -335,11 +337,11 @@ fn pool(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .recv();
-                let Ok((due, work, number)) = next else {
+                let Ok((sent, work, number)) = next else {
                     return;
                 };
                 serve(work);
-                shared.log.note(due);
+                shared.log.note(sent);
                 shared.marks.finish(number);
             }
         })?;
@@ -362,9 +364,10 @@ fn arrivals(
             due += exponential(&mut random, gap);
             sleep_until(due);
             let number = shared.sent.fetch_add(1, Ordering::Relaxed);
+            let sent = Instant::now();
             shared.marks.start(number);
             // The service may have ended first.
-            let _ = send.send((due, around(&mut random, millis(1)), number));
+            let _ = send.send((sent, around(&mut random, millis(1)), number));
         }
     })
 }
@@ -373,16 +376,16 @@ fn chain(running: &mut Running, shared: &Shared) -> Result<(), Problem> {
     let (to_front, front) = mpsc::channel::<Request>();
     let (to_back, back) = mpsc::channel::<Request>();
     inside(running, shared, 0, move |_, _| {
-        while let Ok((due, work, number)) = front.recv() {
+        while let Ok((sent, work, number)) = front.recv() {
             serve(work / 2);
             // The other one ends when this channel does.
-            let _ = to_back.send((due, work, number));
+            let _ = to_back.send((sent, work, number));
         }
     })?;
     inside(running, shared, 1, move |shared, _| {
-        while let Ok((due, work, number)) = back.recv() {
+        while let Ok((sent, work, number)) = back.recv() {
             serve(work);
-            shared.log.note(due);
+            shared.log.note(sent);
             shared.marks.finish(number);
         }
     })?;

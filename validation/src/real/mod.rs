@@ -4,24 +4,25 @@
 //! predicts, then the same kind of load runs under each limit with other arrivals, several times. Both commands are run as a
 //! person runs them. The verdicts are in [`judge`]; how far apart the kernel's own runs are stands beside them.
 
+pub mod company;
 pub mod judge;
 pub mod kept;
 pub mod loads;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::cgroup::{Cgroup, Controller};
-use crate::machine::Busy;
 use crate::scenario::Cap;
 use crate::{Interrupt, Problem};
+use company::{Company, LOOK, Looks};
 use judge::{Case, Spread};
-use kept::{Kept, Truth, is_disturbed};
+use kept::{Kept, Truth};
 use loads::Kind;
 
 /// Before anything is measured: threads start, the first limit takes hold.
@@ -229,6 +230,7 @@ fn judged(
             Spread::of(&truth.iter().map(|run| figure(run)).collect::<Vec<_>>())
         };
         for (under, answer) in &answers {
+            let company = kept.company(kind, under.is_some());
             let row = &answer.rows[index];
             cases.push(Case {
                 load: kind.name(),
@@ -241,7 +243,8 @@ fn judged(
                 p99: column(&|truth| truth.at(0.99)),
                 runs: truth.len(),
                 disturbed: asked(settings, &runs, *share).count() - truth.len(),
-                others_recording: kept.others(kind, under.is_some()),
+                others_recording: company.mean,
+                busiest_recording: company.busiest,
                 is_saturated: row.is_saturated,
             });
         }
@@ -279,10 +282,18 @@ fn tried(
     cgroup.set_cap(Some(cap(permille)))?;
     let load = loads::start(kind, cgroup, seed, None)?;
     wait(WARM_UP, interrupt)?;
-    let (before, from, busy) = (cgroup.counters()?, Instant::now(), Busy::now());
-    wait(settings.length, interrupt)?;
+    let (before, from, mut looks) = (cgroup.counters()?, Instant::now(), Looks::begin());
+    let end = from + settings.length;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        wait(left.min(LOOK), interrupt)?;
+        looks.look();
+    }
     let counters = cgroup.counters()?.since(before);
-    let others = others(busy, from);
+    let company = looks.end();
     let times = load.log.times_since(from);
     // Without the limit it ends at once.
     cgroup.set_cap(None)?;
@@ -292,15 +303,11 @@ fn tried(
         seed,
         run,
         length_ms: u64::try_from(settings.length.as_millis()).unwrap_or(u64::MAX),
-        others,
+        others: company.mean,
+        busiest: company.busiest,
         throttled: 100.0 * counters.nr_throttled as f64 / counters.nr_periods.max(1) as f64,
         times,
     })
-}
-
-/// CPUs that others used since then.
-fn others(earlier: Option<Busy>, from: Instant) -> Option<f64> {
-    Some(Busy::now()?.others_since(earlier?, from.elapsed().as_secs_f64()))
 }
 
 /// Where the kernel keeps tracefs.
@@ -350,27 +357,25 @@ fn recorded(
     interrupt: &Interrupt,
 ) -> Result<(), Problem> {
     let path = kept.trace(kind, permille.is_some());
-    let mut least: Option<f64> = None;
+    let mut least: Option<Company> = None;
     for _ in 0..ATTEMPTS_MAX {
         let part = path.with_extension("part");
-        let others = recorded_once(settings, kind, cgroup, permille, &part, interrupt)?;
-        if least.is_none_or(|least| others.is_some_and(|others| others < least)) {
+        let company = recorded_once(settings, kind, cgroup, permille, &part, interrupt)?;
+        if least.is_none_or(|least| company.weight() < least.weight()) {
             // What is there under its own name is whole.
             std::fs::rename(&part, &path)
                 .map_err(Problem::during(format!("cannot keep {}", part.display())))?;
-            if let Some(others) = others {
-                kept.note_others(kind, permille.is_some(), others)?;
-            }
-            least = others;
+            kept.note_company(kind, permille.is_some(), company)?;
+            least = Some(company);
         }
-        if !is_disturbed(least) {
+        if !least.is_some_and(Company::disturbs) {
             break;
         }
     }
     Ok(())
 }
 
-/// One recording into `part`; how many CPUs others used meanwhile.
+/// One recording into `part`, and who computed beside it.
 fn recorded_once(
     settings: &Settings,
     kind: Kind,
@@ -378,19 +383,31 @@ fn recorded_once(
     permille: Option<u64>,
     part: &Path,
     interrupt: &Interrupt,
-) -> Result<Option<f64>, Problem> {
+) -> Result<Company, Problem> {
     cgroup.set_cap(permille.map(cap))?;
     let tracefs = Tracefs::there();
     let load = loads::start(kind, cgroup, RECORDED_SEED, tracefs.root())?;
     wait(WARM_UP, interrupt)?;
-    let (busy, from) = (Busy::now(), Instant::now());
     let seconds = format!("{}ms", settings.length.as_millis());
     let out = part.display().to_string();
-    run(&settings.quotient, &["record", &seconds, "--out", &out])?;
-    let others = others(busy, from);
+    let (ended, wait_for_end) = mpsc::channel::<()>();
+    let company = thread::scope(|scope| {
+        let looking = scope.spawn(move || {
+            let mut looks = Looks::begin();
+            while wait_for_end.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                looks.look();
+            }
+            looks.end()
+        });
+        let recorded = run(&settings.quotient, &["record", &seconds, "--out", &out]);
+        drop(ended);
+        // One that panicked has said so, and saw nothing.
+        let company = looking.join().unwrap_or_default();
+        recorded.map(|_| company)
+    })?;
     cgroup.set_cap(None)?;
     drop(load);
-    Ok(others)
+    Ok(company)
 }
 
 /// Runs `quotient` and returns what it printed.
