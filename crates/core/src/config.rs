@@ -49,8 +49,10 @@ pub struct Config {
     pub last_buddy: bool,
     /// Whether the current entity keeps the CPU until its deadline or the shortest waiting slice. Default true.
     pub run_to_parity: bool,
-    /// EEVDF only: whether an entity that had its timeline alone is protected so from when another one comes; if not, from when it was chosen,
-    /// as the kernel has it. Default true: who computes alone is interrupted by a first arrival after a slice at the earliest.
+    /// EEVDF only: what parity protects. If true, an entity that had its timeline alone is protected from when another one comes, and whoever
+    /// runs is protected even when it has had more than its due. If not, it is as in the kernel: from when it was chosen, only as long as it is
+    /// eligible, and a wake-up interrupts only for who woke. Default true: who computes alone is interrupted by a first arrival after a
+    /// slice at the earliest, and turns are as long as slices beside many short sleepers.
     pub parity_from_arrival: bool,
     /// Number of CPUs, each with one [`crate::RunQueue`]: those that compute at the same time. Others may come now and then, with numbers
     /// beyond; nothing is laid out for them. Default 1.

@@ -132,8 +132,8 @@ impl Timeline {
     /// Whether `woken` should take the CPU from `current` at once.
     pub(crate) fn preempts_eevdf<T>(
         &self,
-        current: &Node<T>,
-        woken: &Node<T>,
+        nodes: &[Node<T>],
+        (current, woken): (&Node<T>, &Node<T>),
         contest: &Contest,
         rules: &Rules,
     ) -> bool {
@@ -141,15 +141,28 @@ impl Timeline {
         if self.average.mean_is_before(floor, contest.extra) {
             return false;
         }
-        // A shorter request is what a latency-sensitive task asks for: parity does not protect against it.
-        let shorter = woken.slice < current.slice;
-        if !shorter && contest.current_v.is_before(self.protect) {
+        let is_ahead = self
+            .average
+            .mean_is_before(contest.current_v, contest.extra);
+        // A shorter request is what a latency-sensitive task asks for: parity does not protect against it. By the kernel's rules it
+        // protects nobody who has had more than is due either.
+        let is_protected = contest.current_v.is_before(self.protect)
+            && woken.slice >= current.slice
+            && (rules.parity_from_arrival || !is_ahead);
+        if is_protected || !(is_ahead || woken.deadline.is_before(current.deadline)) {
             return false;
         }
-        woken.deadline.is_before(current.deadline)
-            || self
-                .average
-                .mean_is_before(contest.current_v, contest.extra)
+        rules.parity_from_arrival || self.is_next(nodes, woken, contest)
+    }
+
+    /// Whether nobody who waits comes before `woken`. By the kernel's rules a wake-up interrupts for the sake of who woke and nobody else.
+    /// Asks the one with the earliest deadline only, which nearly always is eligible.
+    fn is_next<T>(&self, nodes: &[Node<T>], woken: &Node<T>, contest: &Contest) -> bool {
+        self.ready.peek().is_none_or(|(index, _)| {
+            let first = &nodes[index as usize];
+            !first.deadline.is_before(woken.deadline)
+                || self.average.mean_is_before(first.v, contest.extra)
+        })
     }
 }
 

@@ -210,8 +210,8 @@ fn a_running_task_keeps_its_turn_until_its_deadline() {
     assert!(turns(false) >= kept);
 }
 
-/// Two ways to count for how long a group that computed alone is protected from a first arrival: from then, or, as in the kernel, from its
-/// choice.
+/// What parity protects a group from that computed alone: a first arrival for a slice from then on, or, as in the kernel, which protects nobody
+/// who has had more than its due, nothing.
 #[test]
 fn who_was_alone_for_a_slice_is_protected_from_the_arrival_or_not_at_all() {
     let preempts = |parity_from_arrival, alone_for: u64| {
@@ -239,7 +239,49 @@ fn who_was_alone_for_a_slice_is_protected_from_the_arrival_or_not_at_all() {
     // A slice is 0.7 ms.
     assert!(!preempts(true, 5_000), "protected from the arrival on");
     assert!(preempts(false, 5_000), "its protection is long over");
-    assert!(!preempts(false, 1), "it was chosen just now");
+    assert!(preempts(false, 1), "it has had more than its due");
+}
+
+/// By the kernel's rules parity protects who is due still, also from who is due earlier, and a wake-up interrupts for nobody but who woke.
+#[test]
+fn by_the_kernels_rules_who_is_due_keeps_its_turn() {
+    // In virtual microseconds of the default weight: 1 stands at 1,100 and V at 1,225 once 3 comes back with four times the weight and
+    // credit, and 2 at 1,350.
+    let interrupts = |run_to_parity, comes_back: bool| {
+        let tree = GroupTree::new(Config {
+            parity_from_arrival: false,
+            run_to_parity,
+            ..config(Policy::Eevdf)
+        });
+        let root = tree.root();
+        let mut queue = RunQueue::<u32>::new(&tree, CpuId(0));
+        let after = Nanos::from_micros;
+        let light = TaskEntity::default();
+        queue.enqueue(&root, light, 1, Enqueue::New, after(0));
+        assert_eq!(queue.pick(after(0)), Some(1));
+        queue.charge(after(1_000));
+        let long = Slice::new(Nanos::from_millis(5)).unwrap();
+        let heavy = TaskEntity::new(Weight::new(400).unwrap(), Some(long));
+        queue.enqueue(&root, light, 2, Enqueue::New, after(1_000));
+        queue.enqueue(&root, heavy, 3, Enqueue::New, after(1_000));
+        queue.put_prev_preempt(1, after(1_000));
+        assert_eq!(queue.pick(after(1_000)), Some(2), "half a request");
+        queue.put_prev_preempt(2, after(1_350));
+        assert_eq!(queue.pick(after(1_350)), Some(3));
+        let mut sleeper = queue.put_prev_sleep(after(1_360)).expect("it ran");
+        sleeper.set_slice(None);
+        assert_eq!(queue.pick(after(1_360)), Some(1));
+        queue.charge(after(1_460));
+        let is_interrupted =
+            comes_back && queue.enqueue(&root, sleeper, 3, Enqueue::Wake, after(1_460));
+        queue.charge(after(1_860));
+        let by_another = queue.enqueue(&root, light, 4, Enqueue::New, after(1_860));
+        (is_interrupted, by_another)
+    };
+    assert!(interrupts(false, true).0, "3 is due, and earlier");
+    assert!(!interrupts(true, true).0, "1 is due, too");
+    assert!(interrupts(true, false).1, "1 is due no more");
+    assert!(!interrupts(true, true).1, "3 comes before 4");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! | | 6.6 | 6.12 | 6.18 |
 //! |---|---|---|---|
-//! | choice | EEVDF, no buddies, run to parity | the same | the same |
+//! | choice | EEVDF, no buddies, run to parity of who has not had more than is due | the same | the same |
 //! | request length times 1 + log2 of up to 8 CPUs | 0.75 ms | 0.75 ms | 0.7 ms |
 //! | lag kept | up to two requests, at least a tick, either way | the same | the same |
 //! | a debt | waits for the sleeper | fades while others catch up | the same |

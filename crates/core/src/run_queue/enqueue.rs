@@ -406,7 +406,14 @@ impl<T, G: Gates> RunQueue<T, G> {
                 match self.rules.policy {
                     // Parity protects against those who are owed a little.
                     Policy::Eevdf => {
-                        long_owed || timeline.preempts_eevdf(running, woken, &contest, &self.rules)
+                        let nodes = &self.slab.nodes;
+                        long_owed
+                            || timeline.preempts_eevdf(
+                                nodes,
+                                (running, woken),
+                                &contest,
+                                &self.rules,
+                            )
                     }
                     Policy::Cfs => timeline.preempts_cfs(woken, &contest, &self.rules),
                 }
