@@ -49,10 +49,11 @@ pub struct Config {
     pub last_buddy: bool,
     /// Whether the current entity keeps the CPU until its deadline or the shortest waiting slice. Default true.
     pub run_to_parity: bool,
-    /// EEVDF only: what parity protects. If true, an entity that had its timeline alone is protected from when another one comes, and whoever
-    /// runs is protected even when it has had more than its due. If not, it is as in the kernel: from when it was chosen, only as long as it is
-    /// eligible, and a wake-up interrupts only for who woke. Default true: who computes alone is interrupted by a first arrival after a
-    /// slice at the earliest, and turns are as long as slices beside many short sleepers.
+    /// EEVDF only: what parity protects. If true, an entity that had its timeline alone is protected from when another one comes, and who has
+    /// had more than is due is protected from those who were moved here, and beside groups. If not, it is as in the kernel: from when it was
+    /// chosen, only as long as it is eligible, and a wake-up interrupts only for who woke. Either way who wakes with something to its credit
+    /// does not wait for one that is ahead. Default true: who computes alone is interrupted by a first arrival that is owed nothing after
+    /// a slice at the earliest, and the balancer's moves cut no turns short.
     pub parity_from_arrival: bool,
     /// Number of CPUs, each with one [`crate::RunQueue`]: those that compute at the same time. Others may come now and then, with numbers
     /// beyond; nothing is laid out for them. Default 1.

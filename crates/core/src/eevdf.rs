@@ -126,6 +126,8 @@ pub(crate) struct Contest {
     pub(crate) current_v: VirtualTime,
     /// Uncharged service times shares.
     pub(crate) extra: i128,
+    /// Who comes was asleep, or is new, and was not moved here by others.
+    pub(crate) wakes: bool,
 }
 
 impl Timeline {
@@ -144,11 +146,14 @@ impl Timeline {
         let is_ahead = self
             .average
             .mean_is_before(contest.current_v, contest.extra);
-        // A shorter request is what a latency-sensitive task asks for: parity does not protect against it. By the kernel's rules it
-        // protects nobody who has had more than is due either.
+        // A shorter request is what a latency-sensitive task asks for: parity does not protect against it. Nor does it protect who has had
+        // more than is due, or one who sleeps for microseconds would have one turn a slice, whatever it is owed. By our rules that is for
+        // who wakes only, and not where tasks stand beside groups: there V is this CPU's, and a task that each CPU in turn is ahead
+        // with would be handed round.
+        let is_for_the_due = !rules.parity_from_arrival || contest.wakes && !self.is_anchored;
         let is_protected = contest.current_v.is_before(self.protect)
             && woken.slice >= current.slice
-            && (rules.parity_from_arrival || !is_ahead);
+            && !(is_ahead && is_for_the_due);
         if is_protected || !(is_ahead || woken.deadline.is_before(current.deadline)) {
             return false;
         }

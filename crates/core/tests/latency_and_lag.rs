@@ -210,11 +210,11 @@ fn a_running_task_keeps_its_turn_until_its_deadline() {
     assert!(turns(false) >= kept);
 }
 
-/// What parity protects a group from that computed alone: a first arrival for a slice from then on, or, as in the kernel, which protects nobody
-/// who has had more than its due, nothing.
+/// From when parity protects a group that computed alone from an arrival that is owed nothing: from then, or, as in the kernel, from its choice.
+/// One that is owed something does not wait for it either way, since the group has had more than its due then.
 #[test]
 fn who_was_alone_for_a_slice_is_protected_from_the_arrival_or_not_at_all() {
-    let preempts = |parity_from_arrival, alone_for: u64| {
+    let preempts = |parity_from_arrival, alone_for: u64, with_credit: bool| {
         let tree = GroupTree::new(Config {
             parity_from_arrival,
             ..config(Policy::Eevdf)
@@ -234,12 +234,25 @@ fn who_was_alone_for_a_slice_is_protected_from_the_arrival_or_not_at_all() {
         assert_eq!(queue.pick(after(1_510)), Some(1));
         let woken_at = after(1_510 + alone_for);
         queue.charge(woken_at);
-        queue.enqueue(&root, sleeper, 2, Enqueue::Wake, woken_at)
+        // The first request of a new one is half as long as others'.
+        let (comes, kind) = if with_credit {
+            (sleeper, Enqueue::Wake)
+        } else {
+            (TaskEntity::default(), Enqueue::New)
+        };
+        queue.enqueue(&root, comes, 2, kind, woken_at)
     };
     // A slice is 0.7 ms.
-    assert!(!preempts(true, 5_000), "protected from the arrival on");
-    assert!(preempts(false, 5_000), "its protection is long over");
-    assert!(preempts(false, 1), "it has had more than its due");
+    assert!(
+        !preempts(true, 5_600, false),
+        "protected from the arrival on"
+    );
+    assert!(preempts(false, 5_600, false), "its protection is over");
+    assert!(!preempts(false, 1, false), "it was chosen just now");
+    for parity_from_arrival in [true, false] {
+        assert!(preempts(parity_from_arrival, 5_600, true));
+        assert!(preempts(parity_from_arrival, 1, true), "it is ahead");
+    }
 }
 
 /// By the kernel's rules parity protects who is due still, also from who is due earlier, and a wake-up interrupts for nobody but who woke.

@@ -115,7 +115,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;
         }
-        self.contest(level, node, now)
+        self.contest(level, node, kind != Enqueue::Migrate, now)
     }
 
     /// Puts a group that has something to run again into the timeline above, and so on up to the first that had something
@@ -372,7 +372,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Decides between the entity that just came to a timeline and the one that is current there.
     #[inline]
-    pub(super) fn contest(&mut self, level: u32, woken: u32, now: Nanos) -> bool {
+    pub(super) fn contest(&mut self, level: u32, woken: u32, wakes: bool, now: Nanos) -> bool {
         let Some((current_v, extra)) = self.uncharged(level, now) else {
             // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;
@@ -395,7 +395,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             _ => {
                 // The flush above may have charged a part of what was uncharged, but both sides of the comparison
                 // count it.
-                let contest = Contest { current_v, extra };
+                let contest = Contest {
+                    current_v,
+                    extra,
+                    wakes,
+                };
                 let long_owed = self.service_clock.is_global()
                     && (!woken.is_task() || timeline.is_anchored)
                     && current_v.since(woken.v).max(0).unsigned_abs()

@@ -308,7 +308,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn put_back(&mut self, level: u32, now: Nanos) {
         let (above, node) = self.link_up(level, Return::Unthrottled, now);
         self.refresh_parts(level);
-        if self.current != NONE && self.contest(above, node, now) {
+        if self.current != NONE && self.contest(above, node, false, now) {
             self.repick = true;
         }
     }
