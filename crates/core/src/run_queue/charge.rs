@@ -98,14 +98,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         delta
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge_time(&mut self, delta: u64) {
         self.charge_service(delta);
         self.clock.charge(delta);
     }
 
     /// All of a charge but the clocks.
-    #[inline]
+    #[inline(always)]
     fn charge_service(&mut self, delta: u64) {
         let timeline = &mut self.timelines[self.leaf as usize];
         let node = &mut self.slab.nodes[self.current as usize];
@@ -199,7 +199,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// [`RunQueue::set_limit`], unless the chain is to be put back at the next chance whatever that comes to: the next chain sets it anew,
     /// and until then everybody who asks for it asks for `repick` first.
     #[inline]
-    fn renew_limit(&mut self) {
+    pub(super) fn renew_limit(&mut self) {
         if self.repick && self.timelines[self.leaf as usize].limited == NONE {
             self.overdrawn = false;
             self.load.publish_leaf(self.leaf);

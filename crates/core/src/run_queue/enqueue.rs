@@ -373,19 +373,23 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Decides between the entity that just came to a timeline and the one that is current there.
     #[inline]
     pub(super) fn contest(&mut self, level: u32, woken: u32, wakes: bool, now: Nanos) -> bool {
+        let current = self.timelines[level as usize].current;
+        let is_above = level != self.leaf;
+        // Either nothing runs at all, or what runs is elsewhere and not concerned.
+        if current == NONE {
+            return self.current == NONE;
+        }
+        // What others are compared with is charged first, so that V counts it once.
+        if is_above {
+            self.flush();
+        }
         let Some((current_v, extra)) = self.uncharged(level, now) else {
-            // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;
         };
-        let current = self.timelines[level as usize].current;
         if self.timelines[level as usize].nr == 2 && self.rules.parity_from_arrival {
             // No longer alone: from now on there is someone to protect against.
             let timeline = &mut self.timelines[level as usize];
             timeline.protect(self.slab.get(current), &self.rules);
-        }
-        if level != self.leaf {
-            self.flush();
-            self.set_limit();
         }
         let timeline = &self.timelines[level as usize];
         let (running, woken) = (self.slab.get(current), self.slab.get(woken));
@@ -393,8 +397,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             (true, false) => true,
             (false, true) => false,
             _ => {
-                // The flush above may have charged a part of what was uncharged, but both sides of the comparison
-                // count it.
                 let contest = Contest {
                     current_v,
                     extra,
@@ -423,8 +425,9 @@ impl<T, G: Gates> RunQueue<T, G> {
                 }
             }
         };
-        if preempts && level != self.leaf {
-            self.repick = true;
+        if is_above {
+            self.repick |= preempts;
+            self.renew_limit();
         } else if preempts && self.rules.last_buddy && self.current != NONE {
             self.timelines[level as usize].buddies.last = current;
         }

@@ -214,7 +214,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// What a task remembers of its leaving with a lag, from where it stood: where that was, if it owes and debts fade, or when. (Load
     /// averages need the time, so that debts do not fade while they are on.) And the rest of its request, if that goes on: of one that
     /// `moves`, or comes back to its place here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parting(
         &self,
         node: &Node<T>,
