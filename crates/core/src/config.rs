@@ -51,7 +51,7 @@ pub struct Config {
     pub run_to_parity: bool,
     /// EEVDF only: what parity protects. If true, an entity that had its timeline alone is protected from when another one comes, and who has
     /// had more than is due is protected from those who were moved here, and beside groups. If not, it is as in the kernel: from when it was
-    /// chosen, only as long as it is eligible, and a wake-up interrupts only for who woke. Either way who wakes with something to its credit
+    /// chosen, only as long as it is eligible, and a wake-up interrupts only for who woke. Either way who wakes and is due
     /// does not wait for one that is ahead. Default true: who computes alone is interrupted by a first arrival that is owed nothing after
     /// a slice at the earliest, and the balancer's moves cut no turns short.
     pub parity_from_arrival: bool,
