@@ -428,7 +428,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         if is_above {
             self.repick |= preempts;
             self.renew_limit();
-        } else if preempts && self.rules.last_buddy && self.current != NONE {
+        } else if preempts
+            && self.rules.last_buddy
+            && self.rules.policy == Policy::Cfs
+            && self.current != NONE
+        {
             self.timelines[level as usize].buddies.last = current;
         }
         preempts || self.current == NONE

@@ -147,7 +147,10 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn serve_globally(&mut self, level: u32, delta: u64, waits: bool) {
         let timeline = &mut self.timelines[level as usize];
         timeline.cell.publish_waits(waits);
-        timeline.missed = 0;
+        // By as much as each other CPU may have given it meanwhile. (Forgotten by any turn, what a task missed that has the microsecond
+        // in which another group's only task sleeps was never enough: it had 0.001 CPUs of 0.5.)
+        let cpus = u64::from(timeline.group.time.cpus());
+        timeline.missed = timeline.missed.saturating_sub(delta.saturating_mul(cpus));
         timeline.unpublished += delta;
         self.publish_service(level);
         let (timeline, above) = self.with_parent(level);

@@ -215,7 +215,7 @@ pub(super) const PARTS: &[Part] = &[
             (
                 "last_buddy",
                 FLAG,
-                "whether a task preempted by a wake-up goes on first; default true",
+                "CFS only: whether a task preempted by a wake-up goes on first; default true",
             ),
         ],
     },
