@@ -13,7 +13,7 @@ use crate::units::to_virtual;
 pub(crate) struct Buddies {
     /// Woken by the current task: likely to want what is in the cache.
     pub(crate) next: u32,
-    /// Preempted by a wake-up: its cache is still warm.
+    /// CFS: preempted by a wake-up, with its cache still warm.
     pub(crate) last: u32,
     /// Interrupted, with a request that is not over, and dear to change.
     pub(crate) interrupted: u32,

@@ -86,7 +86,7 @@ pub(crate) struct Timeline {
     pub(crate) untold_deficit: i64,
     /// Whether it was told that something competes beside them.
     pub(crate) told_crowded: bool,
-    /// Service that the group got elsewhere while it waited here, ns.
+    /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
     pub(crate) missed: u64,
     /// What this CPU's choice of the group announced, ns.
     pub(crate) promised: u32,

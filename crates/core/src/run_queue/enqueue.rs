@@ -375,15 +375,12 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn contest(&mut self, level: u32, woken: u32, wakes: bool, now: Nanos) -> bool {
         let current = self.timelines[level as usize].current;
         let is_above = level != self.leaf;
-        // Either nothing runs at all, or what runs is elsewhere and not concerned.
-        if current == NONE {
-            return self.current == NONE;
-        }
         // What others are compared with is charged first, so that V counts it once.
-        if is_above {
+        if is_above && current != NONE {
             self.flush();
         }
         let Some((current_v, extra)) = self.uncharged(level, now) else {
+            // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;
         };
         if self.timelines[level as usize].nr == 2 && self.rules.parity_from_arrival {
@@ -428,11 +425,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if is_above {
             self.repick |= preempts;
             self.renew_limit();
-        } else if preempts
-            && self.rules.last_buddy
-            && self.rules.policy == Policy::Cfs
-            && self.current != NONE
-        {
+        } else if preempts && self.rules.last_buddy && self.current != NONE {
             self.timelines[level as usize].buddies.last = current;
         }
         preempts || self.current == NONE

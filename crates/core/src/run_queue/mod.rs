@@ -287,7 +287,7 @@ fn rules_of(config: &Config) -> Rules {
         debts_fade: config.debts_fade && config.policy == Policy::Eevdf,
         moves_keep_requests: config.moves_keep_requests && config.policy == Policy::Eevdf,
         next_buddy: config.next_buddy,
-        last_buddy: config.last_buddy,
+        last_buddy: config.last_buddy && config.policy == Policy::Cfs,
         base_slice: u32::try_from(config.base_slice.0).unwrap_or(u32::MAX),
         wakeup_granularity: config.wakeup_granularity.0,
         lag_limit: config.lag_limit.0,

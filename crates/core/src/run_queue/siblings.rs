@@ -148,7 +148,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let timeline = &mut self.timelines[level as usize];
         timeline.cell.publish_waits(waits);
         // By as much as each other CPU may have given it meanwhile. (Forgotten by any turn, what a task missed that has the microsecond
-        // in which another group's only task sleeps was never enough: it had 0.001 CPUs of 0.5.)
+        // in which another group's only task sleeps was never enough to be noted: beside a child group one had 0.003 CPUs of 0.5.)
         let cpus = u64::from(timeline.group.time.cpus());
         timeline.missed = timeline.missed.saturating_sub(delta.saturating_mul(cpus));
         timeline.unpublished += delta;
