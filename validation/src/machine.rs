@@ -1,8 +1,11 @@
 //! How busy the rest of the machine was: a figure taken beside a compiler is not one taken alone.
+//!
+//! The *machine* is the processors that this process may use (its main thread's affinity when it is asked): what is kept to two of sixteen by
+//! `taskset` is disturbed by what runs on these two.
 
 use std::time::Duration;
 
-/// CPU time of the whole machine and of this process at one moment.
+/// CPU time of the machine and of this process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Busy {
     machine: Duration,
@@ -15,7 +18,7 @@ impl Busy {
     pub fn now() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         Some(Self {
-            machine: busy(&text)?,
+            machine: ticks_of(&text, &BUSY, is_allowed())?,
             own: process_cpu(),
             children: std::fs::read_to_string("/proc/self/stat")
                 .ok()
@@ -69,29 +72,55 @@ fn schedstat(text: &str) -> Option<(Duration, Duration)> {
     Some((nanos()?, nanos()?))
 }
 
-/// Time that the host took from all processors so far, by the kernel's account; zero where it says nothing.
+/// Time that the host took from the machine's processors so far, by the kernel's account; zero where it says nothing.
 pub fn stolen() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = text
-        .lines()
-        .next()
-        .and_then(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
-    // The kernel counts for users in hundredths of a second.
-    Duration::from_millis(ticks.unwrap_or(0) * 10)
+    ticks_of(&text, &[STEAL], is_allowed()).unwrap_or_default()
 }
 
-/// User, nice, system, irq, softirq and steal of the first line, in ticks of 10 ms (`USER_HZ` is 100 everywhere).
-fn busy(stat: &str) -> Option<Duration> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .map_while(|word| word.parse().ok())
+/// Fields of a line of `/proc/stat`, its name not counted: user, nice, system, irq, softirq and steal.
+const BUSY: [usize; 6] = [0, 1, 2, 5, 6, STEAL];
+/// What the host took.
+const STEAL: usize = 7;
+
+/// The sum of these fields of the processors that are `allowed`, in ticks of 10 ms (`USER_HZ` is 100 everywhere). Where all are, by the line
+/// that the kernel sums itself: each figure is rounded down, so that one loses less than one a processor.
+fn ticks_of(stat: &str, fields: &[usize], allowed: impl Fn(usize) -> bool) -> Option<Duration> {
+    let sum = |line: &str| {
+        let ticks: Vec<u64> = line
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let of_line = fields.iter().filter_map(|field| ticks.get(*field));
+        of_line.sum::<u64>()
+    };
+    let all = stat.lines().next()?.strip_prefix("cpu ")?;
+    let each: Vec<(usize, &str)> = stat
+        .lines()
+        .filter_map(|line| line.strip_prefix("cpu")?.split_once(' '))
+        .filter_map(|(cpu, rest)| Some((cpu.parse().ok()?, rest)))
         .collect();
-    let sum = [0, 1, 2, 5, 6, 7]
-        .iter()
-        .filter_map(|field| ticks.get(*field))
-        .sum::<u64>();
-    Some(Duration::from_millis(sum * 10))
+    let ticks = if each.iter().all(|(cpu, _)| allowed(*cpu)) {
+        sum(all)
+    } else {
+        let of_allowed = each.iter().filter(|(cpu, _)| allowed(*cpu));
+        of_allowed.map(|(_, line)| sum(line)).sum()
+    };
+    Some(Duration::from_millis(ticks * 10))
+}
+
+/// Whether this process may use a processor; all where the system does not say.
+#[cfg(target_os = "linux")]
+fn is_allowed() -> impl Fn(usize) -> bool {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let allowed = sched_getaffinity(Some(rustix::process::getpid())).ok();
+    move |cpu| allowed.is_none_or(|set| cpu >= CpuSet::MAX_CPU || set.is_set(cpu))
+}
+
+/// Never asked: there is no `/proc/stat` either.
+#[cfg(not(target_os = "linux"))]
+fn is_allowed() -> impl Fn(usize) -> bool {
+    |_| true
 }
 
 /// What children used that ended and were waited for (fields 16 and 17 of a process's `stat`, after its name in brackets).
@@ -126,8 +155,23 @@ mod tests {
     #[test]
     fn waiting_is_not_busy_and_guests_do_not_count_twice() {
         let stat = "cpu  100 10 50 9999 7777 3 2 5 60 0\ncpu0 1 1 1 1\n";
+        let busy = |stat| ticks_of(stat, &BUSY, |_| true);
         assert_eq!(busy(stat), Some(Duration::from_millis(1_700)));
         assert_eq!(busy("nonsense"), None);
+    }
+
+    #[test]
+    fn only_processors_that_may_be_used_are_asked() {
+        let stat = "cpu  7 0 0 0 0 0 0 11\ncpu0 1 0 0 9 0 0 0 2\ncpu1 2 0 0 9 0 0 0 4\ncpu12 4 0 0 9 0 0 0 5\nintr 9\n";
+        let of = |fields: &[usize], allowed: &[usize]| {
+            let ticks = ticks_of(stat, fields, |cpu| allowed.contains(&cpu));
+            ticks.map(|ticks| ticks.as_millis() / 10)
+        };
+        assert_eq!(of(&[0], &[0, 1, 12]), Some(7));
+        assert_eq!(of(&[0], &[12, 1]), Some(6));
+        assert_eq!(of(&[STEAL], &[1]), Some(4));
+        assert_eq!(of(&BUSY, &[0, 12]), Some(12));
+        assert_eq!(of(&BUSY, &[]), Some(0));
     }
 
     #[test]
