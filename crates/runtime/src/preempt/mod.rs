@@ -114,6 +114,7 @@ mod parts;
 mod payers;
 mod pool;
 mod priority;
+mod prompt;
 mod seat;
 mod settings;
 mod short_turns;

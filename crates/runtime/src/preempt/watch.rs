@@ -1,9 +1,9 @@
 //! The watch: what the tick thread does for a preempting scheduler. It allocates nothing, logs nothing, and takes leaves only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quotient_core::Nanos;
 use quotient_pause::{Demoted, Demotion, Region};
@@ -15,6 +15,7 @@ use super::functions::BLOCKED_MAX;
 use super::heartbeat::Patience;
 use super::lookout::{Spread, Turn};
 use super::pool::Job;
+use super::prompt::Asks;
 use super::short_turns::{Burst, STALLED_LOOKS};
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
@@ -37,6 +38,12 @@ const PARKED_PERIOD: Duration = Duration::from_millis(100);
 const AWAY_LOOKS: usize = 64;
 /// A look that comes later than this after the one before says that the machine has no time for us. Unit: nanoseconds. Five periods.
 const STARVED: Nanos = Nanos::from_micros(5_000);
+
+/// Whether a task waits on a virtual CPU.
+pub(super) fn waits(shared: &Shared, vcpu: usize) -> bool {
+    let me = &shared.vcpus[vcpu];
+    shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0 || me.next.is_filled()
+}
 
 /// What the watch remembers of one virtual CPU.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +114,27 @@ impl WatchState {
         }
     }
 
+    /// The virtual CPU's carrier if the last look was at this very one: then it is known what it had used by then, and the reference that
+    /// is returned is not the last one, which the watch must not drop.
+    pub(super) fn seen_last(
+        &self,
+        vcpu: usize,
+        carrier: Option<&Arc<Carrier>>,
+    ) -> Option<Arc<Carrier>> {
+        let seen = self.carriers[vcpu].as_ref();
+        seen.filter(|seen| carrier.is_some_and(|carrier| Arc::ptr_eq(seen, carrier)))
+            .cloned()
+    }
+
+    /// What the carrier has used since the last look, at which it was the same, and how long ago that was.
+    pub(super) fn since_the_look(&self, vcpu: usize, cpu: Nanos, now: Nanos) -> (Nanos, Nanos) {
+        let before = self.looks[vcpu];
+        (
+            cpu.saturating_sub(before.cpu),
+            now.saturating_sub(before.at),
+        )
+    }
+
     /// The watch looks at `carrier`: the one before goes to the dead, or stays until there is room.
     fn keep(&mut self, vcpu: usize, carrier: Option<&Arc<Carrier>>) {
         let former = &mut self.carriers[vcpu];
@@ -166,10 +194,19 @@ impl WatchState {
 pub(super) struct Control {
     parked: AtomicBool,
     stopped: AtomicBool,
+    asks: Asks,
     thread: OnceLock<Thread>,
 }
 
 impl Control {
+    /// Asks for a [prompt look](Preempting::look_promptly).
+    #[cold]
+    pub(super) fn ask(&self, now: Nanos) {
+        if self.asks.ask(now) {
+            self.unpark();
+        }
+    }
+
     /// The tick thread looks, so something is awake.
     pub(super) fn wake(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
@@ -197,32 +234,47 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let weak = Arc::downgrade(shared);
     let handle = std::thread::Builder::new()
         .name("quotient-watch".into())
-        .spawn(move || {
-            let mut idle = 0;
-            while let Some(shared) = weak.upgrade() {
-                let Some(preempting) = &shared.preempt else {
-                    return;
-                };
-                if preempting.control.stopped.load(Ordering::SeqCst) {
-                    lock(&preempting.watch).elsewhere.note(false);
-                    return;
-                }
-                let busy = preempting.watch(&shared, shared.now());
-                idle = if busy { 0 } else { idle + 1 };
-                let pause = if idle < IDLE_LOOKS {
-                    PERIOD
-                } else {
-                    preempting.control.parked.store(true, Ordering::SeqCst);
-                    PARKED_PERIOD
-                };
-                drop(shared);
-                std::thread::park_timeout(pause);
-            }
-        })?;
+        // It looks for some microseconds at a time, and what it looks for is a thread that has the processor.
+        .spawn(move || quotient_pause::promptly(|| look_on(&weak)))?;
     if let Some(preempting) = &shared.preempt {
         let _ = preempting.control.thread.set(handle.thread().clone());
     }
     Ok(())
+}
+
+/// What the thread does.
+fn look_on(weak: &Weak<Shared>) {
+    let mut idle = 0;
+    let mut next = Instant::now();
+    while let Some(shared) = weak.upgrade() {
+        let Some(preempting) = &shared.preempt else {
+            return;
+        };
+        let control = &preempting.control;
+        if control.stopped.load(Ordering::SeqCst) {
+            lock(&preempting.watch).elsewhere.note(false);
+            return;
+        }
+        let asked = control.asks.take();
+        let left = next.saturating_duration_since(Instant::now());
+        let pause = if asked && !left.is_zero() {
+            preempting.look_promptly(&shared, shared.now());
+            left
+        } else {
+            let busy = preempting.watch(&shared, shared.now());
+            idle = if busy { 0 } else { idle + 1 };
+            let pause = if idle < IDLE_LOOKS {
+                PERIOD
+            } else {
+                control.parked.store(true, Ordering::SeqCst);
+                PARKED_PERIOD
+            };
+            next = Instant::now() + pause;
+            pause
+        };
+        drop(shared);
+        std::thread::park_timeout(pause);
+    }
 }
 
 impl Preempting {
@@ -416,8 +468,7 @@ impl Preempting {
             && since != 0
         {
             let elapsed = now.saturating_sub(Nanos(since - 1));
-            let waits =
-                shared.loads[vcpu].nr_queued() > 0 || me.inbox.len() > 0 || me.next.is_filled();
+            let waits = waits(shared, vcpu);
             let turn = Nanos(u64::try_from(self.settings.turn.as_nanos()).unwrap_or(u64::MAX));
             if elapsed >= TICK {
                 me.resched.store(true, Ordering::Relaxed);
@@ -435,7 +486,7 @@ impl Preempting {
     }
 
     /// Takes virtual CPU `vcpu` from `carrier`, which is in `region`, perhaps asleep, and gives it to a spare.
-    fn detach(
+    pub(super) fn detach(
         &self,
         shared: &Arc<Shared>,
         state: &mut WatchState,

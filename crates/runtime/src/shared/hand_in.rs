@@ -83,7 +83,13 @@ impl Shared {
         }
         match self.vcpus[target].inbox.push(Arrival { task, kind }) {
             Ok(()) => {
-                self.vcpus[target].resched.store(true, Ordering::Relaxed);
+                let me = &self.vcpus[target];
+                me.resched.store(true, Ordering::Relaxed);
+                if let Some(preempting) = &self.preempt
+                    && !crate::local::is_polling()
+                {
+                    preempting.came(me, now);
+                }
                 Some(target)
             }
             // A stand-in that has just retired: its home is a regular one from now on.

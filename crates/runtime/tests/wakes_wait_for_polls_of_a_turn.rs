@@ -1,0 +1,65 @@
+//! Hazard: polls that end just before the watch would detach them are never found by its looks, and whoever is woken by a timer or I/O waits for
+//! the rest of one each time. So a wake-up from outside asks for a look.
+
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quotient::{Preempt, Scheduler};
+
+/// A task beside them is woken so often at most. Unit: wake-ups, which find a poll that has had half of its turn two times of seven.
+const WAKES_MAX: u64 = 500;
+
+#[test]
+fn a_poll_that_ends_before_its_turn_does_is_found_by_who_waits() {
+    let runtime = common::runtime(2);
+    runtime.block_on(async {
+        // Of these 10 ms a poll takes 7, by the clock: the watch's own looks find none that is over its turn.
+        let preempt = Preempt::default().turn(Duration::from_millis(10));
+        let scheduler = Scheduler::builder().vcpus(1).preempt(preempt).build();
+        let scheduler = scheduler.unwrap();
+        let hogs = scheduler.group("hogs").unwrap().create().unwrap();
+        let victim = scheduler.group("victim").unwrap().create().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let hogs: Vec<_> = (0..2)
+            .map(|_| {
+                let stop = stop.clone();
+                hogs.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        let began = Instant::now();
+                        while began.elapsed() < Duration::from_millis(7) {
+                            std::hint::spin_loop();
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        let beside = scheduler.clone();
+        let wakes = victim.spawn(async move {
+            let detached = || beside.preempt_stats().unwrap().detached;
+            let mut wakes = 0;
+            while detached() == 0 && wakes < WAKES_MAX {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                wakes += 1;
+            }
+            wakes
+        });
+        let wakes = wakes.await.unwrap();
+        let stats = scheduler.preempt_stats().unwrap();
+        assert!(stats.detached > 0, "after {wakes} wake-ups: {stats:?}");
+        stop.store(true, Ordering::Relaxed);
+        for hog in hogs {
+            hog.await.unwrap();
+        }
+        scheduler.shutdown().await;
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
