@@ -49,6 +49,20 @@ impl Preempting {
         place_for(freed, &self.processors, is_taken)
     }
 
+    /// The chosen one has had no processor in its turn on `vcpu`, although the caller has left one for it: it goes on on that one. The kernel
+    /// would move it there in time, but not while the processor is never idle for longer than a move costs, and the caller looks
+    /// four thousand times a second if others wait: a task waited for 85 ms so, behind a bearer that waited for a processor behind other
+    /// threads while this one idled.
+    pub(crate) fn bring_here(&self, vcpu: usize, bearer: &Arc<Carrier>) {
+        if let Some(here) = Processor::current()
+            && bearer.is_running_its_turn()
+            && bearer.handle.wake_on(here, || ())
+        {
+            let placed = &self.seats[vcpu].placed;
+            placed.store(here.number(), Ordering::Relaxed);
+        }
+    }
+
     /// A poll of `vcpu` was detached and its bearer runs: it is the chosen one if there is none.
     pub(crate) fn settle_in(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];

@@ -137,7 +137,7 @@ impl Carrier {
     }
 
     /// It may run, and has not come to its end.
-    fn is_running_its_turn(&self) -> bool {
+    pub(super) fn is_running_its_turn(&self) -> bool {
         self.is_allowed() && !self.is_finished()
     }
 }

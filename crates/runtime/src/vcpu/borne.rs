@@ -325,10 +325,16 @@ impl Vcpu {
         }
         let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
         let idle = charge.sum().as_nanos() < wall.as_nanos() / BLOCKED_PART;
-        if (slept && idle || said) && bearer.handle.is_asleep() == Some(true) {
-            preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
-            preempting.dismiss(self.index, bearer, false);
-            return (Previous::Away(proxy), now);
+        if slept && idle || said {
+            let asleep = bearer.handle.is_asleep();
+            if asleep == Some(true) {
+                preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
+                preempting.dismiss(self.index, bearer, false);
+                return (Previous::Away(proxy), now);
+            }
+            if asleep == Some(false) {
+                preempting.bring_here(self.index, bearer);
+            }
         }
         if often && preempting.stops_unpaid(shared, bearer) {
             return (Previous::Away(proxy), now);
