@@ -260,8 +260,15 @@ impl<S: Sink> Simulation<S> {
             state.queue.charge(now);
             self.measure_above(cpu);
             let state = &self.cpus[cpu as usize];
-            if state.next_balance <= self.now {
-                self.balance(cpu);
+            if state.next_balance > self.now {
+                continue;
+            }
+            self.balance(cpu);
+            // As at a tick, which it is for this CPU: what came is compared at once. (At its own next tick it was, up to a tick later, and by then
+            // the CPU that it came from had taken it back, so that whoever ran alone did so for ever.)
+            let state = &mut self.cpus[cpu as usize];
+            if state.waiting > 0 && (state.queue.should_resched(now) || state.need_resched) {
+                self.preempt(cpu);
             }
         }
         self.caught_up_at = self.now;
