@@ -188,6 +188,13 @@ impl Recording {
         self.long_waits().filter(|wait| wait.is_stall())
     }
 
+    /// What was used in the periods of that length that ended with a stall (the median), wherever most stalls end; `None` without stalls.
+    pub(super) fn used_when_throttled(&self, period: u64) -> Option<u64> {
+        let ends: Vec<u64> = self.stalls().map(|wait| wait.to).collect();
+        let (phase, _) = place_of(&ends, period);
+        self.quota_of(&ends, period, phase)
+    }
+
     /// The median of what was used in the periods that ended with a stall.
     fn quota_of(&self, ends: &[u64], period: u64, phase: u64) -> Option<u64> {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
