@@ -206,6 +206,7 @@ mod tests {
             high: millis as f64 * 1.1e6,
             least: millis as f64 * 0.9e6,
             most: millis as f64 * 1.1e6,
+            half: [millis as f64 * 0.9e6, millis as f64 * 1.1e6],
         };
         let played = Played {
             usage_permille,
