@@ -8,6 +8,7 @@ mod of_scenario;
 mod of_trace;
 mod parts;
 mod show;
+mod under;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ pub struct AdviseArguments {
     /// Of a trace: requests are what the program marked by this name (trace_marker: B|, E|, S|, F|); may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "request_from")]
     marker: Vec<String>,
-    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max and cpu.max.burst in microseconds, or `none` [default: as the trace notes, else looked for]
+    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max and cpu.max.burst in microseconds, or `none`; one of at least all CPUs never bound [default: as the trace notes, else looked for]
     #[arg(long, value_name = "QUOTA/PERIOD[/BURST]", value_parser = recorded_limit)]
     recorded_limit: Option<Given>,
     /// Of a scenario: the meter by which harm is measured [default: the first one]
@@ -324,9 +325,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let recorded = base.recorded(arguments);
     let again = match &recorded {
         Some(recorded) => {
-            let seeds = sweep.seeds.min(fidelity::SEEDS_MAX);
-            watched(2 * seeds as usize, |control, threads| {
-                recorded.play(&beside_recorder, (seeds, jobs(threads)), control)
+            let runs = 2 * fidelity::SEEDS as usize;
+            watched(runs, |control, threads| {
+                recorded.play(&beside_recorder, jobs(threads), control)
             })?
         }
         None => None,
@@ -336,7 +337,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         throttled_permille: arguments.throttled * 10,
         added_p99: arguments.added_p99.unwrap_or(tenth),
         done_permille: arguments.done * 10,
-        used_permille: base.used_permille(),
+        used_permille: base.wanted_permille(),
     };
     let finer = if sweep.refine { sweep.finer() } else { 0 };
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
@@ -349,7 +350,12 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     }
     if let Some(limit) = base.recorded_limit() {
         let used = base.used_permille();
-        doubts::about_use(&limit, used, advice.free_usage_permille, &mut base.doubts);
+        // In as many seeds whatever `--seeds` says, where that can be compared.
+        let free = match &again {
+            Some(again) => again.free_usage_permille,
+            None => advice.free_usage_permille,
+        };
+        under::about_use(&limit, used, free, &mut base.doubts);
     }
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
