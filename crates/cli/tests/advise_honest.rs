@@ -5,6 +5,18 @@ mod common;
 use common::{Folder, quotient, stderr};
 use serde_json::Value;
 
+/// What `advise` answers, as an object and as a person reads it.
+fn both(arguments: &[&str]) -> (Value, String) {
+    let asked = |more: &[&str]| {
+        let all = [&["advise"], arguments, more].concat();
+        let output = quotient(&all);
+        assert!(output.status.success(), "{}", stderr(&output));
+        output.stdout
+    };
+    let answer = serde_json::from_slice(&asked(&["--json"])).expect("one object");
+    (answer, String::from_utf8(asked(&[])).expect("text"))
+}
+
 fn answer(arguments: &[&str]) -> Value {
     let output = quotient(&[&["advise"], arguments, &["--json"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
@@ -63,6 +75,49 @@ fn generated(head: &str, work: &dyn Fn(u64) -> u64, seconds: u64) -> String {
 }
 
 const ONE: [&str; 4] = ["--period", "100ms", "--burst", "0"];
+
+/// Hazard: all that was tried is harmless since none of it is a limit, and the verdict asks for more CPUs.
+#[test]
+fn what_never_binds_is_said_to_need_no_limit() {
+    let folder = Folder::new("advise-never");
+    let trace = recorded(&folder, "free", None);
+    let asked = |cpus: &str| {
+        let question = [
+            trace.as_str(),
+            "--group",
+            "web",
+            "--seeds",
+            "2",
+            "--cpus",
+            cpus,
+        ];
+        both(&[&question[..], &ONE].concat())
+    };
+    for cpus in ["2", "2,3", "8"] {
+        let (answer, text) = asked(cpus);
+        assert_eq!(answer["verdict"], "never-binds", "{answer}");
+        assert_eq!(answer["recommended"], Value::Null);
+        assert_eq!(answer["cpus"], 2);
+        let words =
+            "recommended: no limit; none of these would ever bind, since the machine has 2 CPUs";
+        assert!(text.contains(words), "{text}");
+        assert!(text.contains("harmless: never binds"), "{text}");
+        assert!(!text.contains("try more CPUs"), "{text}");
+    }
+    for (cpus, verdict, words) in [
+        (
+            "0.05,2",
+            "harm-up-to-the-machine",
+            "that would ever bind do harm",
+        ),
+        ("0.05", "harm", "none of these; try more CPUs"),
+        ("1.9,2", "limit", "cpu.max \"190000 100000\""),
+    ] {
+        let (answer, text) = asked(cpus);
+        assert_eq!(answer["verdict"], verdict, "{answer}");
+        assert!(text.contains(words), "{text}");
+    }
+}
 
 /// Hazard: a doubt decides by a few phases, and is none after some more: who wants a recommendation asks until he gets one.
 #[test]

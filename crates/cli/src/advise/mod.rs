@@ -265,8 +265,43 @@ struct Report<'a> {
     /// The same, played as it was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     played_as_recorded: Option<fidelity::Played>,
+    /// Why that is recommended, or nothing.
+    verdict: Verdict,
     #[serde(flatten)]
     advice: &'a Advice,
+}
+
+/// What comes of a sweep, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// A limit is recommended.
+    Limit,
+    /// A doubt decides that nothing can be.
+    Doubted,
+    /// All that was tried gives at least all CPUs: none of it would ever bind.
+    NeverBinds,
+    /// What would bind does harm, and what never would does none.
+    HarmUpToTheMachine,
+    /// All that was tried does harm.
+    Harm,
+}
+
+impl Verdict {
+    fn of(advice: &Advice, doubts: &Doubts) -> Verdict {
+        let mut rows = advice.predictions.iter();
+        if advice.recommended.is_some() {
+            Verdict::Limit
+        } else if doubts.is_decisive() {
+            Verdict::Doubted
+        } else if rows.clone().all(|row| advice.never_binds(row)) {
+            Verdict::NeverBinds
+        } else if rows.any(|row| row.is_harmless && advice.never_binds(row)) {
+            Verdict::HarmUpToTheMachine
+        } else {
+            Verdict::Harm
+        }
+    }
 }
 
 /// Sweeps and recommends.
@@ -373,6 +408,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         recorded_limit: base.recorded_limit(),
         recorded,
         played_as_recorded: again,
+        verdict: Verdict::of(&advice, &base.doubts),
         advice: &advice,
     };
     if arguments.json {
