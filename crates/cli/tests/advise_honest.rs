@@ -248,3 +248,56 @@ fn a_load_that_rose_is_said_and_gets_no_less_than_it_uses_now() {
     let steady = asked(&|second| 3_000 + 200 * (second % 2), "2");
     assert_eq!(found(&steady, words), None, "{steady}");
 }
+
+/// Hazard: who recorded with `quotient record` is told to do so, for what that did not find.
+#[test]
+fn weights_that_record_could_not_find_are_not_asked_of_it() {
+    let folder = Folder::new("advise-root");
+    let file = folder.file("root.txt");
+    let asked = |head: &str| {
+        let beside = "x-1 [000] d..2. 1.005000: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=job next_pid=8 next_prio=120\nx-1 [000] d..2. 1.009000: sched_switch: prev_comm=job prev_pid=8 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120\n";
+        let mut text = String::new();
+        let mut count = 0;
+        for line in generated(head, &|_| 3_000, 4).lines() {
+            text += line;
+            text += "\n";
+            if line.contains("next_comm=swapper/0") {
+                let at = 1_000_000 + count * 10_000;
+                let (seconds, micros) = (at / 1_000_000, at % 1_000_000);
+                let moved = |after: u64| format!("{seconds}.{:06}", micros + after);
+                text += &beside
+                    .replace("1.005000", &moved(5_000))
+                    .replace("1.009000", &moved(9_000));
+                count += 1;
+            }
+        }
+        std::fs::write(&file, text).expect("our own folder");
+        let question = [
+            file.as_str(),
+            "--comm",
+            "svc",
+            "--loop",
+            "open",
+            "--cpus",
+            "0.8",
+            "--seeds",
+            "2",
+        ];
+        answer(&[&question[..], &ONE].concat())
+    };
+    let (asks, root, none) = (
+        "`quotient record` notes them",
+        "all were in the root cgroup, which has no weight",
+        "no cgroup had a weight when `quotient record` looked",
+    );
+    let unknown = asked("");
+    assert_eq!(found(&unknown, asks), Some(false), "{unknown}");
+    let by_us = "# recorded by process 99\n";
+    let in_root = asked(by_us);
+    assert_eq!(found(&in_root, asks), None, "{in_root}");
+    assert_eq!(found(&in_root, root), Some(false), "{in_root}");
+    let attached = "x-1 [000] ..... 0.900000: cgroup_attach_task: dst_root=1 dst_id=7 dst_level=1 dst_path=/web pid=7 comm=svc\n";
+    let without = asked(&format!("{by_us}{attached}"));
+    assert_eq!(found(&without, asks), None, "{without}");
+    assert_eq!(found(&without, none), Some(false), "{without}");
+}

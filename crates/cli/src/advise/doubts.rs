@@ -321,12 +321,23 @@ pub(super) fn about_weights(competing: &Competing, whole: &Recording, doubts: &m
     }
     let cpus = competing.work.0 as f64 / whole.length.0.max(1) as f64;
     if whole.noted_weights.is_empty() {
-        doubts.add(
-            false,
-            format!(
+        let is_in_root = whole
+            .groups()
+            .keys()
+            .all(|path| path.trim_matches('/').is_empty());
+        // `record` notes the weight of every cgroup that has one.
+        let why = match (whole.recording_process.is_some(), is_in_root) {
+            (true, true) => format!(
+                "all were in the root cgroup, which has no weight, and others used {cpus:.2} CPUs: the limit is played on a cgroup of its own with 100, as the kernel makes it, beside the tasks of the root"
+            ),
+            (true, false) => format!(
+                "no cgroup had a weight when `quotient record` looked, as without the cpu controller, and those in others than this one used {cpus:.2} CPUs: all are played with 100, as the kernel gives it to who is limited"
+            ),
+            (false, _) => format!(
                 "the trace does not say the weights of its groups, and those in others than this one used {cpus:.2} CPUs: all are played with 100, as if nobody had set any; `quotient record` notes them"
             ),
-        );
+        };
+        doubts.add(false, why);
     }
     if let Some(changed) = competing.groups.iter().find(|seat| seat.was_changed) {
         doubts.add(
