@@ -301,3 +301,17 @@ fn weights_that_record_could_not_find_are_not_asked_of_it() {
     assert_eq!(found(&without, asks), None, "{without}");
     assert_eq!(found(&without, none), Some(false), "{without}");
 }
+
+/// Hazard: a tick of ten microseconds is simulated for most of a minute.
+#[test]
+fn ticks_that_no_kernel_has_are_refused_with_those_that_there_are() {
+    for hz in ["0", "23", "1201", "100000"] {
+        let output = quotient(&["advise", "there-is-none.txt", "--hz", hz]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = stderr(&output);
+        assert!(
+            said.contains("--hz") && said.contains(hz) && said.contains("24..=1200"),
+            "{said}"
+        );
+    }
+}

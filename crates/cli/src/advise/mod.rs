@@ -105,8 +105,8 @@ pub struct AdviseArguments {
     /// Everything after a release of Linux, not only the limit (ours, 6.6, 6.12, 6.18) [default: of a kernel's trace the nearest]
     #[arg(long, value_name = "RELEASE", value_parser = crate::sim::kernel, conflicts_with = "rules")]
     kernel: Option<Kernel>,
-    /// Ticks a second of the machine (1..=100000) [default: 250, or what the scenario says]
-    #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]
+    /// Ticks a second of the machine (24..=1200, as kernels can be built; most have 100 to 1000) [default: 250, or what the scenario says]
+    #[arg(long, value_parser = value_parser!(u32).range(24..=1_200))]
     hz: Option<u32>,
     /// Writes a page with the curves
     #[arg(long, value_name = "FILE")]
