@@ -93,8 +93,18 @@ pub struct Advice {
     pub free_usage_permille: u64,
     /// Every setting, in the order threads, period, burst, quota; finer ones in their place.
     pub predictions: Vec<Prediction>,
-    /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst.
+    /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst. A
+    /// limit of at least all CPUs never binds, and is not recommended.
     pub recommended: Option<usize>,
+    /// CPUs of the machine.
+    pub cpus: u32,
+}
+
+impl Advice {
+    /// Whether a setting never binds: the machine has no more than it gives.
+    pub fn never_binds(&self, row: &Prediction) -> bool {
+        u128::from(row.quota_ns) >= u128::from(row.period_ns) * u128::from(self.cpus)
+    }
 }
 
 /// What is asked about: a plan for a number of threads (0: as it is) and a seed, the group to limit, and the meter by
@@ -210,6 +220,7 @@ pub fn advise(
         free_usage_permille: 0,
         predictions: Vec::new(),
         recommended: None,
+        cpus: outcomes.first().map_or(0, |outcome| outcome.cpus),
     };
     for (block, &count) in outcomes.chunks(per_threads).zip(&sweep.threads) {
         let (free, limited) = block.split_at(per_limit);
@@ -234,8 +245,7 @@ pub fn advise(
         }
         advice.predictions.extend(predictions);
     }
-    let cpus = outcomes.first().map_or(0, |outcome| outcome.cpus);
-    advice.recommended = recommend(&advice.predictions, cpus);
+    advice.recommended = recommend(&advice);
     Ok(advice)
 }
 
@@ -390,16 +400,15 @@ fn compare(
 }
 
 /// More than the machine has is no limit, and nothing to recommend.
-fn recommend(predictions: &[Prediction], cpus: u32) -> Option<usize> {
-    let is_below =
-        |row: &Prediction| u128::from(row.quota_ns) < u128::from(row.period_ns) * u128::from(cpus);
+fn recommend(advice: &Advice) -> Option<usize> {
     let share = |prediction: &Prediction| {
         u128::from(prediction.quota_ns) * 1_000_000 / u128::from(prediction.period_ns.max(1))
     };
-    let harmless = predictions
+    let harmless = advice
+        .predictions
         .iter()
         .enumerate()
-        .filter(|(_, prediction)| prediction.is_harmless && is_below(prediction));
+        .filter(|(_, row)| row.is_harmless && !advice.never_binds(row));
     let least = harmless.clone().map(|(_, row)| share(row)).min()?;
     let near = |row: &Prediction| share(row) * 1_000_000 <= least * (1_000_000 + SAME_SHARE);
     let combination = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);

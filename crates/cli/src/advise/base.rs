@@ -83,6 +83,13 @@ impl Base {
         })
     }
 
+    /// The same of the busiest part of a trace whose load changed: a limit has to let that be done. Else the same.
+    pub(super) fn wanted_permille(&self) -> u64 {
+        let change = self.load.as_ref().and_then(|load| load.change);
+        let busiest = change.map_or(0, |change| change.busiest_permille);
+        busiest.max(self.used_permille())
+    }
+
     /// Of how many blocks each seed's load is drawn; 0 of a scenario, which makes it.
     pub(super) fn blocks(&self) -> u64 {
         self.load.as_ref().map_or(0, |load| load.blocks.count())

@@ -1,7 +1,7 @@
 //! What speaks against a prediction. A figure is never given alone where its ground is thin.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::{RecordedLimit, Recording, Requests, Restored, is_within};
+use quotient_sim::replay::{Change, RecordedLimit, Recording, Requests, Restored, is_within};
 use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ const PERIODS_MIN: u64 = 20;
 /// With fewer bursts their 99th percentile is their maximum.
 const BURSTS_MIN: usize = 100;
 /// Work that a limit cut off is a guess; more than this part of all, per cent, and the advice rests on it.
-const RESTORED_MAX_PERCENT: u64 = 10;
+pub(super) const RESTORED_MAX_PERCENT: u64 = 10;
 
 /// CPUs that were busy for more than this, per cent, hide what else was wanted.
 const BUSY_MAX_PERCENT: u64 = 95;
@@ -29,8 +29,6 @@ const REAL_TIME_MAX_PERCENT: u64 = 5;
 const SELDOM: u64 = 10;
 /// What he may add to a 99th percentile beside a quarter of it, ns: as what is compared with the trace.
 const COMPANY_ALLOWED: u64 = 1_000_000;
-/// Removing a limit makes nothing use less than this part of what it used under it, per cent.
-const USED_MIN_PERCENT: u64 = 97;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
 const LOST_MAX_PERCENT: u64 = 5;
 
@@ -161,6 +159,25 @@ pub(super) fn about_absence(limited: &Recording, doubts: &mut Doubts) {
     }
 }
 
+/// The load was another one for a part of the time: a mean is that of neither.
+pub(super) fn about_rise(change: Option<&Change>, doubts: &mut Doubts) {
+    let Some(change) = change else {
+        return;
+    };
+    let cpus = |permille: u64| permille as f64 / 1000.0;
+    doubts.add(
+        false,
+        format!(
+            "the load changed: {:.2} CPUs from {:.1} to {:.1} s, and {:.2} in the rest; all figures are of both together, and nothing up to the {:.2} CPUs of the busiest eighth is recommended: record the load that the limit is for",
+            cpus(change.inside_permille),
+            change.from_ns as f64 / 1e9,
+            change.to_ns as f64 / 1e9,
+            cpus(change.outside_permille),
+            cpus(change.busiest_permille)
+        ),
+    );
+}
+
 /// The class above is not limited by what limits others.
 pub(super) fn about_real_time(limited: &Recording, doubts: &mut Doubts) {
     let (above, all) = (limited.real_time().0, limited.recorded.0);
@@ -186,20 +203,6 @@ pub(super) fn about_limits(limited: &Recording, doubts: &mut Doubts) {
             format!(
                 "a limit cut off work while this was recorded; {:.0} % more is a guess: record without one",
                 100.0 * restored as f64 / recorded.max(1) as f64
-            ),
-        );
-    }
-}
-
-/// The limit that it was recorded under hides arrivals.
-pub(super) fn about_cut(limit: &RecordedLimit, restored: &Restored, doubts: &mut Doubts) {
-    if restored.merged_permille > 10 * RESTORED_MAX_PERCENT {
-        doubts.add(
-            false,
-            format!(
-                "when {:.0} % of the work arrived is a guess, since a limit of {:.2} CPUs held it back: intervals hold both extremes, and below that limit the middle says little",
-                restored.merged_permille as f64 / 10.0,
-                limit.permille() as f64 / 1000.0
             ),
         );
     }
@@ -318,12 +321,23 @@ pub(super) fn about_weights(competing: &Competing, whole: &Recording, doubts: &m
     }
     let cpus = competing.work.0 as f64 / whole.length.0.max(1) as f64;
     if whole.noted_weights.is_empty() {
-        doubts.add(
-            false,
-            format!(
+        let is_in_root = whole
+            .groups()
+            .keys()
+            .all(|path| path.trim_matches('/').is_empty());
+        // `record` notes the weight of every cgroup that has one.
+        let why = match (whole.recording_process.is_some(), is_in_root) {
+            (true, true) => format!(
+                "all were in the root cgroup, which has no weight, and others used {cpus:.2} CPUs: the limit is played on a cgroup of its own with 100, as the kernel makes it, beside the tasks of the root"
+            ),
+            (true, false) => format!(
+                "no cgroup had a weight when `quotient record` looked, as without the cpu controller, and those in others than this one used {cpus:.2} CPUs: all are played with 100, as the kernel gives it to who is limited"
+            ),
+            (false, _) => format!(
                 "the trace does not say the weights of its groups, and those in others than this one used {cpus:.2} CPUs: all are played with 100, as if nobody had set any; `quotient record` notes them"
             ),
-        );
+        };
+        doubts.add(false, why);
     }
     if let Some(changed) = competing.groups.iter().find(|seat| seat.was_changed) {
         doubts.add(
@@ -390,21 +404,6 @@ pub(super) fn about_woken(limit: &RecordedLimit, restored: &Restored, doubts: &m
                 "a limit of {:.2} CPUs held back threads that others in the trace wake, and {:.0} % of the work is in bursts that hold several requests: when each of these was sent is not in the trace; record without a limit",
                 limit.permille() as f64 / 1000.0,
                 restored.whole_permille as f64 / 10.0
-            ),
-        );
-    }
-}
-
-/// Played without the limit that it was recorded under, it uses less than it used under that.
-pub(super) fn about_use(limit: &RecordedLimit, used: u64, free: u64, doubts: &mut Doubts) {
-    if u128::from(free) * 100 < u128::from(used) * u128::from(USED_MIN_PERCENT) {
-        doubts.add(
-            true,
-            format!(
-                "played without the limit of {:.2} CPUs that it was recorded under, it uses {:.2} CPUs, and used {:.2} under it: what is played is not what was recorded; record without a limit",
-                limit.permille() as f64 / 1000.0,
-                free as f64 / 1000.0,
-                used as f64 / 1000.0
             ),
         );
     }

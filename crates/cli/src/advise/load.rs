@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use quotient_sim::Plan;
 use quotient_sim::advise::phase;
-use quotient_sim::replay::{Blocks, Loop, RecordedLimit, Recording, Requests, Rule};
+use quotient_sim::replay::{Blocks, Change, Loop, RecordedLimit, Recording, Requests, Rule};
 
 use super::How;
 
@@ -24,6 +24,8 @@ pub(super) struct Load {
     pub(super) requests: Option<Requests>,
     /// The limit that it was recorded under: what it held back is undone, another way with each seed.
     pub(super) limit: Option<RecordedLimit>,
+    /// How it changed meanwhile, if it did.
+    pub(super) change: Option<Change>,
     /// How its time is cut.
     pub(super) blocks: Blocks,
     /// The draws of the seeds from 1 on, once they are made; none if they are too much to keep.

@@ -8,6 +8,7 @@ mod of_scenario;
 mod of_trace;
 mod parts;
 mod show;
+mod under;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ pub struct AdviseArguments {
     /// Of a trace: requests are what the program marked by this name (trace_marker: B|, E|, S|, F|); may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "request_from")]
     marker: Vec<String>,
-    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max and cpu.max.burst in microseconds, or `none` [default: as the trace notes, else looked for]
+    /// Of a trace: the limit that it was recorded under, as cgroup's cpu.max and cpu.max.burst in microseconds, or `none`; one of at least all CPUs never bound [default: as the trace notes, else looked for]
     #[arg(long, value_name = "QUOTA/PERIOD[/BURST]", value_parser = recorded_limit)]
     recorded_limit: Option<Given>,
     /// Of a scenario: the meter by which harm is measured [default: the first one]
@@ -104,8 +105,8 @@ pub struct AdviseArguments {
     /// Everything after a release of Linux, not only the limit (ours, 6.6, 6.12, 6.18) [default: of a kernel's trace the nearest]
     #[arg(long, value_name = "RELEASE", value_parser = crate::sim::kernel, conflicts_with = "rules")]
     kernel: Option<Kernel>,
-    /// Ticks a second of the machine (1..=100000) [default: 250, or what the scenario says]
-    #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]
+    /// Ticks a second of the machine (24..=1200, as kernels can be built; most have 100 to 1000) [default: 250, or what the scenario says]
+    #[arg(long, value_parser = value_parser!(u32).range(24..=1_200))]
     hz: Option<u32>,
     /// Writes a page with the curves
     #[arg(long, value_name = "FILE")]
@@ -264,8 +265,43 @@ struct Report<'a> {
     /// The same, played as it was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     played_as_recorded: Option<fidelity::Played>,
+    /// Why that is recommended, or nothing.
+    verdict: Verdict,
     #[serde(flatten)]
     advice: &'a Advice,
+}
+
+/// What comes of a sweep, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// A limit is recommended.
+    Limit,
+    /// A doubt decides that nothing can be.
+    Doubted,
+    /// All that was tried gives at least all CPUs: none of it would ever bind.
+    NeverBinds,
+    /// What would bind does harm, and what never would does none.
+    HarmUpToTheMachine,
+    /// All that was tried does harm.
+    Harm,
+}
+
+impl Verdict {
+    fn of(advice: &Advice, doubts: &Doubts) -> Verdict {
+        let mut rows = advice.predictions.iter();
+        if advice.recommended.is_some() {
+            Verdict::Limit
+        } else if doubts.is_decisive() {
+            Verdict::Doubted
+        } else if rows.clone().all(|row| advice.never_binds(row)) {
+            Verdict::NeverBinds
+        } else if rows.any(|row| row.is_harmless && advice.never_binds(row)) {
+            Verdict::HarmUpToTheMachine
+        } else {
+            Verdict::Harm
+        }
+    }
 }
 
 /// Sweeps and recommends.
@@ -324,9 +360,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     let recorded = base.recorded(arguments);
     let again = match &recorded {
         Some(recorded) => {
-            let seeds = sweep.seeds.min(fidelity::SEEDS_MAX);
-            watched(2 * seeds as usize, |control, threads| {
-                recorded.play(&beside_recorder, (seeds, jobs(threads)), control)
+            let runs = 2 * fidelity::SEEDS as usize;
+            watched(runs, |control, threads| {
+                recorded.play(&beside_recorder, jobs(threads), control)
             })?
         }
         None => None,
@@ -336,7 +372,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         throttled_permille: arguments.throttled * 10,
         added_p99: arguments.added_p99.unwrap_or(tenth),
         done_permille: arguments.done * 10,
-        used_permille: base.used_permille(),
+        used_permille: base.wanted_permille(),
     };
     let finer = if sweep.refine { sweep.finer() } else { 0 };
     let runs = (sweep.settings() + sweep.threads.len() + finer) * sweep.seeds as usize;
@@ -349,7 +385,12 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     }
     if let Some(limit) = base.recorded_limit() {
         let used = base.used_permille();
-        doubts::about_use(&limit, used, advice.free_usage_permille, &mut base.doubts);
+        // In as many seeds whatever `--seeds` says, where that can be compared.
+        let free = match &again {
+            Some(again) => again.free_usage_permille,
+            None => advice.free_usage_permille,
+        };
+        under::about_use(&limit, used, free, &mut base.doubts);
     }
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
@@ -367,6 +408,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         recorded_limit: base.recorded_limit(),
         recorded,
         played_as_recorded: again,
+        verdict: Verdict::of(&advice, &base.doubts),
         advice: &advice,
     };
     if arguments.json {

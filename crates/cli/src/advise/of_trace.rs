@@ -6,8 +6,7 @@ use std::path::Path;
 use quotient_core::Nanos;
 use quotient_sim::advise::Work;
 use quotient_sim::replay::{
-    Blocks, Evidence, Loop, RecordedLimit, Recording, RecordingError, Requests, Rule, Seats,
-    Selection,
+    Blocks, Evidence, Loop, Recording, RecordingError, Requests, Rule, Seats, Selection,
 };
 use quotient_sim::{Machine, Plan};
 
@@ -15,7 +14,8 @@ use super::base::{Base, Played};
 use super::doubts::{self, Doubts};
 use super::load::Load;
 use super::parts::{Competing, NAMES_SHOWN, Parts};
-use super::{AdviseArguments, Given, How, Unit};
+use super::under::limit_of;
+use super::{AdviseArguments, How, Unit};
 use crate::convert::input::opened;
 use crate::failure::Failure;
 
@@ -50,6 +50,8 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
     doubts::about_repairs(&whole, limited, &mut doubts);
     doubts::about_length(limited, &arguments.period, &mut doubts);
     doubts::about_absence(limited, &mut doubts);
+    let change = limited.change();
+    doubts::about_rise(change.as_ref(), &mut doubts);
     let limit = limit_of(
         &whole,
         limited,
@@ -131,6 +133,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             rule,
             requests,
             limit,
+            change,
             blocks,
         }),
     })
@@ -187,37 +190,6 @@ fn how_of(
         }
     };
     (how, given, all_woken)
-}
-
-/// The limit that this was recorded under: given, noted in the trace, or found by its shape.
-fn limit_of(
-    whole: &Recording,
-    limited: &Recording,
-    given: Option<Given>,
-    doubts: &mut Doubts,
-    notes: &mut Vec<String>,
-) -> Option<RecordedLimit> {
-    let (limit, origin) = match given {
-        Some(Given::None) => return None,
-        Some(Given::Limit(limit)) => (limited.given_limit(limit), "as given"),
-        None => match limited.noted_limit_of(whole) {
-            Some(limit) => (limit, "as the trace notes"),
-            None => (limited.recognise_limit()?, "by its shape"),
-        },
-    };
-    let restored = limited.restored_by(&limit);
-    notes.push(format!(
-        "recorded under a limit, {}: {:.1} ms in every {:.0} ms, throttled in {:.0} % of the periods; {} bursts with {:.0} % of the work seem to hold {} arrivals",
-        origin,
-        limit.quota_ns as f64 / 1e6,
-        limit.period_ns as f64 / 1e6,
-        limit.throttled_permille as f64 / 10.0,
-        restored.merged,
-        restored.merged_permille as f64 / 10.0,
-        restored.pieces,
-    ));
-    doubts::about_cut(&limit, &restored, doubts);
-    Some(limit)
 }
 
 /// What a request is here, and all of them.

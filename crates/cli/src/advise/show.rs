@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use quotient_sim::advise::{Advice, Prediction, Target};
 use quotient_trace::chart;
 
-use super::Report;
+use super::{Report, Verdict};
 
 /// What a person sees.
 pub(super) fn table(report: &Report<'_>, target: Target) -> String {
@@ -41,6 +41,7 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
     for (index, row) in advice.predictions.iter().enumerate() {
         let mark = match (advice.recommended == Some(index), row.is_harmless) {
             (true, _) => " <- recommended",
+            (false, true) if advice.never_binds(row) => " harmless: never binds",
             (false, true) => " harmless",
             _ => "",
         };
@@ -73,21 +74,38 @@ fn heading() -> String {
 
 fn verdict(report: &Report<'_>) -> String {
     let advice = report.advice;
-    match advice.recommended.map(|index| &advice.predictions[index]) {
-        Some(row) => recommended(
-            row.quota_ns / 1000,
-            row.period_ns / 1000,
-            row.burst_ns / 1000,
-        ),
-        None if report.doubts.is_decisive() => {
+    let row = advice.recommended.map(|index| &advice.predictions[index]);
+    if let Some(row) = row {
+        let micros = [row.quota_ns, row.period_ns, row.burst_ns].map(|nanos| nanos / 1000);
+        return recommended(micros);
+    }
+    without(report.verdict, advice.cpus)
+}
+
+/// Why nothing is recommended, for a machine of so many CPUs.
+fn without(verdict: Verdict, cpus: u32) -> String {
+    let machine = match cpus {
+        1 => "the machine has 1 CPU".to_owned(),
+        cpus => format!("the machine has {cpus} CPUs"),
+    };
+    match verdict {
+        Verdict::Doubted => {
             "recommended: nothing; what stands behind DECISIVE DOUBT above says why".to_owned()
         }
-        None => "recommended: none of these; try more CPUs (--cpus)".to_owned(),
+        Verdict::NeverBinds => format!(
+            "recommended: no limit; none of these would ever bind, since {machine}: try fewer (--cpus)"
+        ),
+        Verdict::HarmUpToTheMachine => format!(
+            "recommended: no limit; those of these that would ever bind do harm, and {machine}: try more CPUs below that (--cpus)"
+        ),
+        Verdict::Limit | Verdict::Harm => {
+            "recommended: none of these; try more CPUs (--cpus)".to_owned()
+        }
     }
 }
 
 /// A limit in microseconds, as each version of cgroups takes it, and in CPUs for those who take these.
-fn recommended(quota: u64, period: u64, burst: u64) -> String {
+fn recommended([quota, period, burst]: [u64; 3]) -> String {
     let permille = u128::from(quota) * 1000;
     let permille = permille.div_ceil(u128::from(period.max(1)));
     let cpus = format!("{}.{:03}", permille / 1000, permille % 1000);
@@ -319,10 +337,10 @@ mod tests {
     #[test]
     fn a_limit_is_said_as_whoever_sets_it_needs_it() {
         assert_eq!(
-            recommended(43_210, 100_000, 0),
+            recommended([43_210, 100_000, 0]),
             "recommended: cpu.max \"43210 100000\"; 0.433 CPUs, in cgroup version 1 cpu.cfs_quota_us 43210, cpu.cfs_period_us 100000"
         );
-        let burst = recommended(40_000, 20_000, 5_000);
+        let burst = recommended([40_000, 20_000, 5_000]);
         assert!(
             burst.contains("\"40000 20000\", cpu.max.burst 5000; 2.000 CPUs"),
             "{burst}"

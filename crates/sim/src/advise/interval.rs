@@ -37,6 +37,9 @@ pub struct Interval {
     pub least: f64,
     /// The most of any seed and the middle.
     pub most: f64,
+    /// Between which figures the middle half of the seeds lies. It does not widen with their number, as `least` and `most` do.
+    #[serde(skip)]
+    pub half: [f64; 2],
 }
 
 impl Interval {
@@ -84,6 +87,7 @@ impl Draws {
             high,
             least,
             most,
+            half,
         } = self.interval(logarithms, Some(together.ln()));
         let middle = mid.max(together.ln());
         Interval {
@@ -92,6 +96,7 @@ impl Draws {
             high: (middle + UPWARDS * (high - middle)).exp(),
             least: least.exp(),
             most: most.exp(),
+            half: half.map(f64::exp),
         }
     }
 
@@ -120,6 +125,8 @@ impl Draws {
         let count = values.len();
         let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
         let (least, mid, most) = (at(0), at(count / 2), at(count.saturating_sub(1)));
+        let quarter = count.saturating_sub(1) / 4;
+        let quartiles = [at(quarter), at(count.saturating_sub(1 + quarter))];
         let once_more = (1.0 + 1.0 / count.max(1) as f64).sqrt();
         let drawn = self.factor(count) * deviation(&values) * once_more;
         let half = if count > 1 {
@@ -134,6 +141,7 @@ impl Draws {
             high: most.max(mid.max(together) + half),
             least,
             most,
+            half: quartiles,
         }
     }
 
@@ -212,6 +220,19 @@ mod tests {
         for (elapsed, expected) in [(10e9, 10e9), (1e9, 2e9)] {
             let high = wild().within(elapsed).high;
             assert!((high - expected).abs() < 1e3, "{high} {expected}");
+        }
+    }
+
+    /// Hazard: what is inside of all seeds is more with each seed, and a verdict by that is one about their number.
+    #[test]
+    fn the_middle_half_does_not_widen_with_the_number_of_seeds() {
+        let half = |count: u32| {
+            let values = (0..count).map(|number| f64::from(number) / f64::from(count.max(2) - 1));
+            OWN.interval(values.collect(), None).half
+        };
+        assert_eq!(half(1), [0.0, 0.0]);
+        for count in [5, 9, 21, 101] {
+            assert_eq!(half(count), [0.25, 0.75], "{count}");
         }
     }
 

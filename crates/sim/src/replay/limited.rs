@@ -132,7 +132,7 @@ impl Recording {
 
     /// The same with the limit given.
     pub fn given_limit(&self, limit: Limit) -> RecordedLimit {
-        let ends: Vec<u64> = self.long_waits().map(|wait| wait.to).collect();
+        let ends: Vec<u64> = self.held_waits().iter().map(|wait| wait.to).collect();
         let (phase, _) = place_of(&ends, limit.period.0.max(1));
         RecordedLimit {
             burst_ns: limit.burst.0,
@@ -141,9 +141,8 @@ impl Recording {
     }
 
     fn described(&self, quota: u64, period: u64, phase: u64, given: bool) -> RecordedLimit {
-        let at_ends = self
-            .long_waits()
-            .filter(|wait| fits(wait.to, period, phase));
+        let waits = self.held_waits();
+        let at_ends = waits.iter().filter(|wait| fits(wait.to, period, phase));
         let numbers: HashSet<u64> = at_ends
             .map(|wait| (wait.to + period / 2 + period - phase) / period)
             .collect();
@@ -174,8 +173,26 @@ impl Recording {
         self.tasks.iter().flat_map(|demand| &demand.waits)
     }
 
+    /// Long waits that did not end as another one of these tasks left the CPU: who waits for one of his own group is not held by its limit.
+    /// O((runs + waits) log runs).
+    fn held_waits(&self) -> Vec<LongWait> {
+        let runs = self.tasks.iter().flat_map(|demand| &demand.runs);
+        let mut ends: Vec<u64> = runs.map(|run| run.end).collect();
+        ends.sort_unstable();
+        // A switch is one moment for both.
+        let is_held = |wait: &&LongWait| ends.binary_search(&wait.to).is_err();
+        self.long_waits().filter(is_held).copied().collect()
+    }
+
     fn stalls(&self) -> impl Iterator<Item = &LongWait> {
         self.long_waits().filter(|wait| wait.is_stall())
+    }
+
+    /// What was used in the periods of that length that ended with a stall (the median), wherever most stalls end; `None` without stalls.
+    pub(super) fn used_when_throttled(&self, period: u64) -> Option<u64> {
+        let ends: Vec<u64> = self.stalls().map(|wait| wait.to).collect();
+        let (phase, _) = place_of(&ends, period);
+        self.quota_of(&ends, period, phase)
     }
 
     /// The median of what was used in the periods that ended with a stall.
@@ -343,6 +360,26 @@ pub(super) mod tests {
         let short = Limit::new(millis(10), millis(20));
         let found = recorded(Some(short)).recognise_limit().expect("a limit");
         assert_eq!(found.period_ns, 20_000_000);
+    }
+
+    /// Hazard: threads that wait for each other end some waits at any place of a period, and a limit that never bound is said to have throttled them.
+    #[test]
+    fn who_waits_for_a_thread_of_its_own_group_is_not_throttled() {
+        let wide = Limit::new(millis(190), millis(100));
+        let of = |plan: Plan| {
+            let mut simulation = Simulation::new(&plan, JsonLines::new(Vec::new())).unwrap();
+            simulation.run().unwrap();
+            let text = simulation.into_sink().finish().unwrap();
+            Recording::read(&mut text.as_slice()).unwrap()
+        };
+        let mut plan = service(None);
+        let group = plan.group("app");
+        let work = Span::Exponential { mean: millis(4) };
+        synthetic::closed_loop(&mut plan, "more", group, 6, work, millis(12).into());
+        let recording = of(plan);
+        assert!(recording.long_waits().count() > 1_000);
+        let found = recording.given_limit(wide);
+        assert!(found.throttled_permille < 20, "{found:?}");
     }
 
     #[test]

@@ -16,6 +16,8 @@
 
 mod blocks;
 mod causes;
+mod change;
+mod contradiction;
 mod evidence;
 mod family;
 mod limited;
@@ -32,6 +34,8 @@ mod select;
 mod served;
 
 pub use blocks::Blocks;
+pub use change::Change;
+pub use contradiction::{Beyond, Contradiction};
 pub use evidence::Evidence;
 pub use family::Family;
 pub use limited::RecordedLimit;
