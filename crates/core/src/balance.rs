@@ -79,11 +79,6 @@ const LOAD_INTERVAL: Nanos = Nanos::from_millis(4);
 /// groups (a task without a limit had 0.83 of the CPU that it should have had), and all would be a lock a CPU.
 pub const IDLE_LOOKS: usize = 4;
 
-/// How often a CPU that is busy looks if what was noted does not wait any more, each time at least under one queue's lock. Default 2: a group whose
-/// only task sleeps for moments is noted as it wakes, runs at once, and would hide at each look who waits further in for whole
-/// seconds (a task behind such a one had 0.001 of the half CPU that was its part).
-const PERIODIC_LOOKS: usize = 2;
-
 /// Most tasks moved at once: bounds the time for which the victim's queue is held.
 const PULL_MAX: usize = 32;
 
@@ -122,37 +117,26 @@ pub fn plan(
     reason: Reason,
     now: Nanos,
 ) -> Option<Pull> {
+    let mine = loads.get(me.index())?;
     match reason {
         Reason::Idle => plan_idle(topology, me, loads, &[]),
-        Reason::Periodic => plan_periodic(topology, me, loads, now).map(|(pull, _)| pull),
+        Reason::Periodic => mine
+            .find_on_chain(|group, running| {
+                if by_load(group) {
+                    // The root, which comes first, says it all.
+                    return Some(plan_by_load(topology, me, loads, &group.cells, now));
+                }
+                let owed = plan_owed(me, group, running);
+                owed.or_else(|| plan_ahead(topology, me, loads, group, running))
+                    .or_else(|| plan_level(topology, me, loads, group))
+                    .map(Some)
+            })
+            .flatten(),
     }
 }
 
-/// Whether the pull is for a note, which is taken with it, is returned as well.
-fn plan_periodic(
-    topology: &Topology,
-    me: CpuId,
-    loads: &[Arc<CpuLoad>],
-    now: Nanos,
-) -> Option<(Pull, bool)> {
-    let plan_for = |group: &Group, running: Option<&Group>| {
-        if by_load(group) {
-            // The root, which comes first, says it all.
-            let pull = plan_by_load(topology, me, loads, &group.cells, now);
-            return Some(pull.map(|pull| (pull, false)));
-        }
-        if let Some(owed) = plan_owed(me, group, running) {
-            return Some(Some((owed, true)));
-        }
-        plan_ahead(topology, me, loads, group, running)
-            .or_else(|| plan_level(topology, me, loads, group))
-            .map(|pull| Some((pull, false)))
-    };
-    loads.get(me.index())?.find_on_chain(plan_for).flatten()
-}
-
 /// Plans, and lets `take` do it, which says whether anything came; an idle CPU to which nothing came looks further, in [`IDLE_LOOKS`] queues in
-/// all, and a busy one once more if what was noted has gone. Returns whether anything came. As [`plan`], for each look.
+/// all, and a busy one once more, for tasks of the group that runs there. Returns whether anything came. As [`plan`], for each look.
 pub fn pull(
     topology: &Topology,
     me: CpuId,
@@ -160,25 +144,17 @@ pub fn pull(
     (reason, now): (Reason, Nanos),
     mut take: impl FnMut(&Pull) -> bool,
 ) -> bool {
-    if reason == Reason::Periodic {
-        for _ in 0..PERIODIC_LOOKS {
-            match plan_periodic(topology, me, loads, now) {
-                None => return false,
-                Some((pull, is_noted)) => {
-                    let came = take(&pull);
-                    if came || !is_noted {
-                        return came;
-                    }
-                }
-            }
-        }
-        return false;
-    }
-    let Some(first) = plan_idle(topology, me, loads, &[]) else {
+    let Some(first) = plan(topology, me, loads, reason, now) else {
         return false;
     };
     if take(&first) {
         return true;
+    }
+    if reason != Reason::Idle {
+        let mine = loads.get(me.index());
+        let own =
+            mine.and_then(|mine| mine.find_on_chain(|group, running| plan_own(me, group, running)));
+        return own.is_some_and(|pull| take(&pull));
     }
     let mut tried = [first.from; IDLE_LOOKS];
     for look in 1..IDLE_LOOKS {
@@ -295,6 +271,17 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
         return None;
     }
     group.time.take_owed(me).map(|note| note.pull(group))
+}
+
+/// Takes a task of the group whose tasks run here if it is noted that it waits elsewhere, where what was planned first brought nothing. A
+/// group whose only task sleeps for moments is noted with its parent as it wakes, and runs at once: it would hide at each look who waits behind it, for as
+/// long as the machine runs (such a task had 0.001 of the half CPU that was its part).
+fn plan_own(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
+    let is_leaf = running.is_none() && !group.time.has_groups();
+    (is_leaf && group.time.is_own_task_owed(group.id()))
+        .then(|| group.time.take_owed(me))
+        .flatten()
+        .map(|note| note.pull(group))
 }
 
 /// Takes half of what waits in `group` elsewhere beyond what is in it here, if `running`, the child that runs here, has run far ahead

@@ -85,13 +85,13 @@
 //! # Who waits while its group has its part
 //! All of that is about groups. Where a group gets its part on other CPUs, its tasks on this one may wait for ever: v is level, so nothing is
 //! owed to the group, and each time that the CPU chooses, a sibling may happen to be before it. So each timeline counts what its group got
-//! elsewhere since it had its last turn there. Once that is more than four turns for each CPU that the group is on, the group is noted under its
+//! elsewhere since it had its last turn there. Once that is more than two turns for each CPU that the group is on, the group is noted under its
 //! own number (`note_waiting`). A CPU that runs tasks of the group takes that note, as it chooses the group or at its next balancing, and with
 //! it one of those tasks, which then stands in the queue that it comes to as one that is owed nothing. What is left there is noted
 //! again at once. So a task of a group that gets S CPUs, and is on n of them, waits no longer than
 //!
 //! ```text
-//!     4 n turns / S  +  a look around  +  a balancing  +  a round of its group's tasks on the other CPU
+//!     2 n turns / S  +  a look around  +  a balancing  +  a round of its group's tasks on the other CPU
 //! ```
 //!
 //! for each of the group's tasks that waits like it, as long as balancing has no group above to pull for. (While only who chose the group took

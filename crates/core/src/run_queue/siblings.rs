@@ -13,6 +13,9 @@ use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
 /// round whatever the weights.
 const ABSENCE_MAX: Nanos = Nanos::from_secs(3_600);
 
+/// What a group gets at once is a turn from this part of a slice on.
+const TURN_PARTS: u64 = 8;
+
 /// Why a group comes back among its siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Return {
@@ -147,10 +150,17 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn serve_globally(&mut self, level: u32, delta: u64, waits: bool) {
         let timeline = &mut self.timelines[level as usize];
         timeline.cell.publish_waits(waits);
-        // By as much as each other CPU may have given it meanwhile. (Forgotten by any turn, what a task missed that has the microsecond
-        // in which another group's only task sleeps was never enough to be noted: beside a child group one had 0.003 CPUs of 0.5.)
+        // A turn makes up for all of it, less by as much as each other CPU may have given it meanwhile: forgotten by the microsecond in which another
+        // group's only task sleeps, what a task missed was never enough to be noted, and one beside a child group had 0.003 CPUs of 0.5. (If
+        // a turn makes up for no more than it is, notes are so many that equal tasks of a group are apart by a third.)
         let cpus = u64::from(timeline.group.time.cpus());
-        timeline.missed = timeline.missed.saturating_sub(delta.saturating_mul(cpus));
+        let is_turn = delta * TURN_PARTS >= u64::from(self.rules.base_slice);
+        let made_up = if is_turn {
+            u64::MAX
+        } else {
+            delta.saturating_mul(cpus)
+        };
+        timeline.missed = timeline.missed.saturating_sub(made_up);
         timeline.unpublished += delta;
         self.publish_service(level);
         let (timeline, above) = self.with_parent(level);
