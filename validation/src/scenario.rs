@@ -241,7 +241,7 @@ pub fn all() -> Vec<Scenario> {
         jobs("jobs 30 ms, no burst", 0),
         jobs("jobs 30 ms, burst 20 ms", 20),
     ]);
-    scenarios.extend(group_time());
+    scenarios.extend(group_time(crate::outcome::cpus() as u32));
     scenarios.extend(selftests());
     scenarios
 }
@@ -290,8 +290,10 @@ pub fn selftests() -> [Scenario; 6] {
     ]
 }
 
-/// Groups by their weights alone, with tasks that sleep: what one virtual time a group is for. Two CPUs.
-pub fn group_time() -> [Scenario; 5] {
+/// Groups by their weights alone, with tasks that sleep: what one virtual time a group is for. Twice as many spinners as CPUs (two at least) in
+/// the heavy groups, and as many a leaf where weights are nested; light groups are the same on every machine.
+pub fn group_time(cpus: u32) -> [Scenario; 5] {
+    let cpus = cpus.max(2);
     let sleepers = |count, run, sleep| Load::Sleepers {
         count,
         run: Duration::from_micros(run),
@@ -307,7 +309,7 @@ pub fn group_time() -> [Scenario; 5] {
             "sleepers 100:9900",
             vec![
                 plain("light", 100, sleepers(2, 600, 500)),
-                plain("heavy", 9_900, Load::Spinners(4)),
+                plain("heavy", 9_900, Load::Spinners(2 * cpus)),
             ],
         ),
         scenario(
@@ -316,26 +318,26 @@ pub fn group_time() -> [Scenario; 5] {
                 plain("p", 100, Load::None),
                 plain("p/a", 100, sleepers(2, 500, 1_500)),
                 plain("p/b", 100, Load::Spinners(1)),
-                plain("o", 700, Load::Spinners(4)),
+                plain("o", 700, Load::Spinners(2 * cpus)),
             ],
         ),
         scenario(
             "1:2:7 in 1:2:7",
             vec![
                 plain("a", 100, Load::None),
-                plain("a/x", 100, Load::Spinners(2)),
-                plain("a/z", 700, Load::Spinners(2)),
-                plain("b", 200, Load::Spinners(2)),
+                plain("a/x", 100, Load::Spinners(cpus)),
+                plain("a/z", 700, Load::Spinners(cpus)),
+                plain("b", 200, Load::Spinners(cpus)),
                 plain("c", 700, Load::None),
-                plain("c/x", 100, Load::Spinners(2)),
-                plain("c/z", 700, Load::Spinners(2)),
+                plain("c/x", 100, Load::Spinners(cpus)),
+                plain("c/z", 700, Load::Spinners(cpus)),
             ],
         ),
         scenario(
             "sleeping mints nothing",
             vec![
-                plain("gamer", 100, sleepers(2, 3_900, 100)),
-                plain("honest", 100, Load::Spinners(4)),
+                plain("gamer", 100, sleepers(cpus, 3_900, 100)),
+                plain("honest", 100, Load::Spinners(2 * cpus)),
             ],
         ),
         scenario(
@@ -349,7 +351,7 @@ pub fn group_time() -> [Scenario; 5] {
                         every: Duration::from_millis(20),
                     },
                 ),
-                plain("heavy", 9_900, Load::Spinners(4)),
+                plain("heavy", 9_900, Load::Spinners(2 * cpus)),
             ],
         ),
     ]
