@@ -193,6 +193,35 @@ fn a_killed_poll_keeps_its_share_or_its_future_for_ever() {
     });
 }
 
+/// A poll that is borne by a thread of its own is followed there by the task's next one. Killed between the two it waited for a turn that nobody would
+/// give it, and neither its handle nor the shutdown ended: 5 tasks of 64.
+#[test]
+fn tasks_that_are_killed_between_two_long_polls_are_lost() {
+    run(|scheduler| async move {
+        for round in 0..12_u64 {
+            let group = scheduler.group(&format!("group{round}")).unwrap();
+            let group = group.create().unwrap();
+            let tasks: Vec<_> = (0..8)
+                .map(|_| {
+                    group.spawn(async {
+                        loop {
+                            let end = common::time_here() + Duration::from_micros(1_500);
+                            while common::time_here() < end {}
+                            tokio::task::yield_now().await;
+                        }
+                    })
+                })
+                .collect();
+            tokio::time::sleep(Duration::from_millis(10 + 3 * round)).await;
+            group.kill_immediately().unwrap();
+            for task in tasks {
+                let ended: Result<(), _> = task.await;
+                assert!(ended.unwrap_err().is_cancelled());
+            }
+        }
+    });
+}
+
 #[test]
 fn polls_of_a_group_that_is_not_preemptible_are_taken_off_their_virtual_cpus() {
     run(|scheduler| async move {

@@ -266,10 +266,12 @@ impl Carrier {
         self.frozen.store(true, Ordering::Relaxed);
     }
 
-    /// It was killed: whatever a freeze said of it, it has short turns until its poll ends, and waits for no payer.
+    /// It was killed: whatever a freeze said of it, it has short turns until its poll ends, and waits for no payer. If it waits between two polls
+    /// it sees that, and begins no other.
     pub(crate) fn stands_killed(&self) {
         self.frozen.store(false, Ordering::Relaxed);
         self.unpaid.store(false, Ordering::Relaxed);
+        self.thread.unpark();
     }
 
     /// Whether it stands from now on until its payer has budget; it has short turns meanwhile.
@@ -500,9 +502,10 @@ impl Carrier {
 
     // ---- the bearer's side
 
-    /// Between two polls: waits until policy lets it run.
-    pub(crate) fn wait_until_allowed(&self) {
-        self.turns.wait_until_allowed();
+    /// Between two polls: waits until policy lets it run; false if it [was killed](Self::stands_killed) by then.
+    pub(crate) fn wait_until_allowed(&self, group: &GroupShared) -> bool {
+        let killed = || group.is_killed_inside(self.began());
+        self.turns.wait_until_allowed_unless(killed)
     }
 
     /// E1: the poll has ended. Returns the virtual CPU whose nap may be for it, and the proxy if that was away.

@@ -200,12 +200,8 @@ impl<P, T, O, C> Turns<P, T, O, C> {
         inner.away.take()
     }
 
-    /// Between two polls: waits until policy lets it run.
-    pub(super) fn wait_until_allowed(&self) {
-        self.wait_until_allowed_unless(|| false);
-    }
-
-    /// Before its first region: waits until policy lets it run; false if it has `ended` by then. Whoever ends it wakes its thread.
+    /// Between two polls, or before its first region: waits until policy lets it run; false if it has `ended` by then. Whoever ends it wakes
+    /// its thread.
     pub(super) fn wait_until_allowed_unless(&self, ended: impl Fn() -> bool) -> bool {
         loop {
             if ended() {
@@ -288,7 +284,7 @@ mod models {
                 while this.stops.load(Ordering::SeqCst) != 0 {
                     loom::thread::yield_now();
                 }
-                this.word.wait_until_allowed();
+                this.word.wait_until_allowed_unless(|| false);
             })
         }
 

@@ -73,7 +73,10 @@ pub(super) fn bear(
                 if wall < LONG_POLL || moved || held || deferring || ending {
                     break Outcome::Again(task);
                 }
-                carrier.wait_until_allowed();
+                // Killed where it stands its proxy is away, and nobody would let it run: the task ends with what is posted.
+                if !carrier.wait_until_allowed(&task.owned_mut().group) {
+                    break Outcome::Again(task);
+                }
                 let started = shared.now();
                 reference.wall = reference.wall.saturating_add(started.saturating_sub(now));
                 began = Began {
