@@ -161,9 +161,9 @@ impl Handle {
     /// that this one is about to be free.
     ///
     /// `wake` runs all the same if the thread may not run there, has left, or is being asked something else. The thread is bound to
-    /// the processor until `wake` returns, and then may run again where it could before. (A change of that by others in these few
-    /// microseconds is undone; and processors that the process is given later are not the thread's, as after any call of
-    /// `sched_setaffinity`.) Three system calls, some 3 us; waits for nobody, unless the thread runs on another processor: then for the
+    /// the processor until `wake` returns, and then may run again where it could before, unless that was changed meanwhile. (A change that
+    /// comes between this call's last two system calls is undone; and processors that the process is given later are not the thread's,
+    /// as after any call of `sched_setaffinity`.) Four system calls, some 4 us; waits for nobody, unless the thread runs on another processor: then for the
     /// kernel to move it.
     pub fn wake_on(&self, processor: Processor, wake: impl FnOnce()) -> bool {
         let identity = self.slot.identity;
@@ -187,6 +187,7 @@ impl Handle {
 /// A thread is bound to one processor while this lives.
 struct Bound {
     thread: i32,
+    processor: u32,
     before: Affinity,
 }
 
@@ -198,14 +199,21 @@ impl Bound {
             return None;
         }
         Affinity::only(processor.number())?.set(thread).ok()?;
-        Some(Self { thread, before })
+        Some(Self {
+            thread,
+            processor: processor.number(),
+            before,
+        })
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Refused only if the process has lost all of those processors just now: then the kernel has moved the thread itself.
-        let _ = self.before.set(self.thread);
+        // Another one is what the thread's own code has asked for meanwhile, and stays.
+        if Affinity::of(self.thread).is_some_and(|now| now.is_only(self.processor)) {
+            // Refused only if the process has lost all of those processors just now: then the kernel has moved the thread itself.
+            let _ = self.before.set(self.thread);
+        }
     }
 }
 

@@ -26,6 +26,19 @@ fn allowed(thread: libc::pid_t) -> Vec<usize> {
     }
 }
 
+/// Lets a thread run on these only.
+fn allow(thread: libc::pid_t, places: &[usize]) {
+    // SAFETY: a set is plain data for which all zeroes is a valid value; the places are ones that were read from such a set.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        for place in places {
+            libc::CPU_SET(*place, &mut set);
+        }
+        let size = core::mem::size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_setaffinity(thread, size, &raw const set), 0);
+    }
+}
+
 #[test]
 fn a_thread_goes_on_where_it_is_told_and_is_not_bound_to_stay() {
     let stop = Arc::new(AtomicBool::new(false));
@@ -65,6 +78,18 @@ fn a_thread_goes_on_where_it_is_told_and_is_not_bound_to_stay() {
         });
         assert!(told);
         assert_eq!(allowed(id), before);
+    }
+    // Hazard: what the thread's own code asks for meanwhile is overwritten.
+    if let [first, second, ..] = before[..] {
+        let pause = stand();
+        let first = Processor::new(u32::try_from(first).unwrap());
+        let told = handle.wake_on(first, || {
+            allow(id, &[second]);
+            assert!(pause.resume());
+        });
+        assert!(told);
+        assert_eq!(allowed(id), [second]);
+        allow(id, &before);
     }
     // No machine has this one.
     let pause = stand();

@@ -525,6 +525,13 @@ impl Affinity {
         Self::place(processor).is_some_and(|place| unsafe { libc::CPU_ISSET(place, &self.0) })
     }
 
+    /// Whether it is this one and no other.
+    pub(crate) fn is_only(&self, processor: u32) -> bool {
+        // SAFETY: the set is a whole one that is only read.
+        let count = unsafe { libc::CPU_COUNT(&self.0) };
+        count == 1 && self.contains(processor)
+    }
+
     /// Makes it that of a thread. The caller makes sure that the id is the thread's.
     pub(crate) fn set(&self, thread: i32) -> Result<(), i32> {
         // SAFETY: the kernel reads a local of the size that it is told.

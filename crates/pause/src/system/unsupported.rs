@@ -140,6 +140,10 @@ impl Affinity {
         false
     }
 
+    pub(crate) fn is_only(&self, _processor: u32) -> bool {
+        false
+    }
+
     pub(crate) fn set(&self, _thread: i32) -> Result<(), i32> {
         Err(NOT_IMPLEMENTED)
     }

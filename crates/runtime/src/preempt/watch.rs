@@ -255,6 +255,10 @@ fn look_on(weak: &Weak<Shared>) {
             lock(&preempting.watch).elsewhere.note(false);
             return;
         }
+        if idle >= IDLE_LOOKS && !control.parked.swap(false, Ordering::SeqCst) {
+            // Somebody is awake. Else a virtual CPU that goes to sleep and wakes again would wake this thread each time.
+            idle = 0;
+        }
         let asked = control.asks.take();
         let left = next.saturating_duration_since(Instant::now());
         let pause = if asked && !left.is_zero() {
