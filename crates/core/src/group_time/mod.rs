@@ -41,7 +41,8 @@
 //! holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
 //! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU and for those that move, else within
-//! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others. The offset
+//! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
+//! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!

@@ -207,3 +207,33 @@ proptest! {
         }
     }
 }
+
+/// Hazard: V jumps to the mean of the others each time that a task which is owed something sleeps for a moment, and cannot go back when it
+/// returns.
+#[test]
+fn who_sleeps_for_a_moment_does_not_move_the_clock() {
+    let family = Family::new(&[1_024]);
+    let owed = (to_virtual(4 * MILLI, 1_024) * 1_024).cast_signed();
+    let tell = |shares: i64, deficit: i64, crowded: i32| {
+        let told = Told {
+            shares,
+            deficit,
+            crowded,
+            ..Told::default()
+        };
+        family.parent.time.publish_tasks(&told, CREDIT);
+    };
+    tell(1_024, owed, 1);
+    let before = family.parent.time.now();
+    for _ in 0..1_000 {
+        tell(-1_024, -owed, -1);
+        tell(1_024, owed, 1);
+    }
+    assert_eq!(family.parent.time.now(), before);
+    // It stays away: the other owes what it receives in its absence, but once it has received as much V is its own time.
+    tell(-1_024, -owed, -1);
+    family.serve(0, MILLI);
+    assert!(family.lag(0) < 0, "{}", family.lag(0));
+    family.serve(0, 7 * MILLI);
+    assert!(family.lag(0).abs() < 10_000, "{}", family.lag(0));
+}

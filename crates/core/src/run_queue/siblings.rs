@@ -233,6 +233,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             shares: change,
             crowded: i32::from(crowded) - i32::from(was_crowded),
             deficit: core::mem::take(&mut timeline.untold_deficit),
+            moved: false,
         };
         let bound = self.service_clock.credit;
         timeline.group.time.publish_tasks(&told, bound);
@@ -264,6 +265,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             shares: -i64::from(shares),
             crowded: 0,
             deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
+            moved: true,
         };
         if timeline.tasks == 1 {
             // Nobody is left here who would tell it.
