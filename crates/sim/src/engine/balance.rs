@@ -33,7 +33,9 @@ impl<S: Sink> Simulation<S> {
         balance::pull(&topology, me, &published, (reason, now), |request| {
             let taken = self.take_cold(cpu, request, leaves_hot);
             any = taken == Taken::Some;
-            taken != Taken::Nothing
+            // A CPU that is busy looks further where what came may not run here: else a group that is bound elsewhere, and noted at each
+            // look, would hide a task of the CPU's own group for ever.
+            any || reason == Reason::Idle && taken != Taken::Nothing
         });
         self.published = published;
         any || reason == Reason::Idle && self.affinity.binds() && self.search(cpu)
