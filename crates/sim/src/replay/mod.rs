@@ -171,6 +171,10 @@ pub struct Recording {
     pub restored: Nanos,
     /// Switches that the trace does not show, filled in.
     pub repaired: u64,
+    /// Switches that were lost though no kernel leaves them out, and are not filled in. A part of a recording does not know.
+    pub switches_lost: u64,
+    /// Switches that the trace shows. A part of a recording does not know.
+    pub switches_shown: u64,
     /// Who made whom.
     pub(crate) family: Family,
     /// How well the recorded kernel saw idle CPUs. A part of a recording does not know.

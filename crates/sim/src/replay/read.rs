@@ -330,6 +330,8 @@ impl Recording {
         let mut recording = Recording::of(collector, &replay)?;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
+        recording.switches_lost = repair.lost();
+        recording.switches_shown = repair.shown();
         recording.recording_process = reader.recording_process();
         recording.is_kernels = reader.recorder() == Recorder::Kernel;
         recording.release = reader.release().map(str::to_owned);
