@@ -79,3 +79,24 @@ fn lost_switches_are_told_from_those_that_a_kernel_leaves_out() {
     assert_eq!(found(&many, words), Some(true), "{many}");
     assert_eq!(many["recommended"], Value::Null);
 }
+
+/// Hazard: a piece of a trace is missing, and whoever ran before it is taken to have run all that time, for hours of a simulation.
+#[test]
+fn a_hole_in_a_trace_is_no_work_and_no_ground_for_advice() {
+    let folder = Folder::new("advise-hole");
+    let words = "nothing at all happened on any CPU from 2.0 to ";
+    let used = |answer: &Value| answer["recorded"]["usage_permille"].as_u64();
+    let whole = asked(&folder, "whole", &lines(&|_| 0));
+    assert_eq!(found(&whole, words), None, "{whole}");
+    for seconds in [1, 60, 36_000] {
+        let mut lines = lines(&|second| if second < 2 { 0 } else { seconds * 1_000_000 });
+        // The last before it is lost as well: `other` runs when it begins.
+        lines.remove(799);
+        let hole = asked(&folder, "hole", &lines);
+        assert_eq!(found(&hole, words), Some(true), "{hole}");
+        assert_eq!(hole["recommended"], Value::Null);
+        assert_eq!(used(&hole), used(&whole), "{hole}");
+        let notes = hole["notes"].to_string();
+        assert!(notes.contains("bursts, 0.10 CPUs used"), "{notes}");
+    }
+}

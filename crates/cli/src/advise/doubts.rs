@@ -1,7 +1,9 @@
 //! What speaks against a prediction. A figure is never given alone where its ground is thin.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::{Change, RecordedLimit, Recording, Requests, Restored, is_within};
+use quotient_sim::replay::{
+    Change, Holes, RecordedLimit, Recording, Requests, Restored, is_within,
+};
 use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
 
@@ -94,6 +96,28 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
         let is_much = whole.gaps.lost.saturating_mul(100) > bursts.saturating_mul(LOST_MAX_PERCENT);
         doubts.add(is_much, format!("of the trace, {}", whole.gaps));
     }
+}
+
+/// Nothing at all happened for a while.
+pub(super) fn about_holes(holes: &Holes, doubts: &mut Doubts) {
+    let Some(first) = holes.first.first() else {
+        return;
+    };
+    let more = match holes.count - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} times more)"),
+    };
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    doubts.add(
+        true,
+        format!(
+            "nothing at all happened on any CPU from {:.1} to {:.1} s of the trace{more}, {:.1} s in all, where silences were {:.3} s at most before: a piece of it is missing, or the machine stood still; that is cut out of all times, and what was wanted meanwhile is not known; record again",
+            seconds(first.from_ns),
+            seconds(first.to_ns),
+            seconds(holes.length.0),
+            seconds(holes.usual.0)
+        ),
+    );
 }
 
 /// Nobody is woken in the trace.

@@ -46,6 +46,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         doubts::about_everything(&whole, &mut doubts);
     }
     doubts::about_gaps(&whole, &mut doubts);
+    doubts::about_holes(&whole.holes, &mut doubts);
     doubts::about_wakeups(&whole, &mut doubts);
     doubts::about_repairs(&whole, limited, &mut notes, &mut doubts);
     doubts::about_length(limited, &arguments.period, &mut doubts);

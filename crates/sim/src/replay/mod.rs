@@ -20,6 +20,7 @@ mod change;
 mod contradiction;
 mod evidence;
 mod family;
+mod holes;
 mod limited;
 #[cfg(test)]
 mod lines;
@@ -38,6 +39,7 @@ pub use change::Change;
 pub use contradiction::{Beyond, Contradiction};
 pub use evidence::Evidence;
 pub use family::Family;
+pub use holes::{Hole, Holes};
 pub use limited::RecordedLimit;
 pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
@@ -200,6 +202,8 @@ pub struct Recording {
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
+    /// Stretches in which nothing at all happened: the recording is without them. A part of a recording does not know.
+    pub holes: Holes,
 }
 
 impl Recording {
