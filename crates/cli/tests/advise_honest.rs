@@ -108,7 +108,7 @@ fn what_never_binds_is_said_to_need_no_limit() {
         (
             "0.05,2",
             "harm-up-to-the-machine",
-            "that would ever bind do harm",
+            "that give less than the machine do harm",
         ),
         ("0.05", "harm", "none of these; try more CPUs"),
         ("1.9,2", "limit", "cpu.max \"190000 100000\""),

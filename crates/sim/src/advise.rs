@@ -94,16 +94,22 @@ pub struct Advice {
     /// Every setting, in the order threads, period, burst, quota; finer ones in their place.
     pub predictions: Vec<Prediction>,
     /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst. A
-    /// limit of at least all CPUs never binds, and is not recommended.
+    /// limit of at least all CPUs limits nothing in the long run, and is not recommended.
     pub recommended: Option<usize>,
     /// CPUs of the machine.
     pub cpus: u32,
 }
 
 impl Advice {
-    /// Whether a setting never binds: the machine has no more than it gives.
-    pub fn never_binds(&self, row: &Prediction) -> bool {
+    /// Whether a setting gives the whole machine, or more. It may bind all the same, within a period: a CPU takes its quota by slices, and what one
+    /// keeps of them another one lacks; of periods of 1 ms that is all.
+    pub fn gives_the_machine(&self, row: &Prediction) -> bool {
         u128::from(row.quota_ns) >= u128::from(row.period_ns) * u128::from(self.cpus)
+    }
+
+    /// Whether a setting never binds: the machine has no more than it gives, and nothing was throttled in any seed.
+    pub fn never_binds(&self, row: &Prediction) -> bool {
+        self.gives_the_machine(row) && row.throttled_ratio.most <= 0.0
     }
 }
 
@@ -408,7 +414,7 @@ fn recommend(advice: &Advice) -> Option<usize> {
         .predictions
         .iter()
         .enumerate()
-        .filter(|(_, row)| row.is_harmless && !advice.never_binds(row));
+        .filter(|(_, row)| row.is_harmless && !advice.gives_the_machine(row));
     let least = harmless.clone().map(|(_, row)| share(row)).min()?;
     let near = |row: &Prediction| share(row) * 1_000_000 <= least * (1_000_000 + SAME_SHARE);
     let combination = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);

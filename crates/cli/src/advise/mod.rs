@@ -281,7 +281,9 @@ enum Verdict {
     Doubted,
     /// All that was tried gives at least all CPUs: none of it would ever bind.
     NeverBinds,
-    /// What would bind does harm, and what never would does none.
+    /// All that was tried gives at least all CPUs, and some of it binds within single periods.
+    BindsWithinPeriods,
+    /// What gives less than the machine does harm, and what gives it does none.
     HarmUpToTheMachine,
     /// All that was tried does harm.
     Harm,
@@ -296,7 +298,9 @@ impl Verdict {
             Verdict::Doubted
         } else if rows.clone().all(|row| advice.never_binds(row)) {
             Verdict::NeverBinds
-        } else if rows.any(|row| row.is_harmless && advice.never_binds(row)) {
+        } else if rows.clone().all(|row| advice.gives_the_machine(row)) {
+            Verdict::BindsWithinPeriods
+        } else if rows.any(|row| row.is_harmless && advice.gives_the_machine(row)) {
             Verdict::HarmUpToTheMachine
         } else {
             Verdict::Harm
