@@ -315,3 +315,30 @@ fn ticks_that_no_kernel_has_are_refused_with_those_that_there_are() {
         );
     }
 }
+
+/// Hazard: a share that no quota can express is tried as a hundred times as much, by as many rows as there were shares, and nothing says so.
+#[test]
+fn a_share_below_the_least_quota_is_said_to_be_tried_as_more() {
+    let folder = Folder::new("advise-least");
+    let trace = recorded(&folder, "least", None);
+    let asked = |cpus: &str, periods: &str| {
+        let (answer, _) = both(&[
+            &trace, "--group", "web", "--seeds", "2", "--cpus", cpus, "--period", periods,
+            "--burst", "0",
+        ]);
+        let rows = answer["predictions"].as_array().expect("rows");
+        let quotas: Vec<u64> = rows
+            .iter()
+            .map(|row| row["quota_ns"].as_u64().expect("a figure"))
+            .collect();
+        (quotas, answer["notes"].to_string())
+    };
+    let words = "no quota is less than 1 ms: 0.01 CPUs in periods of 1 ms are tried as 1.00, 0.50 CPUs in periods of 1 ms are tried as 1.00; longer";
+    let (quotas, notes) = asked("0.01,0.5,1,1.5", "1ms,100ms");
+    let millis = [1.0, 1.5, 1.0, 50.0, 100.0, 150.0];
+    assert_eq!(quotas, millis.map(|millis| (millis * 1e6) as u64));
+    assert!(notes.contains(words), "{notes}");
+    let (quotas, notes) = asked("0.5,0.5", "100ms");
+    assert_eq!(quotas, [50_000_000]);
+    assert!(!notes.contains("no quota is less"), "{notes}");
+}

@@ -204,7 +204,8 @@ pub fn advise(
     threads: usize,
     control: &Control,
 ) -> Result<Advice, BatchError> {
-    let limits = sweep.limits();
+    let curves = sweep.curves();
+    let limits = curves.concat();
     let seeds = u64::from(sweep.seeds.max(1));
     let mut runs = Vec::new();
     for &count in &sweep.threads {
@@ -247,7 +248,7 @@ pub fn advise(
                 let runs: Vec<Setting> = settings(subject, Some(limit), count, seeds).collect();
                 Ok(judged(&run(&runs)?, limit))
             };
-            predictions = refine(predictions, sweep.cpus_permille.len(), &one)?;
+            predictions = refine(predictions, curves.iter().map(Vec::len), &one)?;
         }
         advice.predictions.extend(predictions);
     }

@@ -396,6 +396,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         };
         under::about_use(&limit, used, free, &mut base.doubts);
     }
+    base.notes.extend(raised(&sweep));
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
         advice.recommended = None;
@@ -468,6 +469,24 @@ fn under(
         used_permille: 0,
     };
     advise(subject, &sweep, target, threads, control)
+}
+
+/// What is tried in place of shares that no limit can express.
+fn raised(sweep: &Sweep) -> Option<String> {
+    let cpus = |permille: u64| permille as f64 / 1000.0;
+    let raised = sweep.raised().into_iter().map(|(asked, period, tried)| {
+        let period = period.0 as f64 / 1e6;
+        let (asked, tried) = (cpus(asked), cpus(tried));
+        format!("{asked:.2} CPUs in periods of {period} ms are tried as {tried:.2}")
+    });
+    let raised: Vec<String> = raised.collect();
+    (!raised.is_empty()).then(|| {
+        format!(
+            "no quota is less than {} ms: {}; longer periods can have less",
+            Limit::QUOTA_MIN.0 / 1_000_000,
+            raised.join(", ")
+        )
+    })
 }
 
 fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
