@@ -49,6 +49,10 @@ const HELD_MAX_PERMILLE: u64 = 300;
 /// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.
 const ACTIVE_MIN_PERCENT: u64 = 90;
 
+/// Tried less often than this, and nothing is known of how draws differ: of one there is no spread, and that of two is off by factors (their interval is six of
+/// it wide). Default 3.
+pub(super) const SEEDS_MIN: u32 = 3;
+
 /// One reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Doubt {
@@ -95,6 +99,22 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
         let bursts = u64::try_from(whole.bursts()).unwrap_or(u64::MAX);
         let is_much = whole.gaps.lost.saturating_mul(100) > bursts.saturating_mul(LOST_MAX_PERCENT);
         doubts.add(is_much, format!("of the trace, {}", whole.gaps));
+    }
+}
+
+/// Too few draws to say how they spread.
+pub(super) fn about_seeds(seeds: u32, doubts: &mut Doubts) {
+    if seeds < SEEDS_MIN {
+        doubts.add(
+            false,
+            format!(
+                "{}: how others would differ is not known, so no interval is one of 90 %, and what is called harmless is so by chance; a look, to be decided with --seeds {SEEDS_MIN} or more (10 where nothing is said)",
+                match seeds {
+                    1 => "tried once".to_owned(),
+                    seeds => format!("tried {seeds} times"),
+                }
+            ),
+        );
     }
 }
 

@@ -397,6 +397,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         under::about_use(&limit, used, free, &mut base.doubts);
     }
     base.notes.extend(raised(&sweep));
+    doubts::about_seeds(sweep.seeds, &mut base.doubts);
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
         advice.recommended = None;

@@ -105,8 +105,10 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         None => limited.recorded_times(),
     };
     let blocks = Blocks::of(&limited, beside.as_ref(), times.as_ref(), arguments.seeds);
+    let are_known = arguments.seeds >= doubts::SEEDS_MIN;
     notes.push(format!(
-        "intervals are of 90 %, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these; the middles are those of the recording itself",
+        "intervals are {}, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these; the middles are those of the recording itself",
+        if are_known { "of 90 %" } else { "not known" },
         arguments.seeds,
         blocks.count(),
         blocks.length().0 as f64 / 1e9
