@@ -7,13 +7,20 @@ use serde_json::Value;
 
 /// The answer about `svc` in these lines.
 fn asked(folder: &Folder, name: &str, lines: &[String]) -> Value {
+    asked_with(folder, name, lines, &[])
+}
+
+/// The same with more options.
+fn asked_with(folder: &Folder, name: &str, lines: &[String], more: &[&str]) -> Value {
     let file = folder.file(&format!("{name}.txt"));
     let text = format!("# tracer: nop\n{}\n", lines.join("\n"));
     std::fs::write(&file, text).expect("our own folder");
-    let output = quotient(&[
+    let mut question = vec![
         "advise", &file, "--comm", "svc", "--loop", "open", "--json", "--seeds", "2", "--cpus",
         "0.8", "--period", "100ms", "--burst", "0",
-    ]);
+    ];
+    question.extend(more);
+    let output = quotient(&question);
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("one object")
 }
@@ -99,4 +106,26 @@ fn a_hole_in_a_trace_is_no_work_and_no_ground_for_advice() {
         let notes = hole["notes"].to_string();
         assert!(notes.contains("bursts, 0.10 CPUs used"), "{notes}");
     }
+}
+
+/// Hazard: one of several names is misspelt, and what is limited is less than was meant.
+#[test]
+fn a_name_or_number_that_selects_nobody_is_named() {
+    let folder = Folder::new("advise-nobody");
+    let lines = lines(&|_| 0);
+    let said = |more: &[&str], words: &str| {
+        let answer = asked_with(&folder, "two", &lines, more);
+        found(&answer, words)
+    };
+    assert_eq!(said(&["--comm", "nosuch"], "nosuch"), Some(false));
+    assert_eq!(
+        said(&["--pid", "7", "--pid", "99"], "--pid 99 selects nobody"),
+        Some(false)
+    );
+    assert_eq!(said(&["--comm", "other"], "selects nobody"), None);
+    // By both: `other` is not 7.
+    assert_eq!(
+        said(&["--comm", "other", "--pid", "7"], "selects nobody"),
+        Some(false)
+    );
 }

@@ -2,7 +2,7 @@
 
 use quotient_core::Nanos;
 use quotient_sim::replay::{
-    Change, Holes, RecordedLimit, Recording, Requests, Restored, is_within,
+    Change, Holes, RecordedLimit, Recording, Requests, Restored, Selection, is_within,
 };
 use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
@@ -87,6 +87,33 @@ pub(super) fn about_everything(whole: &Recording, doubts: &mut Doubts) {
             format!(
                 "all {} tasks of the trace ({names} names, {groups} groups) are limited together; --comm, --pid or --group says which are meant",
                 whole.tasks()
+            ),
+        );
+    }
+}
+
+/// A name or a number that was asked about selects nobody: the limit would hold for less than was meant.
+pub(super) fn about_idle_selections(whole: &Recording, selection: &Selection, doubts: &mut Doubts) {
+    let names = selection.names.iter().map(|name| {
+        let mut part = selection.clone();
+        part.names = vec![name.clone()];
+        (format!("--comm {name:?}"), part)
+    });
+    let ids = selection.ids.iter().map(|id| {
+        let mut part = selection.clone();
+        part.ids = vec![*id];
+        (format!("--pid {id}"), part)
+    });
+    let idle = names
+        .chain(ids)
+        .filter(|(_, part)| whole.split(part).0.tasks() == 0);
+    let idle: Vec<String> = idle.map(|(option, _)| option).collect();
+    if !idle.is_empty() {
+        doubts.add(
+            false,
+            format!(
+                "{} selects nobody who ran in this trace: what is limited is the rest of what was asked for",
+                idle.join(", ")
             ),
         );
     }

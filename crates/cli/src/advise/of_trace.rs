@@ -42,6 +42,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         limited, beside, ..
     } = &parts;
     let has_beside = beside.tasks() > 0 && !arguments.alone;
+    doubts::about_idle_selections(&whole, &selection, &mut doubts);
     if selection.is_everything() {
         doubts::about_everything(&whole, &mut doubts);
     }
