@@ -372,3 +372,23 @@ fn few_seeds_are_a_look_and_said_to_be_one() {
         assert_eq!(answer["verdict"], "limit");
     }
 }
+
+/// Hazard: a scenario in which no request comes to an end adds nothing to a percentile that is none, and is told to need no limit.
+#[test]
+fn a_scenario_in_which_nothing_is_done_is_no_ground_for_advice() {
+    let folder = Folder::new("advise-undone");
+    let file = folder.file("undone.toml");
+    let asked = |work: &str| {
+        let text = format!(
+            "name = \"undone\"\nduration = \"3s\"\n[machine]\nshape = \"2\"\n[[group]]\npath = \"web\"\n[[workload]]\nname = \"w\"\nkind = \"closed-loop\"\ngroup = \"web\"\nwork = \"{work}\"\nthink = \"10ms\"\nthreads = 2\n"
+        );
+        std::fs::write(&file, text).expect("our own folder");
+        answer(&[&file, "--seeds", "3", "--cpus", "1.9"])
+    };
+    let words = "nothing that is measured was done";
+    let undone = asked("10s");
+    assert_eq!(found(&undone, words), Some(true), "{undone}");
+    assert_eq!(undone["verdict"], "doubted");
+    let done = asked("10ms");
+    assert_eq!(found(&done, words), None, "{done}");
+}

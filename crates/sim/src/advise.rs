@@ -91,6 +91,9 @@ pub struct Advice {
     pub free_p99_ns: u64,
     /// CPU time used without a limit, in thousandths of a CPU.
     pub free_usage_permille: u64,
+    /// What the meter saw done without a limit: the most of any seed.
+    #[serde(skip)]
+    pub free_done: u64,
     /// Every setting, in the order threads, period, burst, quota; finer ones in their place.
     pub predictions: Vec<Prediction>,
     /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst. A
@@ -225,6 +228,7 @@ pub fn advise(
         free_p50_ns: 0,
         free_p99_ns: 0,
         free_usage_permille: 0,
+        free_done: 0,
         predictions: Vec::new(),
         recommended: None,
         cpus: outcomes.first().map_or(0, |outcome| outcome.cpus),
@@ -237,6 +241,8 @@ pub fn advise(
                 advice.free_p99_ns,
                 advice.free_usage_permille,
             ) = free_figures(subject, &free[per_limit - seeds as usize..]);
+            let done = free.iter().map(|free| free.meters[subject.meter].done);
+            advice.free_done = done.max().unwrap_or(0);
         }
         let judged = |tried: &[Outcome], limit| judge(subject, free, tried, limit, count, target);
         let mut predictions = Vec::new();

@@ -145,6 +145,16 @@ pub(super) fn about_seeds(seeds: u32, doubts: &mut Doubts) {
     }
 }
 
+/// Nothing that is measured came to an end, also without a limit.
+pub(super) fn about_nothing_done(done: u64, doubts: &mut Doubts) {
+    if done == 0 {
+        doubts.add(
+            true,
+            "nothing that is measured was done in the time that is simulated, also without a limit: there is no percentile to add to; let it last longer, or judge by another meter (--meter)".to_owned(),
+        );
+    }
+}
+
 /// Nothing at all happened for a while.
 pub(super) fn about_holes(holes: &Holes, doubts: &mut Doubts) {
     let Some(first) = holes.first.first() else {

@@ -398,6 +398,7 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
     }
     base.notes.extend(raised(&sweep));
     doubts::about_seeds(sweep.seeds, &mut base.doubts);
+    doubts::about_nothing_done(advice.free_done, &mut base.doubts);
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
         advice.recommended = None;
