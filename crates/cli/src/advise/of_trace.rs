@@ -137,6 +137,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             rule,
             requests,
             limit,
+            is_limit_noted: whole.noted_limit.is_some(),
             change,
             blocks,
         }),
