@@ -91,19 +91,28 @@ pub struct Advice {
     pub free_p99_ns: u64,
     /// CPU time used without a limit, in thousandths of a CPU.
     pub free_usage_permille: u64,
+    /// What the meter saw done without a limit: the most of any seed.
+    #[serde(skip)]
+    pub free_done: u64,
     /// Every setting, in the order threads, period, burst, quota; finer ones in their place.
     pub predictions: Vec<Prediction>,
     /// Index of the recommended one: the harmless one with the smallest share, of those as small as that the first period and burst. A
-    /// limit of at least all CPUs never binds, and is not recommended.
+    /// limit of at least all CPUs limits nothing in the long run, and is not recommended.
     pub recommended: Option<usize>,
     /// CPUs of the machine.
     pub cpus: u32,
 }
 
 impl Advice {
-    /// Whether a setting never binds: the machine has no more than it gives.
-    pub fn never_binds(&self, row: &Prediction) -> bool {
+    /// Whether a setting gives the whole machine, or more. It may bind all the same, within a period: a CPU takes its quota by slices, and what one
+    /// keeps of them another one lacks; of periods of 1 ms that is all.
+    pub fn gives_the_machine(&self, row: &Prediction) -> bool {
         u128::from(row.quota_ns) >= u128::from(row.period_ns) * u128::from(self.cpus)
+    }
+
+    /// Whether a setting never binds: the machine has no more than it gives, and nothing was throttled in any seed.
+    pub fn never_binds(&self, row: &Prediction) -> bool {
+        self.gives_the_machine(row) && row.throttled_ratio.most <= 0.0
     }
 }
 
@@ -198,7 +207,8 @@ pub fn advise(
     threads: usize,
     control: &Control,
 ) -> Result<Advice, BatchError> {
-    let limits = sweep.limits();
+    let curves = sweep.curves();
+    let limits = curves.concat();
     let seeds = u64::from(sweep.seeds.max(1));
     let mut runs = Vec::new();
     for &count in &sweep.threads {
@@ -218,6 +228,7 @@ pub fn advise(
         free_p50_ns: 0,
         free_p99_ns: 0,
         free_usage_permille: 0,
+        free_done: 0,
         predictions: Vec::new(),
         recommended: None,
         cpus: outcomes.first().map_or(0, |outcome| outcome.cpus),
@@ -230,6 +241,8 @@ pub fn advise(
                 advice.free_p99_ns,
                 advice.free_usage_permille,
             ) = free_figures(subject, &free[per_limit - seeds as usize..]);
+            let done = free.iter().map(|free| free.meters[subject.meter].done);
+            advice.free_done = done.max().unwrap_or(0);
         }
         let judged = |tried: &[Outcome], limit| judge(subject, free, tried, limit, count, target);
         let mut predictions = Vec::new();
@@ -241,7 +254,7 @@ pub fn advise(
                 let runs: Vec<Setting> = settings(subject, Some(limit), count, seeds).collect();
                 Ok(judged(&run(&runs)?, limit))
             };
-            predictions = refine(predictions, sweep.cpus_permille.len(), &one)?;
+            predictions = refine(predictions, curves.iter().map(Vec::len), &one)?;
         }
         advice.predictions.extend(predictions);
     }
@@ -408,7 +421,7 @@ fn recommend(advice: &Advice) -> Option<usize> {
         .predictions
         .iter()
         .enumerate()
-        .filter(|(_, row)| row.is_harmless && !advice.never_binds(row));
+        .filter(|(_, row)| row.is_harmless && !advice.gives_the_machine(row));
     let least = harmless.clone().map(|(_, row)| share(row)).min()?;
     let near = |row: &Prediction| share(row) * 1_000_000 <= least * (1_000_000 + SAME_SHARE);
     let combination = |row: &Prediction| (row.threads, row.period_ns, row.burst_ns > 0);

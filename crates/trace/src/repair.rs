@@ -42,6 +42,10 @@ pub struct Repair {
     limited: HashSet<TaskId>,
     contradiction: Option<Contradiction>,
     count: u64,
+    /// Switches between two tasks, or of one to idle, that were lost: see [`Repair::lost`].
+    lost: u64,
+    /// Switches that the trace shows.
+    shown: u64,
     /// The time of the first event.
     begin: Option<Nanos>,
     /// Whether events were lost: then it is not known who was woken before a CPU is seen again.
@@ -72,6 +76,17 @@ impl Repair {
         self.count
     }
 
+    /// Switches that leave a CPU for whom another one brought there, though the trace shows other switches that leave that task: one between was lost, of those
+    /// that no kernel leaves out. It is not known when, so none is filled in. O(1).
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Switches that the trace shows so far. O(1).
+    pub fn shown(&self) -> u64 {
+        self.shown
+    }
+
     /// Tasks that the trace never shows leaving a CPU, though others acted there after them. O(1).
     pub fn silent_count(&self) -> usize {
         self.silent.len()
@@ -91,6 +106,8 @@ impl Repair {
     /// from a task that no switch has left yet to who acts in its place. To be called with each event, and taken before it. O(1).
     pub fn missing(&mut self, event: &Event) -> Option<Missing> {
         self.begin.get_or_insert(event.time);
+        self.shown += u64::from(matches!(event.kind, Kind::Switch { .. }));
+        self.lost += u64::from(self.is_after_lost(event));
         let missing = self.before(event);
         if let Some(Missing { event, silent }) = missing {
             self.count += 1;
@@ -105,6 +122,7 @@ impl Repair {
             && let Some(switches) = self.silent.remove(&prev)
         {
             self.count -= switches;
+            self.lost += switches;
             self.contradiction = Some(Contradiction {
                 task: prev,
                 switches,
@@ -152,6 +170,15 @@ impl Repair {
             event: Event::new(at.min(event.time), event.cpu, kind),
             silent,
         })
+    }
+
+    /// Whether a switch between the last one of this CPU and this one was lost.
+    fn is_after_lost(&self, event: &Event) -> bool {
+        let Kind::Switch { prev, .. } = event.kind else {
+            return false;
+        };
+        let running = self.running.get(&event.cpu);
+        running.is_some_and(|(task, _)| *task != prev && self.seen_leaving.contains(task))
     }
 
     /// The switch that is missing before the first event of a CPU, if one is: who acts there and was woken since the trace began, or left another CPU, has

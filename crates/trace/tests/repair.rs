@@ -221,3 +221,30 @@ fn who_was_woken_since_has_not_run_on_an_unseen_cpu_from_the_begin() {
     let lost = format!("{woken}CPU:1 [LOST 5 EVENTS]\n");
     assert_eq!(first(&lost), [0; 0]);
 }
+
+#[test]
+fn switches_that_no_kernel_leaves_out_are_counted_as_lost() {
+    let whole = [
+        (1_000, "a S b"),
+        (2_000, "b S a"),
+        (3_000, "a S b"),
+        (4_000, "b S idle"),
+        (5_000, "idle R a"),
+        (6_000, "a S idle"),
+    ];
+    let lost = |left_out: &[usize]| {
+        let kept = whole.iter().enumerate();
+        let kept = kept.filter(|(index, _)| !left_out.contains(index));
+        let kept: Vec<_> = kept.map(|(_, step)| *step).collect();
+        let (_, repair) = judged(&trace(&kept));
+        (repair.lost(), repair.shown())
+    };
+    assert_eq!(lost(&[]), (0, 6));
+    // From idle: some kernels never show it.
+    assert_eq!(lost(&[4]), (0, 5));
+    // Between two tasks, and one to idle.
+    assert_eq!(lost(&[2]), (1, 5));
+    assert_eq!(lost(&[3]), (1, 5));
+    // Who has not been seen to leave may be one who never is, until he does.
+    assert_eq!(lost(&[1]), (1, 5));
+}

@@ -116,6 +116,7 @@ impl Base {
             usage_permille: self.used_permille(),
             times,
             limit: load.limit,
+            is_limit_known: arguments.recorded_limit.is_some() || load.is_limit_noted,
         })
     }
 

@@ -1,7 +1,9 @@
 //! What speaks against a prediction. A figure is never given alone where its ground is thin.
 
 use quotient_core::Nanos;
-use quotient_sim::replay::{Change, RecordedLimit, Recording, Requests, Restored, is_within};
+use quotient_sim::replay::{
+    Change, Holes, RecordedLimit, Recording, Requests, Restored, Selection, is_within,
+};
 use quotient_trace::{NotedChange, NotedLimit};
 use serde::Serialize;
 
@@ -32,6 +34,12 @@ const COMPANY_ALLOWED: u64 = 1_000_000;
 /// More events lost than this part of all bursts, per cent, and the bursts are not those that there were.
 const LOST_MAX_PERCENT: u64 = 5;
 
+/// More switches lost than these, in thousandths of those that are there, and the CPU time of tasks is not what they used. Default 4: good recordings have
+/// none at all, those of which 2 % of the lines were taken out at random 6 to 15, as not every loss shows.
+const SWITCHES_LOST_PERMILLE: u64 = 4;
+/// And at least so many: one or two are of the begin, or of a line that was cut.
+const SWITCHES_LOST_MIN: u64 = 5;
+
 /// A closed loop that was throttled in more of the periods, in thousandths, is another one without the limit.
 const THROTTLED_MAX_PERMILLE: u64 = 100;
 
@@ -40,6 +48,10 @@ const HELD_MAX_PERMILLE: u64 = 300;
 
 /// Tasks that are there for a smaller part of the trace, per cent, have figures that are too low by more than others are off.
 const ACTIVE_MIN_PERCENT: u64 = 90;
+
+/// Tried less often than this, and nothing is known of how draws differ: of one there is no spread, and that of two is off by factors (their interval is six of
+/// it wide). Default 3.
+pub(super) const SEEDS_MIN: u32 = 3;
 
 /// One reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,6 +92,33 @@ pub(super) fn about_everything(whole: &Recording, doubts: &mut Doubts) {
     }
 }
 
+/// A name or a number that was asked about selects nobody: the limit would hold for less than was meant.
+pub(super) fn about_idle_selections(whole: &Recording, selection: &Selection, doubts: &mut Doubts) {
+    let names = selection.names.iter().map(|name| {
+        let mut part = selection.clone();
+        part.names = vec![name.clone()];
+        (format!("--comm {name:?}"), part)
+    });
+    let ids = selection.ids.iter().map(|id| {
+        let mut part = selection.clone();
+        part.ids = vec![*id];
+        (format!("--pid {id}"), part)
+    });
+    let idle = names
+        .chain(ids)
+        .filter(|(_, part)| whole.split(part).0.tasks() == 0);
+    let idle: Vec<String> = idle.map(|(option, _)| option).collect();
+    if !idle.is_empty() {
+        doubts.add(
+            false,
+            format!(
+                "{} selects nobody who ran in this trace: what is limited is the rest of what was asked for",
+                idle.join(", ")
+            ),
+        );
+    }
+}
+
 /// Something is missing from the trace.
 pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
     if whole.gaps.is_any() {
@@ -88,6 +127,54 @@ pub(super) fn about_gaps(whole: &Recording, doubts: &mut Doubts) {
         let is_much = whole.gaps.lost.saturating_mul(100) > bursts.saturating_mul(LOST_MAX_PERCENT);
         doubts.add(is_much, format!("of the trace, {}", whole.gaps));
     }
+}
+
+/// Too few draws to say how they spread.
+pub(super) fn about_seeds(seeds: u32, doubts: &mut Doubts) {
+    if seeds < SEEDS_MIN {
+        doubts.add(
+            false,
+            format!(
+                "{}: how others would differ is not known, so no interval is one of 90 %, and what is called harmless is so by chance; a look, to be decided with --seeds {SEEDS_MIN} or more (10 where nothing is said)",
+                match seeds {
+                    1 => "tried once".to_owned(),
+                    seeds => format!("tried {seeds} times"),
+                }
+            ),
+        );
+    }
+}
+
+/// Nothing that is measured came to an end, also without a limit.
+pub(super) fn about_nothing_done(done: u64, doubts: &mut Doubts) {
+    if done == 0 {
+        doubts.add(
+            true,
+            "nothing that is measured was done in the time that is simulated, also without a limit: there is no percentile to add to; let it last longer, or judge by another meter (--meter)".to_owned(),
+        );
+    }
+}
+
+/// Nothing at all happened for a while.
+pub(super) fn about_holes(holes: &Holes, doubts: &mut Doubts) {
+    let Some(first) = holes.first.first() else {
+        return;
+    };
+    let more = match holes.count - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} times more)"),
+    };
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    doubts.add(
+        true,
+        format!(
+            "nothing at all happened on any CPU from {:.1} to {:.1} s of the trace{more}, {:.1} s in all, where silences were {:.3} s at most before: a piece of it is missing, or the machine stood still; that is cut out of all times, and what was wanted meanwhile is not known; record again",
+            seconds(first.from_ns),
+            seconds(first.to_ns),
+            seconds(holes.length.0),
+            seconds(holes.usual.0)
+        ),
+    );
 }
 
 /// Nobody is woken in the trace.
@@ -100,14 +187,28 @@ pub(super) fn about_wakeups(whole: &Recording, doubts: &mut Doubts) {
     }
 }
 
-/// Switches were filled in.
-pub(super) fn about_repairs(whole: &Recording, limited: &Recording, doubts: &mut Doubts) {
+/// Switches were lost, or tasks never leave a CPU. What a kind of kernel always leaves out is filled in and only noted: every recording of such a machine
+/// misses it, so that it tells a good one from none.
+pub(super) fn about_repairs(
+    whole: &Recording,
+    limited: &Recording,
+    notes: &mut Vec<String>,
+    doubts: &mut Doubts,
+) {
     if whole.repaired > 0 {
+        notes.push(format!(
+            "{} switches from idle, or away from tasks that no switch leaves, are not in the trace and were filled in, as some virtual machines' kernels leave them out",
+            whole.repaired
+        ));
+    }
+    let (lost, shown) = (whole.switches_lost, whole.switches_shown);
+    if lost > 0 {
+        let is_much = lost.saturating_mul(1_000) > shown.saturating_mul(SWITCHES_LOST_PERMILLE);
         doubts.add(
-            false,
+            is_much && lost >= SWITCHES_LOST_MIN,
             format!(
-                "{} switches are missing from the trace and were filled in, from idle or away from tasks that no switch leaves",
-                whole.repaired
+                "at least {lost} switches were lost beside {shown} that the trace shows, {:.1} %: who left a CPU was not he who had come last, so what tasks used is wrong, and mostly too little; record again, with larger buffers",
+                100.0 * lost as f64 / shown.max(1) as f64
             ),
         );
     }

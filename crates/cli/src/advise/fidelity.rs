@@ -36,6 +36,9 @@ pub(super) struct Recorded {
     /// The limit that it was recorded under.
     #[serde(skip)]
     pub(super) limit: Option<RecordedLimit>,
+    /// Whether that, or that there was none, was said, by who asks or by the trace.
+    #[serde(skip)]
+    pub(super) is_limit_known: bool,
 }
 
 /// The same, played.
@@ -136,8 +139,9 @@ impl Recorded {
             doubts.add(
                 worst > 1,
                 format!(
-                    "played as it was recorded, this comes to {}: what is played is not quite what was recorded, and what is predicted is off by about as much",
-                    differs.join(", ")
+                    "played as it was recorded, this comes to {}: what is played is not quite what was recorded, and what is predicted is off by about as much{}",
+                    differs.join(", "),
+                    self.limit_hint()
                 ),
             );
         }
@@ -151,12 +155,26 @@ impl Recorded {
             doubts.add(
                 true,
                 format!(
-                    "played under the limit of {:.2} CPUs that it was recorded under, it is throttled in {:.0} % of the periods, and was in {:.0} %: what is played is not what was recorded; record without a limit",
+                    "played under the limit of {:.2} CPUs that it was recorded under, it is throttled in {:.0} % of the periods, and was in {:.0} %: what is played is not what was recorded; record without a limit{}",
                     limit.permille() as f64 / 1000.0,
                     played.throttled_permille as f64 / 10.0,
-                    limit.throttled_permille as f64 / 10.0
+                    limit.throttled_permille as f64 / 10.0,
+                    self.limit_hint()
                 ),
             );
+        }
+    }
+
+    /// A limit that nobody told of makes a replay go wrong: it is not undone, or another one is.
+    fn limit_hint(&self) -> &'static str {
+        match (self.is_limit_known, &self.limit) {
+            (true, _) => "",
+            (false, None) => {
+                "; if there was a limit while this was recorded, --recorded-limit has to say which"
+            }
+            (false, Some(_)) => {
+                "; the limit was found by its shape: --recorded-limit says which there was, or none"
+            }
         }
     }
 }
@@ -212,6 +230,7 @@ mod tests {
             usage_permille: 500,
             times: Some(times),
             limit,
+            is_limit_known: true,
         };
         let [usage_permille, throttled_permille, p50, p99] = played;
         let millis = |millis: u64| Interval {
@@ -233,6 +252,35 @@ mod tests {
         recorded.judge(&played, &mut notes, &mut doubts);
         assert_eq!(notes.len(), 1);
         doubts.0.iter().map(|doubt| doubt.decisive).collect()
+    }
+
+    #[test]
+    fn a_limit_that_nobody_told_of_is_named_as_a_cause() {
+        let hint = |limit, is_limit_known| {
+            let recorded = Recorded {
+                usage_permille: 500,
+                times: None,
+                limit,
+                is_limit_known,
+            };
+            let played = Played {
+                usage_permille: 300,
+                throttled_permille: 100,
+                p50_ns: Interval::default(),
+                p99_ns: Interval::default(),
+                free_usage_permille: 300,
+            };
+            let (mut notes, mut doubts) = (Vec::new(), Doubts::default());
+            recorded.judge(&played, &mut notes, &mut doubts);
+            assert!(!doubts.0.is_empty());
+            let hints = doubts.0.iter();
+            let hints = hints.map(|doubt| doubt.reason.contains("--recorded-limit"));
+            hints.collect::<Vec<_>>()
+        };
+        assert_eq!(hint(None, true), [false]);
+        assert_eq!(hint(None, false), [true]);
+        assert_eq!(hint(Some(limit(910)), true), [false, false]);
+        assert_eq!(hint(Some(limit(910)), false), [true, true]);
     }
 
     #[test]
@@ -277,6 +325,7 @@ mod tests {
             usage_permille: 500,
             times: Some(times),
             limit: None,
+            is_limit_known: true,
         };
         let decides = |half: [f64; 2]| {
             let of = |mid: f64, half: [f64; 2]| Interval {

@@ -24,6 +24,8 @@ pub(super) struct Load {
     pub(super) requests: Option<Requests>,
     /// The limit that it was recorded under: what it held back is undone, another way with each seed.
     pub(super) limit: Option<RecordedLimit>,
+    /// Whether the trace itself says that.
+    pub(super) is_limit_noted: bool,
     /// How it changed meanwhile, if it did.
     pub(super) change: Option<Change>,
     /// How its time is cut.

@@ -157,24 +157,37 @@ enum Given {
     Limit(Limit),
 }
 
-/// Reads `60000/100000`, `60000/100000/5000` or `none`.
+/// Reads `60000/100000`, `60000/100000/5000`, or `none`, which the kernel calls `max` in place of a quota.
 fn recorded_limit(text: &str) -> Result<Given, String> {
-    if text == "none" {
+    if ["none", "max"].contains(&text) {
         return Ok(Given::None);
     }
     let expected =
         || format!("{text:?} is neither QUOTA/PERIOD[/BURST] in microseconds nor `none`");
     let (quota, period) = text.split_once('/').ok_or_else(expected)?;
+    let is_none = quota.trim() == "max";
+    let quota = if is_none { "1000000" } else { quota };
     let (period, burst) = period.split_once('/').unwrap_or((period, "0"));
     let micros = |text: &str| text.trim().parse::<u64>().map_err(|_| expected());
     let (quota, period, burst) = (micros(quota)?, micros(period)?, micros(burst)?);
-    if !(1_000..=1_000_000).contains(&period) || !(1_000..=4_096_000_000).contains(&quota) {
-        return Err(format!(
-            "{text:?}: a quota is at least 1000 and a period in 1000..=1000000 microseconds"
-        ));
+    for (name, value, range) in [
+        ("quota", quota, 1_000..=4_096_000_000),
+        ("period", period, 1_000..=1_000_000),
+    ] {
+        if !range.contains(&value) {
+            let (least, most) = range.into_inner();
+            return Err(format!(
+                "{text:?}: the {name}, {value} us, is not in {least}..={most}"
+            ));
+        }
+    }
+    if is_none {
+        return Ok(Given::None);
     }
     if burst > quota {
-        return Err(format!("{text:?}: a burst is at most the quota"));
+        return Err(format!(
+            "{text:?}: the burst, {burst} us, is not in 0..={quota}, the quota"
+        ));
     }
     let limit = Limit::new(Nanos::from_micros(quota), Nanos::from_micros(period));
     Ok(Given::Limit(limit.with_burst(Nanos::from_micros(burst))))
@@ -281,7 +294,9 @@ enum Verdict {
     Doubted,
     /// All that was tried gives at least all CPUs: none of it would ever bind.
     NeverBinds,
-    /// What would bind does harm, and what never would does none.
+    /// All that was tried gives at least all CPUs, and some of it binds within single periods.
+    BindsWithinPeriods,
+    /// What gives less than the machine does harm, and what gives it does none.
     HarmUpToTheMachine,
     /// All that was tried does harm.
     Harm,
@@ -296,7 +311,9 @@ impl Verdict {
             Verdict::Doubted
         } else if rows.clone().all(|row| advice.never_binds(row)) {
             Verdict::NeverBinds
-        } else if rows.any(|row| row.is_harmless && advice.never_binds(row)) {
+        } else if rows.clone().all(|row| advice.gives_the_machine(row)) {
+            Verdict::BindsWithinPeriods
+        } else if rows.any(|row| row.is_harmless && advice.gives_the_machine(row)) {
             Verdict::HarmUpToTheMachine
         } else {
             Verdict::Harm
@@ -392,6 +409,9 @@ pub fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
         };
         under::about_use(&limit, used, free, &mut base.doubts);
     }
+    base.notes.extend(raised(&sweep));
+    doubts::about_seeds(sweep.seeds, &mut base.doubts);
+    doubts::about_nothing_done(advice.free_done, &mut base.doubts);
     base.doubts.0.append(&mut of_company.0);
     if base.doubts.is_decisive() {
         advice.recommended = None;
@@ -466,6 +486,24 @@ fn under(
     advise(subject, &sweep, target, threads, control)
 }
 
+/// What is tried in place of shares that no limit can express.
+fn raised(sweep: &Sweep) -> Option<String> {
+    let cpus = |permille: u64| permille as f64 / 1000.0;
+    let raised = sweep.raised().into_iter().map(|(asked, period, tried)| {
+        let period = period.0 as f64 / 1e6;
+        let (asked, tried) = (cpus(asked), cpus(tried));
+        format!("{asked:.2} CPUs in periods of {period} ms are tried as {tried:.2}")
+    });
+    let raised: Vec<String> = raised.collect();
+    (!raised.is_empty()).then(|| {
+        format!(
+            "no quota is less than {} ms: {}; longer periods can have less",
+            Limit::QUOTA_MIN.0 / 1_000_000,
+            raised.join(", ")
+        )
+    })
+}
+
 fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
     let default = Sweep::around(usage_permille);
     Sweep {
@@ -489,6 +527,29 @@ fn sweep(arguments: &AdviseArguments, usage_permille: u64) -> Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recorded_limits_are_read_as_the_kernel_writes_them_or_faults_named() {
+        for text in ["none", "max", "max/100000", "max/100000/0"] {
+            assert_eq!(recorded_limit(text), Ok(Given::None), "{text}");
+        }
+        let limit = Limit::new(Nanos::from_millis(60), Nanos::from_millis(100));
+        assert_eq!(recorded_limit("60000/100000"), Ok(Given::Limit(limit)));
+        for (text, words) in [
+            ("maximal/100000", "nor `none`"),
+            ("max/x", "nor `none`"),
+            ("max/100", "the period, 100 us, is not in 1000..=1000000"),
+            ("60000/100", "the period, 100 us, is not in 1000..=1000000"),
+            ("60/100000", "the quota, 60 us, is not in 1000..=4096000000"),
+            (
+                "60000/100000/60001",
+                "the burst, 60001 us, is not in 0..=60000",
+            ),
+        ] {
+            let said = recorded_limit(text).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
 
     #[test]
     fn cpus_are_thousandths() {

@@ -42,12 +42,14 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         limited, beside, ..
     } = &parts;
     let has_beside = beside.tasks() > 0 && !arguments.alone;
+    doubts::about_idle_selections(&whole, &selection, &mut doubts);
     if selection.is_everything() {
         doubts::about_everything(&whole, &mut doubts);
     }
     doubts::about_gaps(&whole, &mut doubts);
+    doubts::about_holes(&whole.holes, &mut doubts);
     doubts::about_wakeups(&whole, &mut doubts);
-    doubts::about_repairs(&whole, limited, &mut doubts);
+    doubts::about_repairs(&whole, limited, &mut notes, &mut doubts);
     doubts::about_length(limited, &arguments.period, &mut doubts);
     doubts::about_absence(limited, &mut doubts);
     let change = limited.change();
@@ -104,8 +106,10 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
         None => limited.recorded_times(),
     };
     let blocks = Blocks::of(&limited, beside.as_ref(), times.as_ref(), arguments.seeds);
+    let are_known = arguments.seeds >= doubts::SEEDS_MIN;
     notes.push(format!(
-        "intervals are of 90 %, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these; the middles are those of the recording itself",
+        "intervals are {}, from {} draws of {} blocks of {:.2} s of this recording: another one of its length may have brought these; the middles are those of the recording itself",
+        if are_known { "of 90 %" } else { "not known" },
         arguments.seeds,
         blocks.count(),
         blocks.length().0 as f64 / 1e9
@@ -133,6 +137,7 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             rule,
             requests,
             limit,
+            is_limit_noted: whole.noted_limit.is_some(),
             change,
             blocks,
         }),

@@ -42,6 +42,7 @@ fn write(report: &Report<'_>, target: Target, text: &mut String) -> fmt::Result 
         let mark = match (advice.recommended == Some(index), row.is_harmless) {
             (true, _) => " <- recommended",
             (false, true) if advice.never_binds(row) => " harmless: never binds",
+            (false, true) if advice.gives_the_machine(row) => " harmless: the whole machine",
             (false, true) => " harmless",
             _ => "",
         };
@@ -95,8 +96,11 @@ fn without(verdict: Verdict, cpus: u32) -> String {
         Verdict::NeverBinds => format!(
             "recommended: no limit; none of these would ever bind, since {machine}: try fewer (--cpus)"
         ),
+        Verdict::BindsWithinPeriods => format!(
+            "recommended: no limit; all of these give at least as much as the machine, since {machine}, and what is throttled waits for the rest of single periods: try fewer CPUs (--cpus), or longer periods (--period)"
+        ),
         Verdict::HarmUpToTheMachine => format!(
-            "recommended: no limit; those of these that would ever bind do harm, and {machine}: try more CPUs below that (--cpus)"
+            "recommended: no limit; those of these that give less than the machine do harm, and {machine}: try more CPUs below that (--cpus)"
         ),
         Verdict::Limit | Verdict::Harm => {
             "recommended: none of these; try more CPUs (--cpus)".to_owned()

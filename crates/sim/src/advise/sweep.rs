@@ -48,38 +48,63 @@ impl Sweep {
 
     /// How many settings that makes.
     pub fn settings(&self) -> usize {
-        self.threads.len()
-            * self.periods.len()
-            * self.bursts_percent.len()
-            * self.cpus_permille.len()
+        self.threads.len() * self.curves().iter().map(Vec::len).sum::<usize>()
     }
 
-    /// All of them, in the order of the predictions.
-    pub(super) fn limits(&self) -> Vec<Limit> {
-        let mut limits = Vec::new();
+    /// Shares in thousandths of a CPU of which the quota would be less than the least that there is, each with its period and the share that is tried in its
+    /// place.
+    pub fn raised(&self) -> Vec<(u64, Nanos, u64)> {
+        let mut raised = Vec::new();
         for &period in &self.periods {
-            for &burst in &self.bursts_percent {
-                for &share in &self.cpus_permille {
-                    let quota = Nanos(share.saturating_mul(period.0) / 1000).max(Limit::QUOTA_MIN);
-                    let burst = Nanos(quota.0.saturating_mul(burst) / 100);
-                    limits.push(Limit::new(quota, period).with_burst(burst));
+            for &share in &self.cpus_permille {
+                let least = (Limit::QUOTA_MIN.0 * 1000).div_ceil(period.0.max(1));
+                let one = (share, period, least);
+                if quota(share, period) < Limit::QUOTA_MIN && !raised.contains(&one) {
+                    raised.push(one);
                 }
             }
         }
-        limits
+        raised
+    }
+
+    /// All of them in the order of the predictions, those of each period and burst together, and none twice.
+    pub(super) fn curves(&self) -> Vec<Vec<Limit>> {
+        let mut curves: Vec<Vec<Limit>> = Vec::new();
+        for &period in &self.periods {
+            for &burst in &self.bursts_percent {
+                let mut curve = Vec::new();
+                for &share in &self.cpus_permille {
+                    let quota = quota(share, period).max(Limit::QUOTA_MIN);
+                    let burst = Nanos(quota.0.saturating_mul(burst) / 100);
+                    let limit = Limit::new(quota, period).with_burst(burst);
+                    if !curve.contains(&limit) {
+                        curve.push(limit);
+                    }
+                }
+                if !curves.contains(&curve) {
+                    curves.push(curve);
+                }
+            }
+        }
+        curves
     }
 }
 
+fn quota(share_permille: u64, period: Nanos) -> Nanos {
+    Nanos(share_permille.saturating_mul(period.0) / 1000)
+}
+
 /// Tries shares between the largest that does harm and the smallest from which on none does, for each combination of period and
-/// burst, of which `width` follow each other.
+/// burst, of which there are so many, and follow each other.
 pub(super) fn refine(
     predictions: Vec<Prediction>,
-    width: usize,
+    widths: impl Iterator<Item = usize>,
     one: &dyn Fn(Limit) -> Result<Prediction, BatchError>,
 ) -> Result<Vec<Prediction>, BatchError> {
     let mut all = Vec::new();
-    for curve in predictions.chunks(width.max(1)) {
-        let mut curve = curve.to_vec();
+    let mut predictions = predictions.into_iter();
+    for width in widths {
+        let mut curve: Vec<Prediction> = predictions.by_ref().take(width).collect();
         for _ in 0..REFINEMENTS {
             curve.sort_by_key(|row| row.quota_ns);
             let harmless = curve.iter().rev().take_while(|row| row.is_harmless).count();

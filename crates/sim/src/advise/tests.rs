@@ -331,3 +331,26 @@ fn a_batch_can_be_stopped() {
     let stopped = run_all(3, 2, &control, &|_| service(2, 1));
     assert_eq!(stopped, Err(BatchError::Stopped));
 }
+
+/// Hazard: a row says that it never binds beside a figure of how often it did.
+#[test]
+fn what_gives_the_machine_and_throttles_all_the_same_is_not_said_never_to_bind() {
+    let subject = subject(Work::Laps);
+    let of = |period: u64| {
+        let sweep = Sweep {
+            periods: vec![Nanos::from_millis(period)],
+            ..tried(&[2_000], 3)
+        };
+        let target = target(1_000, Nanos::from_secs(1));
+        advise(&subject, &sweep, target, 2, &Control::default()).unwrap()
+    };
+    let long = of(100);
+    let row = &long.predictions[0];
+    assert_eq!(row.throttled_ratio.most, 0.0, "{row:?}");
+    assert!(long.never_binds(row) && long.gives_the_machine(row));
+    let short = of(1);
+    let row = &short.predictions[0];
+    assert!(row.throttled_ratio.most > 0.0, "{row:?}");
+    assert!(!short.never_binds(row) && short.gives_the_machine(row));
+    assert_eq!((long.recommended, short.recommended), (None, None));
+}

@@ -20,6 +20,7 @@ mod change;
 mod contradiction;
 mod evidence;
 mod family;
+mod holes;
 mod limited;
 #[cfg(test)]
 mod lines;
@@ -38,6 +39,7 @@ pub use change::Change;
 pub use contradiction::{Beyond, Contradiction};
 pub use evidence::Evidence;
 pub use family::Family;
+pub use holes::{Hole, Holes};
 pub use limited::RecordedLimit;
 pub use placement::{Part, Placement};
 pub use requests::{Requests, Rule};
@@ -171,6 +173,10 @@ pub struct Recording {
     pub restored: Nanos,
     /// Switches that the trace does not show, filled in.
     pub repaired: u64,
+    /// Switches that were lost though no kernel leaves them out, and are not filled in. A part of a recording does not know.
+    pub switches_lost: u64,
+    /// Switches that the trace shows. A part of a recording does not know.
+    pub switches_shown: u64,
     /// Who made whom.
     pub(crate) family: Family,
     /// How well the recorded kernel saw idle CPUs. A part of a recording does not know.
@@ -196,6 +202,8 @@ pub struct Recording {
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not
     /// know.
     pub gaps: Gaps,
+    /// Stretches in which nothing at all happened: the recording is without them. A part of a recording does not know.
+    pub holes: Holes,
 }
 
 impl Recording {

@@ -1,6 +1,7 @@
 //! From events to bursts.
 
 use super::causes::{Cause, Causes};
+use super::holes::Clock;
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
 use super::placement::Watch;
@@ -298,20 +299,27 @@ impl Recording {
         let mut collector = Collector::default();
         let mut repair = Repair::default();
         let mut watch = Watch::default();
+        let mut clock = Clock::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
             match item {
-                Item::Event(event) => {
-                    while let Some(mark) = reader.mark_before() {
+                Item::Event(mut event) => {
+                    // A program's own log may be silent: what the rest of the machine does is not in it.
+                    let is_kernels = reader.recorder() == Recorder::Kernel;
+                    while let Some(mut mark) = reader.mark_before() {
+                        mark.time = clock.at(mark.time, is_kernels);
                         collector.mark(mark);
                     }
                     while let Some(at) = reader.period_before() {
-                        repair.period(at);
+                        repair.period(clock.at(at, is_kernels));
                     }
+                    event.time = clock.at(event.time, is_kernels);
                     if let Some(missing) = repair.missing(&event).map(|missing| missing.event) {
+                        clock.note(&missing);
                         watch.event(&missing);
                         replay.event(&missing, &mut collector);
                         collector.after(&replay, &missing);
                     }
+                    clock.note(&event);
                     watch.event(&event);
                     collector.before(&event);
                     replay.event(&event, &mut collector);
@@ -328,8 +336,11 @@ impl Recording {
         }
         replay.finish(&mut collector);
         let mut recording = Recording::of(collector, &replay)?;
+        recording.holes = clock.holes;
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
+        recording.switches_lost = repair.lost();
+        recording.switches_shown = repair.shown();
         recording.recording_process = reader.recording_process();
         recording.is_kernels = reader.recorder() == Recorder::Kernel;
         recording.release = reader.release().map(str::to_owned);
