@@ -14,15 +14,20 @@ use std::time::{Duration, Instant};
 
 use quotient::{Preempt, Scheduler};
 
-/// A task beside them is woken so often at most. Unit: wake-ups, which find a poll that has had half of its turn two times of seven.
-const WAKES_MAX: u64 = 500;
+/// What a poll may take, what one takes by the clock, and after what of it a task beside them is woken: it begins to sleep as one poll ends and the
+/// next begins. The watch's own looks find no poll that is over its turn.
+const TURN: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(18);
+const SLEEP: Duration = Duration::from_millis(13);
+
+/// It is woken so often at most. Unit: wake-ups.
+const WAKES_MAX: u64 = 200;
 
 #[test]
 fn a_poll_that_ends_before_its_turn_does_is_found_by_who_waits() {
     let runtime = common::runtime(2);
     runtime.block_on(async {
-        // Of these 10 ms a poll takes 7, by the clock: the watch's own looks find none that is over its turn.
-        let preempt = Preempt::default().turn(Duration::from_millis(10));
+        let preempt = Preempt::default().turn(TURN);
         let scheduler = Scheduler::builder().vcpus(1).preempt(preempt).build();
         let scheduler = scheduler.unwrap();
         let hogs = scheduler.group("hogs").unwrap().create().unwrap();
@@ -34,7 +39,7 @@ fn a_poll_that_ends_before_its_turn_does_is_found_by_who_waits() {
                 hogs.spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
                         let began = Instant::now();
-                        while began.elapsed() < Duration::from_millis(7) {
+                        while began.elapsed() < POLL {
                             std::hint::spin_loop();
                         }
                         tokio::task::yield_now().await;
@@ -47,7 +52,7 @@ fn a_poll_that_ends_before_its_turn_does_is_found_by_who_waits() {
             let detached = || beside.preempt_stats().unwrap().detached;
             let mut wakes = 0;
             while detached() == 0 && wakes < WAKES_MAX {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(SLEEP).await;
                 wakes += 1;
             }
             wakes
