@@ -33,10 +33,15 @@ impl<T, G: Gates> RunQueue<T, G> {
         if lag > OWED_MIN {
             siblings.note_owed(self.cpu, timeline.group.id(), lag);
         }
-        let turns = MISSED_TURNS * u64::from(time.cpus()) * u64::from(self.rules.base_slice);
-        if timeline.tasks > 0 && timeline.missed > turns {
+        if timeline.tasks > 0 && timeline.missed > self.turns_to_miss(timeline) {
             time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
         }
+    }
+
+    /// More than that is too much for a group to miss on a CPU, ns.
+    fn turns_to_miss(&self, timeline: &Timeline) -> u64 {
+        let cpus = u64::from(timeline.group.time.cpus());
+        MISSED_TURNS * cpus * u64::from(self.rules.base_slice)
     }
 
     /// Own tasks wait beside groups of which some may be served elsewhere: notes them if they are owed enough to be worth pulling.
@@ -88,6 +93,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         if let Some(inside) = self.timelines.get(owned as usize)
             && inside.group.time.is_somebody_owed()
             && inside.tasks > 0
+            // Not where it is chosen for moments only, and misses turns itself: what comes there waits again, and who is noted there is forgotten.
+            && 2 * inside.missed <= self.turns_to_miss(inside)
             && let Some(note) = inside.group.time.take_owed(self.cpu)
         {
             // Its own tasks, which wait while others of the group run elsewhere.
