@@ -52,7 +52,7 @@ use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
 use crate::group::Group;
 use crate::group_time::Note;
-use crate::load::{CpuLoad, FULL_CAPACITY};
+use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
 use core::cmp::Reverse;
@@ -127,7 +127,7 @@ pub fn plan(
                     // The root, which comes first, says it all.
                     return Some(plan_by_load(topology, me, loads, &group.cells, now));
                 }
-                let owed = plan_owed(me, loads, group, running);
+                let owed = plan_owed(me, group, running);
                 owed.or_else(|| plan_ahead(topology, me, loads, group, running))
                     .or_else(|| plan_level(topology, me, loads, group))
                     .map(Some)
@@ -262,12 +262,7 @@ fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
 
 /// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not; or a task of the group
 /// itself, where it has no children and missed so many turns that it was noted.
-fn plan_owed(
-    me: CpuId,
-    loads: &[Arc<CpuLoad>],
-    group: &Group,
-    running: Option<&Group>,
-) -> Option<Pull> {
+fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
     let is_owed = |child: &Group| child.time.lag(&group.time) > 0;
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;
@@ -276,15 +271,16 @@ fn plan_owed(
         // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by.
         return None;
     }
-    // The very group that runs here was owed something as it was noted, and is not by now. Pulled for that, its task would be handed to and fro
-    // between two CPUs that run the group in turn, each time to wait for the next turn (0.0004 of a CPU for 0.148). Unless others take
-    // most of the CPU where it waits, so that there are few turns.
-    let is_taken = |cpu: CpuId| {
-        let load = loads.get(cpu.index());
-        load.is_some_and(|load| 2 * load.capacity() < FULL_CAPACITY)
+    // The very group that runs here was owed something as it was noted, and is not by now. What is pulled is one of several that wait there, which
+    // would be handed to and fro between two CPUs that run the group in turn, each time to wait for the next turn (0.0004 of a CPU for 0.148).
+    let waits_with_others = |group: &Group, cpu: CpuId| {
+        let mut cells = group.cells.iter();
+        cells.any(|(other, cell)| other == cpu && cell.entities() > 1)
     };
     let is_in_vain = |note: &Note| {
-        running.is_some_and(|running| running.id() == note.group) && !is_taken(note.cpu)
+        running.is_some_and(|running| {
+            running.id() == note.group && waits_with_others(running, note.cpu)
+        })
     };
     let note = group.time.take_owed(me).filter(|note| !is_in_vain(note))?;
     Some(note.pull(group))

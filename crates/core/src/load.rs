@@ -7,9 +7,6 @@ use crate::units::Nanos;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a CPU of which others take nothing is able to do.
-pub(crate) const FULL_CAPACITY: u64 = 1_024;
-
 /// One CPU's load: relaxed single-writer words on cache lines of their own. Readers tolerate staleness; the puller
 /// takes the victim's lock and looks again. How each *group* fares on the CPU is in the group's cells.
 #[derive(Debug, Default)]
@@ -56,9 +53,7 @@ impl CpuLoad {
 
     /// What is left of the CPU for this queue's tasks, of 1,024, at least one.
     pub(crate) fn capacity(&self) -> u64 {
-        FULL_CAPACITY
-            .saturating_sub(u64::from(self.stolen.load(Relaxed)))
-            .max(1)
+        u64::from(1024_u32.saturating_sub(self.stolen.load(Relaxed)).max(1))
     }
 
     #[inline]
