@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, quotient, stderr};
+use common::{Folder, doubt, quotient, stderr};
 use serde_json::Value;
 
 /// The answer about `svc` in these lines.
@@ -23,15 +23,6 @@ fn asked_with(folder: &Folder, name: &str, lines: &[String], more: &[&str]) -> V
     let output = quotient(&question);
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("one object")
-}
-
-/// Whether the doubt with these words decides; `None` if there is none.
-fn found(answer: &Value, words: &str) -> Option<bool> {
-    let doubts = answer["doubts"].as_array().expect("doubts");
-    let doubt = doubts
-        .iter()
-        .find(|doubt| doubt["reason"].to_string().contains(words));
-    doubt.map(|doubt| doubt["decisive"] == true)
 }
 
 /// Four seconds of one CPU: in each 10 ms `svc` computes for 2 ms and `other` behind it for 1 ms. Four lines each, three of them switches; what happens
@@ -73,17 +64,17 @@ fn lost_switches_are_told_from_those_that_a_kernel_leaves_out() {
     };
     let words = "switches were lost";
     let good = asked(&folder, "good", &whole);
-    assert_eq!(found(&good, words), None, "{good}");
+    assert_eq!(doubt(&good, words), None, "{good}");
     // From idle, one in four.
     let known = without("known", &|index| index % 16 == 5);
-    assert_eq!(found(&known, words), None, "{known}");
-    assert_eq!(found(&known, "filled in"), None, "{known}");
+    assert_eq!(doubt(&known, words), None, "{known}");
+    assert_eq!(doubt(&known, "filled in"), None, "{known}");
     assert!(known["notes"].to_string().contains("were filled in"));
     // One, and one in fifty, between the two.
     let one = without("one", &|index| index == 802);
-    assert_eq!(found(&one, words), Some(false), "{one}");
+    assert_eq!(doubt(&one, words), Some(false), "{one}");
     let many = without("many", &|index| index % 200 == 2);
-    assert_eq!(found(&many, words), Some(true), "{many}");
+    assert_eq!(doubt(&many, words), Some(true), "{many}");
     assert_eq!(many["recommended"], Value::Null);
 }
 
@@ -94,13 +85,13 @@ fn a_hole_in_a_trace_is_no_work_and_no_ground_for_advice() {
     let words = "nothing at all happened on any CPU from 2.0 to ";
     let used = |answer: &Value| answer["recorded"]["usage_permille"].as_u64();
     let whole = asked(&folder, "whole", &lines(&|_| 0));
-    assert_eq!(found(&whole, words), None, "{whole}");
+    assert_eq!(doubt(&whole, words), None, "{whole}");
     for seconds in [1, 60, 36_000] {
         let mut lines = lines(&|second| if second < 2 { 0 } else { seconds * 1_000_000 });
         // The last before it is lost as well: `other` runs when it begins.
         lines.remove(799);
         let hole = asked(&folder, "hole", &lines);
-        assert_eq!(found(&hole, words), Some(true), "{hole}");
+        assert_eq!(doubt(&hole, words), Some(true), "{hole}");
         assert_eq!(hole["recommended"], Value::Null);
         assert_eq!(used(&hole), used(&whole), "{hole}");
         let notes = hole["notes"].to_string();
@@ -115,7 +106,7 @@ fn a_name_or_number_that_selects_nobody_is_named() {
     let lines = lines(&|_| 0);
     let said = |more: &[&str], words: &str| {
         let answer = asked_with(&folder, "two", &lines, more);
-        found(&answer, words)
+        doubt(&answer, words)
     };
     assert_eq!(said(&["--comm", "nosuch"], "nosuch"), Some(false));
     assert_eq!(

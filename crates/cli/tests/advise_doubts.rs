@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, quotient, stderr};
+use common::{Folder, quotient, recorded, stderr};
 use serde_json::Value;
 
 /// A second of a CPU for each of two in groups of their own: what stands in their place is the test's.
@@ -36,19 +36,6 @@ fn doubts(arguments: &[&str]) -> Vec<(String, bool)> {
 fn found(doubts: &[(String, bool)], words: &str) -> Option<bool> {
     let doubt = doubts.iter().find(|(reason, _)| reason.contains(words));
     doubt.map(|doubt| doubt.1)
-}
-
-/// A trace of a scenario, as a kernel would have recorded it.
-fn recorded(folder: &Folder, name: &str, text: &str) -> String {
-    let scenario = folder.file(&format!("{name}.toml"));
-    std::fs::write(&scenario, text).expect("our own folder");
-    let trace = folder.file(&format!("{name}.jsonl"));
-    let output = quotient(&["sim", &scenario, "--trace", &trace]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = std::fs::read_to_string(&trace).expect("it was written");
-    let kept = text.lines().filter(|line| !line.contains("throttle"));
-    std::fs::write(&trace, kept.collect::<Vec<_>>().join("\n") + "\n").expect("our own folder");
-    trace
 }
 
 fn load(name: &str, group: &str, kind: &str) -> String {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, quotient, stderr};
+use common::{Folder, doubt, quotient, recorded, stderr};
 use serde_json::Value;
 
 /// What `advise` answers, as an object and as a person reads it.
@@ -23,32 +23,15 @@ fn answer(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("one object")
 }
 
-/// Whether the doubt with these words decides; `None` if there is none.
-fn found(answer: &Value, words: &str) -> Option<bool> {
-    let doubts = answer["doubts"].as_array().expect("doubts");
-    let mut doubts = doubts.iter();
-    let doubt = doubts.find(|doubt| doubt["reason"].as_str().expect("words").contains(words));
-    doubt.map(|doubt| doubt["decisive"] == true)
-}
-
 /// A trace of two threads on two CPUs, some 0.25 CPUs with arrivals of their own, under a limit of so many ms in 100 or none.
-fn recorded(folder: &Folder, name: &str, limit: Option<u32>) -> String {
+fn service(folder: &Folder, name: &str, limit: Option<u32>) -> String {
     let limit = limit.map_or(String::new(), |quota| {
         format!("quota = \"{quota}ms\"\nperiod = \"100ms\"\n")
     });
-    let scenario = folder.file(&format!("{name}.toml"));
     let text = format!(
         "name = \"honest\"\nduration = \"8s\"\n[machine]\nshape = \"2\"\n[[group]]\npath = \"web\"\n{limit}[[workload]]\nname = \"svc\"\ngroup = \"web\"\nkind = \"open-loop\"\nthreads = 2\nwork = \"~4ms\"\ngap = \"~16ms\"\n"
     );
-    std::fs::write(&scenario, text).expect("our own folder");
-    let trace = folder.file(&format!("{name}.jsonl"));
-    let output = quotient(&["sim", &scenario, "--trace", &trace]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = std::fs::read_to_string(&trace).expect("it was written");
-    // A kernel's trace does not say when somebody was throttled.
-    let kept = text.lines().filter(|line| !line.contains("throttle"));
-    std::fs::write(&trace, kept.collect::<Vec<_>>().join("\n") + "\n").expect("our own folder");
-    trace
+    recorded(folder, name, &text)
 }
 
 /// ftrace lines of one CPU: `svc` computes so many us of each 10 ms, by the second.
@@ -80,7 +63,7 @@ const ONE: [&str; 4] = ["--period", "100ms", "--burst", "0"];
 #[test]
 fn what_never_binds_is_said_to_need_no_limit() {
     let folder = Folder::new("advise-never");
-    let trace = recorded(&folder, "free", None);
+    let trace = service(&folder, "free", None);
     let asked = |cpus: &str| {
         let question = [
             trace.as_str(),
@@ -123,7 +106,7 @@ fn what_never_binds_is_said_to_need_no_limit() {
 #[test]
 fn whether_a_doubt_decides_is_no_matter_of_how_many_seeds_are_tried() {
     let folder = Folder::new("advise-seeds");
-    let trace = recorded(&folder, "limited", Some(35));
+    let trace = service(&folder, "limited", Some(35));
     let asked = |seeds: &str| {
         let question = [
             trace.as_str(),
@@ -166,8 +149,8 @@ fn whether_a_doubt_decides_is_no_matter_of_how_many_seeds_are_tried() {
 fn a_recorded_limit_that_the_trace_contradicts_is_no_ground_for_advice() {
     let folder = Folder::new("advise-other");
     let (limited, free) = (
-        recorded(&folder, "limited", Some(28)),
-        recorded(&folder, "free", None),
+        service(&folder, "limited", Some(28)),
+        service(&folder, "free", None),
     );
     let asked = |trace: &str, limit: &str| {
         let question = [
@@ -197,7 +180,7 @@ fn a_recorded_limit_that_the_trace_contradicts_is_no_ground_for_advice() {
         (&free, "190000/100000", None),
     ] {
         let answer = asked(trace, limit);
-        assert_eq!(found(&answer, other), expected, "{limit} {answer}");
+        assert_eq!(doubt(&answer, other), expected, "{limit} {answer}");
         if expected.is_some() {
             assert_eq!(answer["recommended"], Value::Null);
         }
@@ -210,7 +193,7 @@ fn a_recorded_limit_that_the_trace_contradicts_is_no_ground_for_advice() {
         (&free, "none", None),
     ] {
         let answer = asked(trace, limit);
-        assert_eq!(found(&answer, shape), expected, "{limit} {answer}");
+        assert_eq!(doubt(&answer, shape), expected, "{limit} {answer}");
         assert_eq!(answer.get("recorded_limit"), None);
         let notes = answer["notes"].to_string();
         let words = "a limit of 3.00 CPUs, as given, never bound: the trace shows 2 CPUs";
@@ -237,7 +220,7 @@ fn a_load_that_rose_is_said_and_gets_no_less_than_it_uses_now() {
     let words = "the load changed: ";
     for seeds in ["1", "3"] {
         let rose = asked(&rises, seeds);
-        assert_eq!(found(&rose, words), Some(false), "{rose}");
+        assert_eq!(doubt(&rose, words), Some(false), "{rose}");
         let doubts = rose["doubts"].to_string();
         let halves = [
             "0.11 CPUs from 0.0 to 4.0 s, and 0.37 in the rest",
@@ -251,7 +234,7 @@ fn a_load_that_rose_is_said_and_gets_no_less_than_it_uses_now() {
         assert!(share > 0.4, "{row}");
     }
     let steady = asked(&|second| 3_000 + 200 * (second % 2), "2");
-    assert_eq!(found(&steady, words), None, "{steady}");
+    assert_eq!(doubt(&steady, words), None, "{steady}");
 }
 
 /// Hazard: who recorded with `quotient record` is told to do so, for what that did not find.
@@ -296,15 +279,15 @@ fn weights_that_record_could_not_find_are_not_asked_of_it() {
         "no cgroup had a weight when `quotient record` looked",
     );
     let unknown = asked("");
-    assert_eq!(found(&unknown, asks), Some(false), "{unknown}");
+    assert_eq!(doubt(&unknown, asks), Some(false), "{unknown}");
     let by_us = "# recorded by process 99\n";
     let in_root = asked(by_us);
-    assert_eq!(found(&in_root, asks), None, "{in_root}");
-    assert_eq!(found(&in_root, root), Some(false), "{in_root}");
+    assert_eq!(doubt(&in_root, asks), None, "{in_root}");
+    assert_eq!(doubt(&in_root, root), Some(false), "{in_root}");
     let attached = "x-1 [000] ..... 0.900000: cgroup_attach_task: dst_root=1 dst_id=7 dst_level=1 dst_path=/web pid=7 comm=svc\n";
     let without = asked(&format!("{by_us}{attached}"));
-    assert_eq!(found(&without, asks), None, "{without}");
-    assert_eq!(found(&without, none), Some(false), "{without}");
+    assert_eq!(doubt(&without, asks), None, "{without}");
+    assert_eq!(doubt(&without, none), Some(false), "{without}");
 }
 
 /// Hazard: a tick of ten microseconds is simulated for most of a minute.
@@ -325,7 +308,7 @@ fn ticks_that_no_kernel_has_are_refused_with_those_that_there_are() {
 #[test]
 fn a_share_below_the_least_quota_is_said_to_be_tried_as_more() {
     let folder = Folder::new("advise-least");
-    let trace = recorded(&folder, "least", None);
+    let trace = service(&folder, "least", None);
     let asked = |cpus: &str, periods: &str| {
         let (answer, _) = both(&[
             &trace, "--group", "web", "--seeds", "2", "--cpus", cpus, "--period", periods,
@@ -352,7 +335,7 @@ fn a_share_below_the_least_quota_is_said_to_be_tried_as_more() {
 #[test]
 fn few_seeds_are_a_look_and_said_to_be_one() {
     let folder = Folder::new("advise-few");
-    let trace = recorded(&folder, "few", None);
+    let trace = service(&folder, "few", None);
     for (seeds, words) in [
         ("1", Some("tried once: ")),
         ("2", Some("tried 2 times: ")),
@@ -360,7 +343,7 @@ fn few_seeds_are_a_look_and_said_to_be_one() {
     ] {
         let question = [&trace, "--group", "web", "--seeds", seeds, "--cpus", "1.9"];
         let (answer, _) = both(&[&question[..], &ONE].concat());
-        let said = found(&answer, "no interval is one of 90 %");
+        let said = doubt(&answer, "no interval is one of 90 %");
         assert_eq!(said, words.map(|_| false), "{answer}");
         assert!(answer["doubts"].to_string().contains(words.unwrap_or("")));
         let notes = answer["notes"].to_string();
@@ -387,8 +370,8 @@ fn a_scenario_in_which_nothing_is_done_is_no_ground_for_advice() {
     };
     let words = "nothing that is measured was done";
     let undone = asked("10s");
-    assert_eq!(found(&undone, words), Some(true), "{undone}");
+    assert_eq!(doubt(&undone, words), Some(true), "{undone}");
     assert_eq!(undone["verdict"], "doubted");
     let done = asked("10ms");
-    assert_eq!(found(&done, words), None, "{done}");
+    assert_eq!(doubt(&done, words), None, "{done}");
 }

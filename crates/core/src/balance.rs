@@ -291,10 +291,10 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
 /// long as the machine runs (such a task had 0.001 of the half CPU that was its part).
 fn plan_own(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
     let is_leaf = running.is_none() && !group.time.has_groups();
-    (is_leaf && group.time.is_own_task_owed(group.id()))
-        .then(|| group.time.take_owed(me))
-        .flatten()
-        .map(|note| note.pull(group))
+    if !is_leaf || !group.time.is_own_task_owed(group.id()) {
+        return None;
+    }
+    group.time.take_owed(me).map(|note| note.pull(group))
 }
 
 /// Takes half of what waits in `group` elsewhere beyond what is in it here, if `running`, the child that runs here, has run far ahead

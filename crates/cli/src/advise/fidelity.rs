@@ -219,19 +219,24 @@ mod tests {
         }
     }
 
-    /// The doubts of a recording of 0.5 CPUs, with a median of 10 ms and a p99 of 40 ms.
-    fn judged(limit: Option<RecordedLimit>, played: [u64; 4]) -> Vec<bool> {
+    /// A recording of 0.5 CPUs, with a median of 10 ms and a p99 of 40 ms, of which it is known that there was that limit or none.
+    fn half_a_cpu(limit: Option<RecordedLimit>) -> Recorded {
         let times = Percentiles {
             p50_ns: 10_000_000,
             p99_ns: 40_000_000,
             ..Percentiles::default()
         };
-        let recorded = Recorded {
+        Recorded {
             usage_permille: 500,
             times: Some(times),
             limit,
             is_limit_known: true,
-        };
+        }
+    }
+
+    /// The doubts of that recording.
+    fn judged(limit: Option<RecordedLimit>, played: [u64; 4]) -> Vec<bool> {
+        let recorded = half_a_cpu(limit);
         let [usage_permille, throttled_permille, p50, p99] = played;
         let millis = |millis: u64| Interval {
             low: millis as f64 * 0.9e6,
@@ -316,17 +321,7 @@ mod tests {
     /// Hazard: one phase of many comes near what was recorded, and a replay that is off by half passes.
     #[test]
     fn one_seed_of_many_does_not_excuse_the_rest() {
-        let times = Percentiles {
-            p50_ns: 10_000_000,
-            p99_ns: 40_000_000,
-            ..Percentiles::default()
-        };
-        let recorded = Recorded {
-            usage_permille: 500,
-            times: Some(times),
-            limit: None,
-            is_limit_known: true,
-        };
+        let recorded = half_a_cpu(None);
         let decides = |half: [f64; 2]| {
             let of = |mid: f64, half: [f64; 2]| Interval {
                 low: mid / 2.0,

@@ -32,6 +32,28 @@ pub fn stdout(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// Whether the doubt of an answer of `advise` with these words decides; `None` if there is none.
+#[allow(dead_code)] // not every file of tests asks
+pub fn doubt(answer: &serde_json::Value, words: &str) -> Option<bool> {
+    let mut doubts = answer["doubts"].as_array().expect("doubts").iter();
+    let doubt = doubts.find(|doubt| doubt["reason"].as_str().expect("words").contains(words));
+    doubt.map(|doubt| doubt["decisive"] == true)
+}
+
+/// A trace of a scenario, as a kernel would have recorded it: that does not say when somebody was throttled.
+#[allow(dead_code)] // not every file of tests asks
+pub fn recorded(folder: &Folder, name: &str, text: &str) -> String {
+    let scenario = folder.file(&format!("{name}.toml"));
+    std::fs::write(&scenario, text).expect("our own folder");
+    let trace = folder.file(&format!("{name}.jsonl"));
+    let output = quotient(&["sim", &scenario, "--trace", &trace]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&trace).expect("it was written");
+    let kept = text.lines().filter(|line| !line.contains("throttle"));
+    std::fs::write(&trace, kept.collect::<Vec<_>>().join("\n") + "\n").expect("our own folder");
+    trace
+}
+
 /// A folder that is gone afterwards.
 pub struct Folder(PathBuf);
 

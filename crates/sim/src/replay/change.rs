@@ -5,6 +5,7 @@
 //! large error; one that rose has not.
 
 use super::Recording;
+use super::limited::pieces;
 use core::ops::Range;
 
 /// Parts of a recording. Default 32: a quarter of a second of the shortest that are any use, and more of all others.
@@ -71,19 +72,10 @@ impl Recording {
     fn used_by_parts(&self, part: u64) -> [f64; PARTS] {
         let mut used = [0.0; PARTS];
         for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
-            let mut from = run.start;
-            while from < run.end {
-                let number = from / part;
-                let to = run.end.min((number + 1) * part);
+            for (number, time) in pieces(run.clone(), part, 0) {
                 // What the division left over at the end is of the last part.
                 let index = usize::try_from(number).unwrap_or(PARTS).min(PARTS - 1);
-                let to = if number as usize >= PARTS - 1 {
-                    run.end
-                } else {
-                    to
-                };
-                used[index] += (to - from) as f64 / part as f64;
-                from = to;
+                used[index] += time as f64 / part as f64;
             }
         }
         used

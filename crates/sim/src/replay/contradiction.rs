@@ -7,6 +7,7 @@
 //! **Throttles.** Where a recording shows throttles of its own ([`recognise_limit`](Recording::recognise_limit)), they end where periods of the
 //! limit begin, and what was used before each of them is its quota.
 
+use super::limited::pieces;
 use super::{RecordedLimit, Recording};
 
 /// Places of a period at which it is tried to begin.
@@ -86,11 +87,8 @@ impl Recording {
         // No limit of this kind holds for the real-time class.
         let tasks = self.tasks.iter().filter(|demand| !demand.is_real_time);
         for run in tasks.flat_map(|demand| &demand.runs) {
-            let (mut from, end) = (run.start, run.end.min(count * part));
-            while from < end {
-                let to = end.min((from / part + 1) * part);
-                used[(from / part) as usize] += to - from;
-                from = to;
+            for (number, time) in pieces(run.start..run.end.min(count * part), part, 0) {
+                used[number as usize] += time;
             }
         }
         used

@@ -272,14 +272,25 @@ fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Range<u64>, period: u64, ph
     if run.end.saturating_sub(run.start) / period > RUN_PERIODS_MAX {
         return;
     }
-    let mut from = run.start;
-    while from < run.end {
-        let number = (from + period - phase) / period;
-        let next = (number + 1) * period + phase - period;
-        let to = run.end.min(next);
-        *used.entry(number).or_insert(0) += to - from;
-        from = to;
+    for (number, time) in pieces(run, period, period - phase) {
+        *used.entry(number).or_insert(0) += time;
     }
+}
+
+/// What of a run lies in each part of that length: its number and the time, ns. The first part begins so long before the recording does.
+pub(super) fn pieces(
+    run: Range<u64>,
+    length: u64,
+    before: u64,
+) -> impl Iterator<Item = (u64, u64)> {
+    let mut from = run.start;
+    core::iter::from_fn(move || {
+        let number = (from + before) / length;
+        let to = run.end.min((number + 1) * length - before);
+        let time = to.checked_sub(from).filter(|time| *time > 0)?;
+        from = to;
+        Some((number, time))
+    })
 }
 
 #[cfg(test)]
