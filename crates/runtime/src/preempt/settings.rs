@@ -52,7 +52,7 @@ impl Preempt {
         self
     }
 
-    /// How long a poll may take while other tasks wait, 1 to 100 ms; 1 ms by default. The watch looks once a millisecond, and, half a turn
+    /// How long a poll may take while other tasks wait, 1 to 100 ms; 1 ms by default. The watch looks once a millisecond, and, seven eighths of a turn
     /// after a poll's beginning, as soon as I/O, a timer or another thread wakes a task.
     #[must_use]
     pub fn turn(mut self, turn: Duration) -> Self {

@@ -126,13 +126,22 @@ impl WatchState {
             .cloned()
     }
 
-    /// What the carrier has used since the last look, at which it was the same, and how long ago that was.
-    pub(super) fn since_the_look(&self, vcpu: usize, cpu: Nanos, now: Nanos) -> (Nanos, Nanos) {
+    /// What the poll in `region` has used at least, which began `elapsed` ago, of what its carrier has used by now: that was the same at the last look.
+    pub(super) fn used_by(
+        &self,
+        (vcpu, region): (usize, Region),
+        cpu: Nanos,
+        now: Nanos,
+        elapsed: Nanos,
+    ) -> Nanos {
         let before = self.looks[vcpu];
-        (
-            cpu.saturating_sub(before.cpu),
-            now.saturating_sub(before.at),
-        )
+        let used = cpu.saturating_sub(before.cpu);
+        if before.region == Some(region) {
+            return before.spent.saturating_add(used);
+        }
+        // Other polls came first, and may have computed all that time.
+        let passed = now.saturating_sub(before.at);
+        used.saturating_sub(passed.saturating_sub(elapsed))
     }
 
     /// The watch looks at `carrier`: the one before goes to the dead, or stays until there is room.
@@ -255,11 +264,13 @@ fn look_on(weak: &Weak<Shared>) {
             lock(&preempting.watch).elsewhere.note(false);
             return;
         }
-        if idle >= IDLE_LOOKS && !control.parked.swap(false, Ordering::SeqCst) {
-            // Somebody is awake. Else a virtual CPU that goes to sleep and wakes again would wake this thread each time.
-            idle = 0;
-        }
         let asked = control.asks.take();
+        if idle >= IDLE_LOOKS && (!control.parked.swap(false, Ordering::SeqCst) || asked) {
+            // Somebody is awake: looks at its own pace from now on, the first at once. Else a virtual CPU that goes to sleep and wakes again would
+            // wake this thread each time; and after a prompt look it would sleep on, not to be woken, while a poll does not return.
+            idle = 0;
+            next = Instant::now();
+        }
         let left = next.saturating_duration_since(Instant::now());
         let pause = if asked && !left.is_zero() {
             preempting.look_promptly(&shared, shared.now());
