@@ -39,7 +39,7 @@ impl Past {
     pub(crate) const DEFERRING: Past = Past(1 << 14);
     /// It did not sleep but is moved: its request goes on where it is queued next.
     pub(crate) const MOVED: Past = Past(1 << 13);
-    /// The number of a CPU plus one, or zero.
+    /// The number of a CPU plus one, or zero; all ones of who is [overdue](Past::overdue).
     const CPU: u16 = (1 << 13) - 1;
 
     /// [`Past::PLACED`], having left `cpu` with a debt that fades there.
@@ -63,10 +63,22 @@ impl Past {
         *self = Past(self.0 & !mark.0).with(mark, on);
     }
 
+    /// The same of a task that is moved since it has waited for longer than the turns of its group explain.
+    #[inline]
+    pub(crate) fn overdue(self) -> Past {
+        Past(self.0 | Past::CPU)
+    }
+
+    /// Whether it was moved for that reason.
+    #[inline]
+    pub(crate) fn is_overdue(self) -> bool {
+        self.0 & Past::CPU == Past::CPU
+    }
+
     /// Whether `slept_at` is a virtual time, of some CPU.
     #[inline]
     pub(crate) const fn names_a_cpu(self) -> bool {
-        self.0 & Past::CPU != 0
+        self.0 & Past::CPU != 0 && self.0 & Past::CPU != Past::CPU
     }
 
     /// Whether `slept_at` is a virtual time of that CPU.

@@ -84,6 +84,8 @@ pub(crate) struct Timeline {
     /// What own tasks that came since brought with them of what they are owed, less what those took with them that went; in virtual
     /// time x shares.
     pub(crate) untold_deficit: i64,
+    /// Whether it may be told at once of one that wakes.
+    pub(crate) may_tell: bool,
     /// Whether it was told that something competes beside them.
     pub(crate) told_crowded: bool,
     /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
@@ -147,6 +149,7 @@ impl Timeline {
             untold: 0,
             told_load: 0,
             untold_deficit: 0,
+            may_tell: false,
             told_crowded: false,
             missed: 0,
             promised: 0,

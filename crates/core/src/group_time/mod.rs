@@ -40,8 +40,8 @@
 //! where it is: a timeline that has an own task or a child group is *anchored*, which means that the offset by which groups stand there
 //! holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
 //! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
-//! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU and for those that move, else within
-//! 250 us. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
+//! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
+//! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
 //! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
@@ -59,6 +59,7 @@
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
+//! | `missed` | who takes the last task of the group from a CPU, one store; whoever that task comes to takes it: a hint, of two moves at once the later stays | the same |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
 //!
 //! A CPU counts the group's service here at once and publishes it now and then: [`crate::Config::publish_interval`] after the
@@ -88,8 +89,8 @@
 //! owed to the group, and each time that the CPU chooses, a sibling may happen to be before it. So each timeline counts what its group got
 //! elsewhere since it had its last turn there. Once that is more than two turns for each CPU that the group is on, the group is noted under its
 //! own number (`note_waiting`). A CPU that runs tasks of the group takes that note, as it chooses the group or at its next balancing, and with
-//! it one of those tasks, which then stands in the queue that it comes to as one that is owed nothing. What is left there is noted
-//! again at once. So a task of a group that gets S CPUs, and is on n of them, waits no longer than
+//! it one of those tasks, which has its turn there at once: if it waited for one, whoever idles for a moment would take it back. What is left there
+//! is noted again at once. What a timeline has missed goes along with its last task that another CPU takes for other reasons. So a task of a group that gets S CPUs, and is on n of them, waits no longer than
 //!
 //! ```text
 //!     2 n turns / S  +  a look around  +  a balancing  +  a round of its group's tasks on the other CPU
@@ -168,6 +169,8 @@ pub(crate) struct GroupTime {
     children: Mutex<Clock>,
     now: AtomicU64,
     owed: AtomicU64,
+    /// What the group had missed where its last task was taken away, ns, until that task comes to another CPU.
+    missed: AtomicU64,
     /// Whether it ever had a child group.
     has_groups: AtomicBool,
 }
@@ -238,6 +241,16 @@ impl GroupTime {
 
     pub(crate) fn meet_group(&self) {
         self.has_groups.store(true, Relaxed);
+    }
+
+    /// The only task that the group has on a CPU, where it missed so much, is on its way to another one.
+    pub(crate) fn carry_missed(&self, missed: u64) {
+        self.missed.store(missed, Relaxed);
+    }
+
+    /// What the group had missed where the task that comes was before.
+    pub(crate) fn take_missed(&self) -> u64 {
+        self.missed.swap(0, Relaxed)
     }
 
     fn weighted_lag(&self, clock: &Clock, weight: u32) -> i128 {
@@ -489,6 +502,16 @@ impl GroupTime {
         let known = self.owed.load(Relaxed) >> 44;
         if size > 2 * known {
             self.owed.store(note, Relaxed);
+        }
+    }
+
+    /// Nothing of that group, or of its own tasks, waits on `cpu` any more: forgets the note of it.
+    pub(crate) fn forget_owed(&self, cpu: CpuId, group: u32) {
+        let note = self.owed.load(Relaxed);
+        let place = u64::from(cpu.0) << 32 | u64::from(group);
+        if note & ((1 << 44) - 1) == place {
+            // Whoever notes another one meanwhile is not to be hidden.
+            let _ = self.owed.compare_exchange(note, 0, Relaxed, Relaxed);
         }
     }
 

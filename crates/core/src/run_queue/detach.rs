@@ -10,7 +10,7 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::Stay;
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos, VirtualTime, to_virtual};
+use crate::units::{CpuId, Nanos, VirtualTime, to_service, to_virtual};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -119,7 +119,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             else {
                 break;
             };
-            let detached = self.give_away(index, now);
+            if request.group == 0 {
+                self.carry_missed(self.slab.get(index).timeline);
+            }
+            let detached = self.give_away(index, request.own, now);
             out.push(detached);
             taken += 1;
             if self.is_waiting_group(level) {
@@ -198,7 +201,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             let handle = self.slab.get_mut(at).handle.as_mut();
             if handle.is_some_and(&mut *wanted) {
-                let detached = self.give_away(at, now);
+                let detached = self.give_away(at, false, now);
                 out.push(detached);
                 taken += 1;
             }
@@ -207,7 +210,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         ((index as usize) < self.slab.nodes.len()).then_some(index)
     }
 
-    fn give_away(&mut self, index: u32, now: Nanos) -> Detached<T> {
+    /// Takes a waiting task out. `own`: since it was noted that it waits while others of its group run.
+    fn give_away(&mut self, index: u32, own: bool, now: Nanos) -> Detached<T> {
         let level = self.slab.get(index).timeline;
         let group = Arc::clone(&self.timelines[level as usize].group);
         let handle = self.slab.get_mut(index).handle.take();
@@ -225,6 +229,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         let mut entity = self.dismiss(level, index, Leave::Moves, now);
         entity.migrated = tick(now);
+        if own && owed.is_none() {
+            entity.past = entity.past.overdue();
+        }
         if let Some(lag) = owed {
             // The clock that it stands by is the same there, so that it takes more along than a sleeper may keep. (Cut down to that at each
             // move, what is cut would go to everybody else, V with it, and they would move it again.)
@@ -303,6 +310,23 @@ impl<T, G: Gates> RunQueue<T, G> {
             level = self.timelines[level as usize].parent;
         }
         count
+    }
+
+    /// What groups, from the one at `level` upwards, have missed here goes along with the only task that they have here as a CPU that idles takes it,
+    /// which asks nobody what is due. (Counted anew after each move it was never enough to be noted where two CPUs that idle for a microsecond now
+    /// and then took such a task from each other: it got nothing for as long as the machine ran.)
+    fn carry_missed(&self, mut level: u32) {
+        for _ in 0..self.levels_emptied_without(level) {
+            let timeline = &self.timelines[level as usize];
+            let shares = u64::from(self.slab.get(timeline.node).shares);
+            // With what its clock has to tell since the last look.
+            let distance = self.distance_to_target(timeline.parent, timeline.node);
+            let late = to_service(distance.max(0).unsigned_abs(), shares);
+            let time = &timeline.group.time;
+            time.carry_missed(timeline.missed.saturating_add(late));
+            time.forget_owed(self.cpu, timeline.group.id());
+            level = timeline.parent;
+        }
     }
 
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on

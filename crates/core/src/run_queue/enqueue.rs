@@ -95,8 +95,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.admit(level, node, bounds, request, now);
         if kind == Enqueue::Migrate {
             self.tell_moved(leaf);
+        } else {
+            self.tell_woken(leaf);
         }
         if self.timelines[level as usize].nr == 1 {
+            let why = match (why, kind) {
+                (Return::Wakes, Enqueue::Migrate) => Return::Moves,
+                (why, _) => why,
+            };
             let (above, top) = self.link_up(level, why, now);
             if above != level {
                 (level, node) = (above, top);
@@ -111,11 +117,17 @@ impl<T, G: Gates> RunQueue<T, G> {
         if kind == Enqueue::WakeBuddy && self.rules.next_buddy {
             self.timelines[leaf as usize].buddies.next = index;
         }
+        let overdue = kind == Enqueue::Migrate && entity.past.is_overdue() && why == Return::Wakes;
+        if overdue {
+            // The turn of its group goes on with it, and who had it waits. Left to wait here, too, it was taken by whoever idled next, before it had
+            // any turn, and back to where it had waited: for a microsecond, behind a task that sleeps no longer.
+            self.timelines[leaf as usize].buddies.next = index;
+        }
         if self.timelines[level as usize].current == NONE {
             // Either nothing runs at all, or what runs is elsewhere and not concerned.
             return self.current == NONE;
         }
-        self.contest(level, node, kind != Enqueue::Migrate, now)
+        self.contest(level, node, kind != Enqueue::Migrate, now) || overdue && leaf == self.leaf
     }
 
     /// Puts a group that has something to run again into the timeline above, and so on up to the first that had something

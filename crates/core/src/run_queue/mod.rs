@@ -125,6 +125,8 @@ pub struct RunQueue<T, G: Gates = AlwaysOn> {
     cursor: u32,
     /// Whom the last choice found more in need than what it had to choose from.
     suggested: Option<Pull>,
+    /// Whether the one above went first as there were two to pull from.
+    above_first: bool,
     gates: PhantomData<fn() -> G>,
 }
 
@@ -198,6 +200,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             caught_up_at: Nanos::ZERO,
             cursor: ROOT,
             suggested: None,
+            above_first: false,
             gates: PhantomData,
         }
     }

@@ -88,6 +88,14 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// The choice is a group that is owed nothing: if a sibling that is waits on another CPU, that is where to pull from.
     pub(super) fn suggest_pull(&mut self, level: u32, chosen: u32) {
+        if self.suggested.is_some() {
+            // Who is noted above goes first every other time: always, a task below that waits for its group's other CPU would never be pulled where
+            // something above is noted at each choice; never, whoever has been noted above was forgotten.
+            self.above_first = !self.above_first;
+            if self.above_first {
+                return;
+            }
+        }
         let siblings = &self.timelines[level as usize].group.time;
         let owned = self.slab.get(chosen).owned;
         if let Some(inside) = self.timelines.get(owned as usize)

@@ -21,6 +21,9 @@ const TURN_PARTS: u64 = 8;
 pub(super) enum Return {
     /// It has something to run again: what it missed meanwhile it is owed, up to a sleeper's credit.
     Wakes,
+    /// As that, but with a task that came from another CPU: what the group missed here before then counts, since it may be the same one, handed to
+    /// and fro.
+    Moves,
     /// It has budget again: it is owed what it was as it was throttled. What a limit keeps from it was its
     /// siblings' by right; a group that came back with a sleeper's credit in each period had its whole quota before anybody else.
     Unthrottled,
@@ -63,7 +66,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             .plus(to_virtual(u64::from(node_ref.slice), shares));
         let timeline = &mut self.timelines[level as usize];
         timeline.cell.publish_waits(true);
-        timeline.missed = 0;
+        timeline.missed = match why {
+            Return::Wakes | Return::Unthrottled => 0,
+            Return::Moves | Return::TakenBack => timeline.group.time.take_missed(),
+        };
         self.join(parent, node, now);
         self.note_waiting(level);
     }
@@ -77,7 +83,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         let least = least.map(|least| least.offset(above.offset.wrapping_neg()));
         let credit = match why {
-            Return::Wakes | Return::TakenBack => self.service_clock.credit,
+            Return::Wakes | Return::Moves | Return::TakenBack => self.service_clock.credit,
             Return::Unthrottled => {
                 let kept = to_service_lag(timeline.lag.max(0), shares).unsigned_abs();
                 kept.min(self.service_clock.credit)
@@ -226,6 +232,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let timeline = &mut self.timelines[level as usize];
         let own = core::mem::take(&mut timeline.untold);
         let before = core::mem::replace(&mut timeline.told_load, load);
+        timeline.may_tell = true;
         let change = load.cast_signed() - before.cast_signed();
         let was_crowded = core::mem::replace(&mut timeline.told_crowded, crowded);
         let told = Told {
@@ -273,6 +280,20 @@ impl<T, G: Gates> RunQueue<T, G> {
             told.crowded = -i32::from(core::mem::take(&mut timeline.told_crowded));
         }
         told
+    }
+
+    /// A task has woken: the clock that it stands by is told at once if it may have been told that it sleeps, which is once a batch. Told as the
+    /// others here have had a batch, or at the next tick, it had forgotten by then what one was owed that slept for 20 us.
+    #[inline]
+    pub(super) fn tell_woken(&mut self, level: u32) {
+        let timeline = &self.timelines[level as usize];
+        if timeline.is_anchored
+            && timeline.may_tell
+            && timeline.told_load < timeline.average.load() - timeline.group_load
+        {
+            self.tell_tasks(level, true);
+            self.timelines[level as usize].may_tell = false;
+        }
     }
 
     /// A task has come from another CPU: the clock that it stands by is told at once, since the other CPU's part is told as soon.
