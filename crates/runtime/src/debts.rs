@@ -16,6 +16,10 @@ const SPENT: Nanos = Nanos::from_millis(5);
 /// and their members take.
 const BATCHES: i128 = 1_000_000;
 
+/// What the poll of a gate may be billed after it has opened, as what it let through runs already: as long as it was, up to 500 us, if another
+/// process had its processor meanwhile.
+const GATE: i128 = 500_000;
+
 /// Computes for [`SPENT`] of the thread's CPU time.
 fn spend() {
     let now = || thread_cpu_time().unwrap_or(Nanos::ZERO);
@@ -161,7 +165,7 @@ fn what_a_thread_spends_is_paid_before_a_gate_opens() {
             at.refilled - at.discarded >= i128::from(SPENT.as_nanos()),
             "{at:?}"
         );
-        assert!(debt(&at) <= 0, "passed with a debt: {at:?}");
+        assert!(debt(&at) <= GATE, "passed with a debt: {at:?}");
     });
     assert!(throttled > 0, "never seen as throttled");
 }

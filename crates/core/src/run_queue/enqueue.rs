@@ -280,6 +280,12 @@ impl<T, G: Gates> RunQueue<T, G> {
                     timeline.offset = offset.wrapping_add(lag);
                 }
                 if is_own_task && timeline.is_anchored {
+                    if request == Request::Whole && lag > 0 {
+                        // As it went to sleep it may have kept more, since all here were owed something then.
+                        let beyond = timeline.anchor().since(reference).max(0);
+                        lag = lag
+                            .min(beyond + self.rules.clamp_lag(i64::MAX, node.slice, node.shares));
+                    }
                     reference = timeline.anchor();
                     timeline.place_anchored(node, lag, request);
                 } else {
