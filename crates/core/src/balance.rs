@@ -103,6 +103,8 @@ pub struct Pull {
     pub group: u32,
     /// Whether only tasks of the group itself will do, and none below it. Where child groups stand beside them it is the one that is owed most.
     pub own: bool,
+    /// Whether the group, or a task of it, was noted since it waits and is owed something.
+    pub noted: bool,
 }
 
 /// Nearest first, then by how much there is to gain.
@@ -118,26 +120,35 @@ pub fn plan(
     reason: Reason,
     now: Nanos,
 ) -> Option<Pull> {
-    let mine = loads.get(me.index())?;
     match reason {
         Reason::Idle => plan_idle(topology, me, loads, &[]),
-        Reason::Periodic => mine
-            .find_on_chain(|group, running| {
-                if by_load(group) {
-                    // The root, which comes first, says it all.
-                    return Some(plan_by_load(topology, me, loads, &group.cells, now));
-                }
-                let owed = plan_owed(me, group, running);
-                owed.or_else(|| plan_ahead(topology, me, loads, group, running))
-                    .or_else(|| plan_level(topology, me, loads, group))
-                    .map(Some)
-            })
-            .flatten(),
+        Reason::Periodic => plan_busy(topology, me, loads, now).map(|(pull, _)| pull),
     }
 }
 
+/// What a CPU that runs something should pull, and how deep the group is for whose sake.
+fn plan_busy(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    now: Nanos,
+) -> Option<(Pull, usize)> {
+    let mine = loads.get(me.index())?;
+    let found = mine.find_on_chain(|group, running| {
+        if by_load(group) {
+            // The root, which comes first, says it all.
+            return Some((plan_by_load(topology, me, loads, &group.cells, now), 0));
+        }
+        let owed = plan_owed(me, group, running);
+        owed.or_else(|| plan_ahead(topology, me, loads, group, running))
+            .or_else(|| plan_level(topology, me, loads, group))
+            .map(|pull| (Some(pull), group.depth()))
+    });
+    found.and_then(|(pull, depth)| Some((pull?, depth)))
+}
+
 /// Plans, and lets `take` do it, which says whether anything came; an idle CPU to which nothing came looks further, in [`IDLE_LOOKS`] queues in
-/// all, and a busy one once more, for tasks of the group that runs there. Returns whether anything came. As [`plan`], for each look.
+/// all, and a busy one once more, for who waits beside what runs here. Returns whether anything came. As [`plan`], for each look.
 pub fn pull(
     topology: &Topology,
     me: CpuId,
@@ -145,20 +156,43 @@ pub fn pull(
     (reason, now): (Reason, Nanos),
     mut take: impl FnMut(&Pull) -> bool,
 ) -> bool {
-    let Some(first) = plan(topology, me, loads, reason, now) else {
+    match reason {
+        Reason::Idle => pull_idle(topology, me, loads, &mut take),
+        Reason::Periodic => pull_busy(topology, me, loads, now, &mut take),
+    }
+}
+
+fn pull_busy(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    now: Nanos,
+    take: &mut dyn FnMut(&Pull) -> bool,
+) -> bool {
+    let Some((first, depth)) = plan_busy(topology, me, loads, now) else {
         return false;
     };
     if take(&first) {
         return true;
     }
-    if reason != Reason::Idle {
-        let mine = loads.get(me.index());
-        let own =
-            mine.and_then(|mine| mine.find_on_chain(|group, running| plan_own(me, group, running)));
-        return own.is_some_and(|pull| take(&pull));
-    }
-    let mut tried = [first.from; IDLE_LOOKS];
-    for look in 1..IDLE_LOOKS {
+    let Some(mine) = loads.get(me.index()) else {
+        return false;
+    };
+    let second = mine.find_on_chain(|group, running| {
+        let is_below = group.depth() > depth && running.is_none();
+        is_below.then(|| plan_beside(me, group)).flatten()
+    });
+    second.is_some_and(|pull| take(&pull))
+}
+
+fn pull_idle(
+    topology: &Topology,
+    me: CpuId,
+    loads: &[Arc<CpuLoad>],
+    take: &mut dyn FnMut(&Pull) -> bool,
+) -> bool {
+    let mut tried = [me; IDLE_LOOKS];
+    for look in 0..IDLE_LOOKS {
         let Some(next) = plan_idle(topology, me, loads, &tried[..look]) else {
             return false;
         };
@@ -195,6 +229,7 @@ fn plan_idle(
         max: queued.div_ceil(2).min(PULL_MAX),
         group: 0,
         own: false,
+        noted: false,
     })
 }
 
@@ -241,6 +276,7 @@ fn plan_by_load(
                     max: max.clamp(1, PULL_MAX),
                     group: 0,
                     own: false,
+                    noted: false,
                 },
             ));
         }
@@ -286,12 +322,13 @@ fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> 
     Some(note.pull(group))
 }
 
-/// Takes a task of the group whose tasks run here if it is noted that it waits elsewhere, where what was planned first brought nothing. A
-/// group whose only task sleeps for moments is noted with its parent as it wakes, and runs at once: it would hide at each look who waits behind it, for as
-/// long as the machine runs (such a task had 0.001 of the half CPU that was its part).
-fn plan_own(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
-    let is_leaf = running.is_none() && !group.time.has_groups();
-    if !is_leaf || !group.time.is_own_task_owed(group.id()) {
+/// For a task of `group` that runs here, where what was planned first, for a group above, brought nothing: takes a task of a child that waits
+/// elsewhere, or one of the group itself if it has no children. A group whose only task sleeps for moments is noted with its parent as it wakes, and
+/// runs at once: it would hide at each look who waits below, for as long as the machine runs (a task of the group had 0.001 of the half CPU that
+/// was its part, and a child of two spinners 0.10 for 0.52).
+fn plan_beside(me: CpuId, group: &Group) -> Option<Pull> {
+    let is_task_beside = group.time.has_groups() && group.time.is_own_task_owed(group.id());
+    if is_task_beside {
         return None;
     }
     group.time.take_owed(me).map(|note| note.pull(group))
@@ -337,6 +374,7 @@ fn plan_ahead(
         max: usize::try_from(surplus).unwrap_or(PULL_MAX).min(PULL_MAX),
         group: group.id(),
         own: false,
+        noted: false,
     })
 }
 
@@ -401,6 +439,7 @@ fn plan_level(
         max: (surplus / 2).clamp(1, PULL_MAX),
         group: group.id(),
         own: false,
+        noted: false,
     })
 }
 
@@ -463,33 +502,4 @@ fn service_ahead(mine: Gain, theirs: Gain, load: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Loads are even where each CPU has as much for what it can do.
-    #[test]
-    fn load_is_evened_out_by_what_is_left_of_each_cpu() {
-        assert_eq!(excess_load((4_096, 1_024), (1_024, 1_024)), 3_072);
-        assert_eq!(excess_load((1_024, 1_024), (4_096, 1_024)), 0);
-        // All of it goes where somebody above has the other CPU.
-        let all = excess_load((2_048, 1), (0, 1_024)) / 2;
-        assert!((2_040..=2_048).contains(&all), "{all}");
-        let all_but_one = excess_load((1_024, 1), (3_072, 1_024)) / 2;
-        assert!((1_020..=1_024).contains(&all_but_one), "{all_but_one}");
-        assert_eq!(excess_load((3_072, 1_024), (0, 1)) / 2, 2);
-        // Half of a CPU bears half of the load.
-        assert_eq!(excess_load((1_024, 512), (2_048, 1_024)), 0);
-        assert_eq!(excess_load((1_536, 512), (1_536, 1_024)), 1_024);
-        assert!(excess_load((u64::MAX >> 9, 1), (0, 1_024)) > 0);
-    }
-
-    #[test]
-    fn a_cpu_that_is_stolen_whole_is_left_with_a_little() {
-        let load = CpuLoad::default();
-        assert_eq!(load.capacity(), 1_024);
-        for (stolen, left) in [(0, 1_024), (300, 724), (1_024, 1), (u32::MAX, 1)] {
-            load.publish_stolen(stolen);
-            assert_eq!(load.capacity(), left);
-        }
-    }
-}
+mod tests;

@@ -17,6 +17,7 @@ fn relieve(machine: &mut Machine, from: usize, to: usize) {
         max: usize::MAX,
         group: 0,
         own: false,
+        noted: false,
     };
     machine.queues[from].detach(&everything, now, &mut moved);
     for task in moved {

@@ -18,6 +18,7 @@ fn pull(from: usize, max: usize) -> Pull {
         max,
         group: 0,
         own: false,
+        noted: false,
     }
 }
 

@@ -186,6 +186,7 @@ impl Host {
                     max,
                     group: id,
                     own: false,
+                    noted: false,
                 };
                 let mut moved = Vec::new();
                 let to = CpuId(1 - from as u32);

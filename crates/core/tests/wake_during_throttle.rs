@@ -88,6 +88,7 @@ fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
         max: 8,
         group: 0,
         own: false,
+        noted: false,
     };
     let mut moved = Vec::new();
     assert_eq!(rig.queue.detach(&request(0), Nanos(MILLI), &mut moved), 0);
@@ -173,6 +174,7 @@ fn a_pull_passes_over_a_child_that_is_throttled_where_it_is_for() {
             max: 8,
             group: 0,
             own: false,
+            noted: false,
         };
         assert_eq!(victim.nr_queued(), 2);
         let mut moved = Vec::new();

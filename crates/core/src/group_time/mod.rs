@@ -55,7 +55,7 @@
 //! |---|---|---|
 //! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
 //! | `cpus` | from 0 and to 0 under that lock, else without it: who comes as another begins may stand at the v of before until the next publication | anybody |
-//! | `now`, a copy of V; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
+//! | `now`, a copy of V; `has_crowded_tasks`, of whether own tasks share CPUs; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
@@ -173,6 +173,8 @@ pub(crate) struct GroupTime {
     missed: AtomicU64,
     /// Whether it ever had a child group.
     has_groups: AtomicBool,
+    /// Whether an own task shares its CPU, as far as the clock of the children was told.
+    has_crowded_tasks: AtomicBool,
 }
 
 /// Service that a CPU publishes of a group.
@@ -201,6 +203,7 @@ impl Note {
             max: 1,
             group: self.group,
             own: self.group == group.id(),
+            noted: true,
         }
     }
 }
@@ -215,6 +218,8 @@ impl GroupTime {
 
     fn show(&self, clock: &Clock) {
         self.now.store(clock.now.0, Relaxed);
+        self.has_crowded_tasks
+            .store(clock.tasks_crowded > 0, Relaxed);
     }
 
     /// V: the clock of the group's children.
@@ -237,6 +242,12 @@ impl GroupTime {
     #[inline]
     pub(crate) fn has_groups(&self) -> bool {
         self.has_groups.load(Relaxed)
+    }
+
+    /// Whether the clock of the children remembers all that own tasks owe ([`Clock::serve_tasks`]).
+    #[inline]
+    pub(crate) fn remembers_debts(&self) -> bool {
+        self.has_crowded_tasks.load(Relaxed)
     }
 
     pub(crate) fn meet_group(&self) {

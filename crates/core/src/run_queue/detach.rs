@@ -122,7 +122,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             if request.group == 0 {
                 self.carry_missed(self.slab.get(index).timeline);
             }
-            let detached = self.give_away(index, request.own, now);
+            let detached = self.give_away(index, Some(request), now);
             out.push(detached);
             taken += 1;
             if self.is_waiting_group(level) {
@@ -201,7 +201,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             let handle = self.slab.get_mut(at).handle.as_mut();
             if handle.is_some_and(&mut *wanted) {
-                let detached = self.give_away(at, false, now);
+                let detached = self.give_away(at, None, now);
                 out.push(detached);
                 taken += 1;
             }
@@ -210,8 +210,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         ((index as usize) < self.slab.nodes.len()).then_some(index)
     }
 
-    /// Takes a waiting task out. `own`: since it was noted that it waits while others of its group run.
-    fn give_away(&mut self, index: u32, own: bool, now: Nanos) -> Detached<T> {
+    /// Takes a waiting task out, since somebody asked for it or for all.
+    fn give_away(&mut self, index: u32, request: Option<&Pull>, now: Nanos) -> Detached<T> {
         let level = self.slab.get(index).timeline;
         let group = Arc::clone(&self.timelines[level as usize].group);
         let handle = self.slab.get_mut(index).handle.take();
@@ -227,9 +227,16 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             _ => stay,
         };
-        let mut entity = self.dismiss(level, index, Leave::Moves, now);
+        // It was noted that it waits while others of its group run: it has the next turn there.
+        let is_overdue = owed.is_none() && request.is_some_and(|request| request.own);
+        let is_for_group = request.is_some_and(|request| request.noted) && !is_overdue;
+        let leave = match is_for_group {
+            true => Leave::IsOwed,
+            false => Leave::Moves,
+        };
+        let mut entity = self.dismiss(level, index, leave, now);
         entity.migrated = tick(now);
-        if own && owed.is_none() {
+        if is_overdue {
             entity.past = entity.past.overdue();
         }
         if let Some(lag) = owed {

@@ -10,6 +10,7 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::OWED_MIN;
 use crate::node::{NONE, Node, Place};
+use crate::timeline::Arrived;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
@@ -289,6 +290,9 @@ impl<T, G: Gates> RunQueue<T, G> {
                     reference = timeline.anchor();
                     timeline.place_anchored(node, lag, request);
                 } else {
+                    if is_own_task && timeline.nr == 0 && matches!(request, Request::Rest(_)) {
+                        timeline.arrived = Arrived::at(index, node, lag);
+                    }
                     timeline.place_eevdf(node, lag, request, reference);
                 }
                 if let Some(least) = least.filter(|&least| node.v.is_before(least)) {

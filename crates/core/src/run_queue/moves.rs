@@ -40,6 +40,7 @@ fn pull(from: u32, max: usize) -> Pull {
         max,
         group: 0,
         own: false,
+        noted: false,
     }
 }
 

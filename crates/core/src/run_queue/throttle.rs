@@ -255,7 +255,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             (timeline.node, timeline.parent)
         };
         self.average_one(parent, now);
-        let lag = self.withdraw(parent, node);
+        let lag = self.withdraw(parent, node, 0);
         self.average_emptied(parent, now);
         let left_v = self.slab.get(node).v;
         let timeline = &mut self.timelines[level as usize];

@@ -148,6 +148,7 @@ impl Vcpu {
                 max: RELIEF_MAX,
                 group: 0,
                 own: false,
+                noted: false,
             };
             self.detach(shared, &everything, now);
             if !crowded || self.detached.len() >= RELIEF_MAX {

@@ -127,6 +127,7 @@ impl<S: Sink> Simulation<S> {
                 max,
                 group: 0,
                 own: false,
+                noted: false,
             };
             self.take(cpu, &request)
         })
