@@ -43,7 +43,9 @@
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
 //! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
 //! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
-//! holds while groups come and go, or sleepers would find each time who waits for them level with them; but no more than L is kept then.
+//! holds while groups come and go, or sleepers would find each time who waits for them level with them. Of debts no more than L is kept then
+//! where the clock remembers no more either, since none of the tasks shares its CPU: forgiven elsewhere, without its being told, they
+//! would have V ahead of all tasks, further each time.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
 //! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it; once none is left,
@@ -102,6 +104,9 @@
 //!
 //! # Moves
 //! A group whose tasks are between two queues is among its siblings still, and so is a task beside child groups that is owed something (`stay`).
+//! Which task of the group goes is not the group's affair, but must not be lost on the way: who is taken for the group's sake takes along what it is
+//! owed among the tasks of the group there, what runs there not being charged yet included, and keeps it where it waits alone until the
+//! next CPU takes it ([`crate::timeline`], `Arrived`).
 //!
 //! # Where a group has its turn
 //! A group that runs on several CPUs gets as much wherever it runs, but what is inside does not: the only task of a child that
