@@ -78,6 +78,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn enter_anew(&self, level: u32, shares: u32, why: Return) -> VirtualTime {
         let (timeline, above) = self.with_parent(level);
         let least = match above.groups() {
+            // Where only tasks of the parent stand, it is level with their mean: they may be far behind the groups' clock.
+            0 if above.is_anchored && above.tasks > 0 => Some(above.average.mean()),
             0 => None,
             _ => above.least_v(&self.slab.nodes),
         };
