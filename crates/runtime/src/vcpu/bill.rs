@@ -86,6 +86,10 @@ pub(super) struct Reference {
     /// The reading, its wall time moved on by the time that the virtual CPU has slept since.
     at: OwnTime,
     read_at: Nanos,
+    /// How often the thread had waited by then ([`quotient_pause::waits`]).
+    waits: Option<u64>,
+    /// Whether it may have waited between the reading before and this one.
+    has_waited: bool,
 }
 
 /// For how long the thread that `reference` is of did not run between then and `now`.
@@ -225,16 +229,20 @@ impl Vcpu {
         };
         let at = OwnTime { wall: now, cpu };
         let thread = thread_mark();
-        let steal = match &self.reference {
-            Some(before) if before.thread == thread => {
-                own_absence(absence(before.at, at), absent, open)
-            }
-            _ => Nanos::ZERO,
+        let waits = quotient_pause::waits();
+        let (steal, has_waited) = match &self.reference {
+            Some(before) if before.thread == thread => (
+                own_absence(absence(before.at, at), absent, open),
+                waits.is_none() || waits != before.waits,
+            ),
+            _ => (Nanos::ZERO, true),
         };
         self.reference = Some(Reference {
             thread,
             at,
             read_at: now,
+            waits,
+            has_waited,
         });
         if steal != Nanos::ZERO
             && let Some((_, figures)) = &self.figures
@@ -257,19 +265,25 @@ impl Vcpu {
 
     /// What of `steal` the poll slept in the kernel: nobody used a processor, so no clock and no limit is charged, but it held the
     /// virtual CPU, so it is paid in virtual time, as part of the turn; otherwise a task that only sleeps would always be chosen
-    /// next. What the thread waited for a processor since the last look is not the poll's doing. (Where a hypervisor steals time
-    /// it counts as sleep: it meets groups as often as they run, which is by their weights.)
+    /// next. What the thread waited for a processor since the last look is not the poll's doing; nor is anything, if the thread has never
+    /// given its processor up since the reference. (What a hypervisor steals, and what a limit of the process's own cgroup takes, is no wait
+    /// for a processor by the kernel's books. While it counted as sleep, one millisecond of it cost one of a thousand equal groups a tenth of
+    /// five seconds' part.)
     fn slept(&mut self, steal: Nanos) -> Nanos {
         let thread = thread_mark();
         let Some(delay) = thread_run_delay() else {
             return Nanos::ZERO;
         };
-        match self.run_delay.replace((thread, delay)) {
-            Some((before_thread, before)) if before_thread == thread => {
-                steal.saturating_sub(delay.saturating_sub(before))
-            }
-            _ => Nanos::ZERO,
-        }
+        let known = self.run_delay.replace((thread, delay));
+        let delayed = known
+            .filter(|(before, _)| *before == thread)
+            .map(|(_, before)| delay.saturating_sub(before));
+        let has_waited = |reference: &Reference| reference.has_waited;
+        what_was_slept(
+            steal,
+            delayed,
+            self.reference.as_ref().is_none_or(has_waited),
+        )
     }
 
     /// The point of reference, for who reads a clock during a poll.
@@ -295,6 +309,8 @@ impl Vcpu {
                 thread,
                 at,
                 read_at: now,
+                waits: quotient_pause::waits(),
+                has_waited: true,
             });
         }
         self.move_reference(if good { slept } else { Nanos::ZERO });
@@ -309,6 +325,15 @@ impl Vcpu {
         if let Some(preempting) = &self.shared.preempt {
             preempting.seats[self.index].refer_to(reference.at);
         }
+    }
+}
+
+/// What of `steal` the thread slept by its own doing, where it was `delayed` for so long for want of a processor, which is known from the second
+/// look on, and whether it has waited for anything at all.
+fn what_was_slept(steal: Nanos, delayed: Option<Nanos>, has_waited: bool) -> Nanos {
+    match delayed {
+        Some(delayed) if has_waited => steal.saturating_sub(delayed),
+        _ => Nanos::ZERO,
     }
 }
 
@@ -335,4 +360,36 @@ pub(super) fn thread_mark() -> usize {
         static MARK: u8 = const { 0 };
     }
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_pays_for_a_processor_that_was_taken_from_the_whole_process() {
+        let steal = Nanos::from_millis(3);
+        // A limit of the process's own cgroup, or a hypervisor: the kernel's books show no delay, and the thread has waited for nothing.
+        assert_eq!(what_was_slept(steal, Some(Nanos::ZERO), false), Nanos::ZERO);
+        assert_eq!(what_was_slept(steal, Some(Nanos::ZERO), true), steal);
+        let delayed = Nanos::from_millis(2);
+        assert_eq!(
+            what_was_slept(steal, Some(delayed), true),
+            Nanos::from_millis(1)
+        );
+        assert_eq!(
+            what_was_slept(steal, Some(steal + delayed), true),
+            Nanos::ZERO
+        );
+        assert_eq!(what_was_slept(steal, None, true), Nanos::ZERO);
+    }
+
+    #[test]
+    fn a_thread_that_computes_has_waited_for_nothing_and_one_that_sleeps_has() {
+        let Some(before) = quotient_pause::waits() else {
+            return; // Not told on this system.
+        };
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert_ne!(quotient_pause::waits(), Some(before));
+    }
 }
