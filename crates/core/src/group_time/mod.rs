@@ -43,7 +43,8 @@
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
 //! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
 //! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
-//! holds while groups come and go, or sleepers would find each time who waits for them level with them. Of debts no more than L is kept then
+//! holds while groups come and go, or sleepers would find each time who waits for them level with them. A group that comes where none but
+//! tasks stand is level with their mean, if that is before V. Of debts no more than L is kept then
 //! where the clock remembers no more either, since none of the tasks shares its CPU: forgiven elsewhere, without its being told, they
 //! would have V ahead of all tasks, further each time.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
