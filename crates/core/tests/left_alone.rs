@@ -60,3 +60,33 @@ fn a_group_left_alone_on_a_cpu_does_not_run_ahead() {
         }
     }
 }
+
+/// One CPU has few of many equal groups, as after the other was away. While a CPU took no more before one was half a millisecond and a
+/// turn ahead, nobody was for long, and some had 3.5 times what others had by then, 1.75 ms for 1.
+#[test]
+fn few_of_many_groups_on_a_cpu_do_not_run_ahead() {
+    let turn = Nanos::from_micros(250);
+    let mut config = Config::new(2);
+    config.base_slice = turn;
+    let mut machine = Machine::new(config);
+    machine.check_every = 10_007;
+    let groups: Vec<Arc<Group>> = (0..1000)
+        .map(|number| machine.group(&format!("group-{number}"), 100))
+        .collect();
+    for (number, group) in groups.iter().enumerate() {
+        let cpu = usize::from(number >= 160);
+        machine.spawn(cpu, group, Work::Hog { chunk: 50_000 });
+    }
+    for rounds in 1..=6_u64 {
+        machine.advance_to(rounds * 500 * MILLI);
+        let fair = rounds * MILLI;
+        for group in &groups {
+            let had = machine.ran(group);
+            assert!(
+                had.abs_diff(fair) <= turn.0,
+                "{} by {rounds}: {had} ns, fair is {fair}",
+                group.path()
+            );
+        }
+    }
+}

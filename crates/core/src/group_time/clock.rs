@@ -81,6 +81,13 @@ impl Clock {
         }
     }
 
+    /// The weighted mean of the children's virtual times; V where there are none, or where it cannot be told in 64 bits.
+    pub(super) fn mean(&self) -> VirtualTime {
+        let weight = i64::try_from(self.weight).unwrap_or(i64::MAX).max(1);
+        let deficit = i64::try_from(self.deficit).unwrap_or(0);
+        self.now.offset(-(deficit / weight))
+    }
+
     /// V goes on by that much.
     pub(super) fn go_on(&mut self, distance: u64) {
         self.now = self.now.plus(distance);

@@ -58,7 +58,7 @@
 //! |---|---|---|
 //! | `children` (V, W, D, and what of W and D is own tasks') of the parent, and with it `v`, `weight`, `ceiling` of each child | whoever holds the parent's lock, for a few instructions and never two at a time | the same |
 //! | `cpus` | from 0 and to 0 under that lock, else without it: who comes as another begins may stand at the v of before until the next publication | anybody |
-//! | `now`, a copy of V; `has_crowded_tasks`, of whether own tasks share CPUs; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
+//! | `now`, a copy of V, and `mean`, of V - D / W; `has_crowded_tasks`, of whether own tasks share CPUs; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
@@ -174,6 +174,8 @@ pub(crate) struct GroupTime {
     parts: Parts,
     children: Mutex<Clock>,
     now: AtomicU64,
+    /// V - D / W, a copy as `now` is.
+    mean: AtomicU64,
     owed: AtomicU64,
     /// What the group had missed where its last task was taken away, ns, until that task comes to another CPU.
     missed: AtomicU64,
@@ -224,6 +226,7 @@ impl GroupTime {
 
     fn show(&self, clock: &Clock) {
         self.now.store(clock.now.0, Relaxed);
+        self.mean.store(clock.mean().0, Relaxed);
         self.has_crowded_tasks
             .store(clock.tasks_crowded > 0, Relaxed);
     }
@@ -278,6 +281,15 @@ impl GroupTime {
     #[inline]
     pub(crate) fn lag(&self, parent: &GroupTime) -> i64 {
         to_service_lag(parent.now().since(self.v()), self.weight.load(Relaxed))
+    }
+
+    /// How far the group is before the mean of its siblings and itself, ns of service; zero if it is behind. V itself says too little where
+    /// it is before the mean, somebody having come with credit: then everybody is owed something by V, and who goes on alone seems to be, too.
+    #[inline]
+    pub(crate) fn ahead_of_mean(&self, parent: &GroupTime) -> u64 {
+        let mean = VirtualTime(parent.mean.load(Relaxed));
+        let ahead = to_service_lag(self.v().since(mean), self.weight.load(Relaxed));
+        ahead.max(0).unsigned_abs()
     }
 
     /// Measures v in a weight, keeping what is owed. It may go back.
