@@ -5,7 +5,7 @@
 //! ```text
 //!     v  advances by  service of the group, on any CPU or outside of all / w
 //!     V  advances by  service of all children / W,   W = the weights of the children with anything runnable
-//!     a child that comes back starts at  max(v, V - L / w)
+//!     a child that comes back starts at  max(v, V - L / w),   and one that is new at  V
 //! ```
 //!
 //! So debt stays with the group wherever it goes and however often it sleeps, and decays only as V passes it; credit is
@@ -121,15 +121,15 @@
 
 mod clock;
 mod cut;
+mod notes;
 mod parts;
 mod publish;
 mod stay;
 #[cfg(test)]
 mod tests;
 
-use crate::balance::Pull;
 use crate::group::Group;
-use crate::units::{CpuId, VirtualTime, to_service_lag, to_virtual};
+use crate::units::{VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
 pub(crate) use clock::Told;
 use core::sync::atomic::{
@@ -137,6 +137,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 pub(crate) use cut::{Beside, Here, Nowhere};
+pub(crate) use notes::Note;
 use parts::Parts;
 pub(crate) use publish::ServiceClock;
 pub(crate) use stay::Stay;
@@ -153,9 +154,6 @@ const SURPLUS_MAX: u64 = 50_000_000;
 
 /// By how much lags measured twice may differ for rounding, ns.
 const ROUNDING: i64 = 1_000;
-
-/// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
-const NOTE_SHIFT: u32 = 18;
 
 /// Where a group stands among its siblings, and the clock of its children.
 #[derive(Debug, Default)]
@@ -194,26 +192,6 @@ pub(crate) struct Service {
     pub(crate) credit: u64,
     /// What of it the group got though it had been chosen owing more than [`Here::slack`]: nobody else could use the time.
     pub(crate) surplus: u64,
-}
-
-/// Who waits and is owed something: a child group, or tasks of the group itself, under its own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
-    pub(crate) cpu: CpuId,
-    pub(crate) group: u32,
-}
-
-impl Note {
-    /// What to pull for it, found with `group`: a task of the child that is noted, or one of the group itself.
-    pub(crate) fn pull(self, group: &Group) -> Pull {
-        Pull {
-            from: self.cpu,
-            max: 1,
-            group: self.group,
-            own: self.group == group.id(),
-            noted: true,
-        }
-    }
 }
 
 impl GroupTime {
@@ -310,8 +288,8 @@ impl GroupTime {
         is_known.then(|| self.v())
     }
 
-    /// The group gets something to run on one more CPU. On the first one it starts with at most `credit` ns of service;
-    /// level with the least of its siblings there if that is before V. Returns v.
+    /// The group gets something to run on one more CPU. On the first one it starts with at most `credit` ns of service, before the least of its
+    /// siblings there if that is before V; and at V if it never ran before. Returns v.
     pub(crate) fn enter(
         &self,
         parent: &GroupTime,
@@ -324,12 +302,19 @@ impl GroupTime {
         }
         let mut clock = parent.lock();
         if self.cpus.fetch_add(1, AcqRel) == 0 {
+            let is_new = self.weight.load(Relaxed) == 0;
             self.measure(&clock, shares);
             let lag = to_service_lag(clock.now.since(self.v()), shares);
             let is_known = lag >= self.ceiling.load(Relaxed) - ROUNDING;
             let level = least.map_or(clock.now, |least| least.min(clock.now));
             let first = level.offset(-to_virtual(credit, shares).cast_signed());
-            let v = if is_known { self.v().max(first) } else { first };
+            // Nobody owes anything to one that was never there. (With a sleeper's credit the first of a thousand, alone with the CPUs while the others
+            // were made, waited for four seconds until each of them had had as much.)
+            let v = match (is_new, is_known) {
+                (true, _) => clock.now,
+                (false, true) => self.v().max(first),
+                (false, false) => first,
+            };
             self.v.store(v.0, Relaxed);
             clock.weight += u64::from(shares);
             clock.deficit += self.weighted_lag(&clock, shares);
@@ -521,48 +506,5 @@ impl GroupTime {
     #[inline]
     pub(crate) fn pending(&self) -> u64 {
         self.pending.load(Relaxed)
-    }
-
-    /// Notes a child that waits on `cpu` and is owed `lag` ns, unless one that is owed more is noted.
-    pub(crate) fn note_owed(&self, cpu: CpuId, group: u32, lag: i64) {
-        let size = (lag.max(0).unsigned_abs() >> NOTE_SHIFT).clamp(1, (1 << 20) - 1);
-        let note = size << 44 | u64::from(cpu.0) << 32 | u64::from(group);
-        // Who came first stays: of many that are owed alike, none hides the others for ever.
-        let known = self.owed.load(Relaxed) >> 44;
-        if size > 2 * known {
-            self.owed.store(note, Relaxed);
-        }
-    }
-
-    /// Nothing of that group, or of its own tasks, waits on `cpu` any more: forgets the note of it.
-    pub(crate) fn forget_owed(&self, cpu: CpuId, group: u32) {
-        let note = self.owed.load(Relaxed);
-        let place = u64::from(cpu.0) << 32 | u64::from(group);
-        if note & ((1 << 44) - 1) == place {
-            // Whoever notes another one meanwhile is not to be hidden.
-            let _ = self.owed.compare_exchange(note, 0, Relaxed, Relaxed);
-        }
-    }
-
-    /// Whether a child is noted. One load.
-    #[inline]
-    pub(crate) fn is_somebody_owed(&self) -> bool {
-        self.owed.load(Relaxed) != 0
-    }
-
-    /// Whether who is noted is a task beside the child groups; `me` is the group's own id.
-    pub(crate) fn is_own_task_owed(&self, me: u32) -> bool {
-        let note = self.owed.load(Relaxed);
-        note != 0 && note as u32 == me
-    }
-
-    /// Takes the note away: `me` is going to pull. None if the child waits there anyway.
-    pub(crate) fn take_owed(&self, me: CpuId) -> Option<Note> {
-        let note = self.owed.swap(0, Relaxed);
-        let cpu = CpuId((note >> 32) as u32 & 0xfff);
-        (note != 0 && cpu != me).then_some(Note {
-            cpu,
-            group: note as u32,
-        })
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Config;
 use crate::tree::GroupTree;
-use crate::units::Nanos;
+use crate::units::{CpuId, Nanos};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -59,6 +59,22 @@ impl Family {
             })
             .sum()
     }
+}
+
+#[test]
+fn who_is_new_is_owed_nothing() {
+    let family = Family::new(&[1024]);
+    family.serve(0, 100 * MILLI);
+    assert_eq!(family.lag(0), 0, "alone it owes nobody anything");
+    let tree = GroupTree::new(Config::new(4));
+    let new = tree.group("new").unwrap();
+    new.time.enter(&family.parent.time, 512, None, CREDIT);
+    assert_eq!(new.time.lag(&family.parent.time), 0);
+    assert_eq!(family.lag(0), 0);
+    // Neither has more than its part, from the first moment.
+    family.serve(0, 20 * MILLI);
+    let owed = new.time.lag(&family.parent.time);
+    assert!((owed - 20 * MILLI.cast_signed() / 3).abs() <= 2, "{owed}");
 }
 
 #[test]
@@ -172,6 +188,21 @@ fn a_note_names_who_waits_and_is_taken_once() {
     assert_eq!(time.take_owed(CpuId(0)), None);
     time.note_owed(CpuId(4095), u32::MAX, i64::MAX);
     assert_eq!(time.take_owed(CpuId(4095)), None, "it is here already");
+    assert_eq!(
+        time.noted_on(CpuId(4095)),
+        Some(u32::MAX),
+        "and left to others"
+    );
+    let note = Note {
+        cpu: CpuId(4095),
+        group: u32::MAX,
+    };
+    assert_eq!(time.take_owed(CpuId(4094)), Some(note));
+    // One that is not true any more hides nobody for ever.
+    time.note_owed(CpuId(1), 5, i64::MAX);
+    for _ in 0..5 {
+        assert_eq!(time.take_owed(CpuId(1)), None);
+    }
     assert!(!time.is_somebody_owed());
 }
 

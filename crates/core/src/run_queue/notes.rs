@@ -118,12 +118,31 @@ impl<T, G: Gates> RunQueue<T, G> {
             .timelines
             .get(owned as usize)
             .is_none_or(Timeline::gives_way);
-        if gives_way
-            && !v.is_before(siblings.now())
-            && let Some(note) = siblings.take_owed(self.cpu)
-        {
+        if !gives_way || v.is_before(siblings.now()) {
+            return;
+        }
+        self.drop_stale_note(level);
+        let siblings = &self.timelines[level as usize].group.time;
+        if let Some(note) = siblings.take_owed(self.cpu) {
             let above = &self.timelines[level as usize].group;
             self.suggested = Some(note.pull(above));
+        }
+    }
+
+    /// Takes the note of one away that waits here no more. Who still does is left to be found by others.
+    fn drop_stale_note(&self, level: u32) {
+        let timeline = &self.timelines[level as usize];
+        let Some(group) = timeline.group.time.noted_on(self.cpu) else {
+            return;
+        };
+        let waits = if group == timeline.group.id() {
+            timeline.tasks > 0
+        } else {
+            let slot = self.slots.get(group as usize).copied().unwrap_or(NONE);
+            slot != NONE && self.is_waiting_group(slot)
+        };
+        if !waits {
+            timeline.group.time.forget_owed(self.cpu, group);
         }
     }
 

@@ -164,6 +164,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         if self.slab.get(best).is_task() {
             self.suggest_pull(level, best);
+            self.note_put_back(level, best);
         } else {
             best = self.pass_over_promised(level, best);
             self.suggest_pull(level, best);

@@ -77,13 +77,19 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// A group that may be on no CPU yet gets something to run here. Returns its virtual time.
     fn enter_anew(&self, level: u32, shares: u32, why: Return) -> VirtualTime {
         let (timeline, above) = self.with_parent(level);
+        let siblings = &above.group.time;
         let least = match above.groups() {
-            // Where only tasks of the parent stand, it is level with their mean: they may be far behind the groups' clock.
-            0 if above.is_anchored && above.tasks > 0 => Some(above.average.mean()),
+            // Where only tasks of the parent stand, it is level with their mean: they may be behind the groups' clock, by what is kept of that.
+            0 if above.is_anchored && above.tasks > 0 => {
+                let mean = above.average.mean().since(siblings.now());
+                let owed = self.owed_to_tasks(timeline.parent, mean);
+                Some(siblings.now().offset(owed.wrapping_neg()))
+            }
             0 => None,
-            _ => above.least_v(&self.slab.nodes),
+            _ => above
+                .least_v(&self.slab.nodes)
+                .map(|least| least.offset(above.offset.wrapping_neg())),
         };
-        let least = least.map(|least| least.offset(above.offset.wrapping_neg()));
         let credit = match why {
             Return::Wakes | Return::Moves | Return::TakenBack => self.service_clock.credit,
             Return::Unthrottled => {
@@ -91,7 +97,6 @@ impl<T, G: Gates> RunQueue<T, G> {
                 kept.min(self.service_clock.credit)
             }
         };
-        let siblings = &above.group.time;
         timeline.group.time.enter(siblings, shares, least, credit)
     }
 

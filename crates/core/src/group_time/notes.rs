@@ -1,0 +1,125 @@
+//! Whom to pull from: a word for who waits and is owed most ([`super`], *Pulling*).
+//!
+//! It holds how much (20 bits, in units of 2^[`NOTE_SHIFT`] ns), a CPU (12) and a group's number (32); zero says that nobody is noted. It is a hint: a
+//! puller that finds nobody there has cleared it, and who waits is noted again at the next look around.
+
+use super::GroupTime;
+use crate::balance::Pull;
+use crate::group::Group;
+use crate::units::CpuId;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
+const NOTE_SHIFT: u32 = 18;
+
+/// Bits of a note below its size: where.
+const PLACE_BITS: u32 = 44;
+
+/// log2 of the part of its size that a note keeps at a look of the CPU that it is about: a sixteenth, so that nothing below 4 ms stays. Such a one is
+/// mostly about to have its turn there; kept as a half, sleepers beside groups were pulled to and fro, and had three quarters of what they have.
+const OWN_FADE: u32 = 4;
+
+/// The largest size of a note: 2^20 less one, so 275 s.
+const SIZE_MAX: u64 = (1 << 20) - 1;
+
+fn place_of(cpu: CpuId, group: u32) -> u64 {
+    u64::from(cpu.0) << 32 | u64::from(group)
+}
+
+fn place(note: u64) -> u64 {
+    note & ((1 << PLACE_BITS) - 1)
+}
+
+/// Who waits and is owed something: a child group, or tasks of the group itself, under its own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) cpu: CpuId,
+    pub(crate) group: u32,
+}
+
+impl Note {
+    /// What to pull for it, found with `group`: a task of the child that is noted, or one of the group itself.
+    pub(crate) fn pull(self, group: &Group) -> Pull {
+        Pull {
+            from: self.cpu,
+            max: 1,
+            group: self.group,
+            own: self.group == group.id(),
+            noted: true,
+        }
+    }
+}
+
+impl Note {
+    fn of(note: u64) -> Note {
+        Note {
+            cpu: CpuId((place(note) >> 32) as u32),
+            group: note as u32,
+        }
+    }
+}
+
+impl GroupTime {
+    /// Notes a child that waits on `cpu` and is owed `lag` ns, unless one that is owed more is noted.
+    pub(crate) fn note_owed(&self, cpu: CpuId, group: u32, lag: i64) {
+        let size = (lag.max(0).unsigned_abs() >> NOTE_SHIFT).clamp(1, SIZE_MAX);
+        // Who came first stays: of many that are owed alike, none hides the others for ever.
+        let known = self.owed.load(Relaxed) >> PLACE_BITS;
+        if size > 2 * known {
+            let note = size << PLACE_BITS | place_of(cpu, group);
+            self.owed.store(note, Relaxed);
+        }
+    }
+
+    /// Nothing of that group, or of its own tasks, waits on `cpu` any more: forgets the note of it.
+    pub(crate) fn forget_owed(&self, cpu: CpuId, group: u32) {
+        let note = self.owed.load(Relaxed);
+        if place(note) == place_of(cpu, group) {
+            // Whoever notes another one meanwhile is not to be hidden.
+            let _ = self.owed.compare_exchange(note, 0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Whether a child is noted. One load.
+    #[inline]
+    pub(crate) fn is_somebody_owed(&self) -> bool {
+        self.owed.load(Relaxed) != 0
+    }
+
+    /// Whether who is noted is a task beside the child groups; `me` is the group's own id.
+    pub(crate) fn is_own_task_owed(&self, me: u32) -> bool {
+        let note = self.owed.load(Relaxed);
+        note != 0 && note as u32 == me
+    }
+
+    /// Who is noted as waiting on `me` itself.
+    #[inline]
+    pub(crate) fn noted_on(&self, me: CpuId) -> Option<u32> {
+        let note = self.owed.load(Relaxed);
+        let found = Note::of(note);
+        (note != 0 && found.cpu == me).then_some(found.group)
+    }
+
+    /// Takes the note away: `me` is going to pull. None if what is noted waits on `me` itself: then the note stays for the others, as of less, so that one that is not true any more hides nobody for long. (Taken away, it was lost at each choice of a CPU that ticks before the others
+    /// do: a task of 26 ms of lag was never pulled by a CPU that ran a sibling of a tenth of its weight.)
+    pub(crate) fn take_owed(&self, me: CpuId) -> Option<Note> {
+        let note = self.owed.load(Relaxed);
+        if note == 0 {
+            return None;
+        }
+        let found = Note::of(note);
+        if found.cpu == me {
+            let size = (note >> PLACE_BITS) >> OWN_FADE;
+            let kept = if size > 0 {
+                size << PLACE_BITS | place(note)
+            } else {
+                0
+            };
+            // Who changed it meanwhile knows better.
+            let _ = self.owed.compare_exchange(note, kept, Relaxed, Relaxed);
+            return None;
+        }
+        let is_taken = self.owed.compare_exchange(note, 0, Relaxed, Relaxed);
+        is_taken.is_ok().then_some(found)
+    }
+}
