@@ -43,14 +43,14 @@
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
 //! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
 //! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
-//! holds while groups come and go, or sleepers would find each time who waits for them level with them. A group that comes where none but
-//! tasks stand is level with their mean, if that is before V. Of debts no more than L is kept then
+//! holds while groups come and go, or sleepers would find each time who waits for them level with them. A group that comes back where none but
+//! tasks stand is level with their mean, if that is before V, as far as they are remembered to be. Of debts no more than L is kept then
 //! where the clock remembers no more either, since none of the tasks shares its CPU: forgiven elsewhere, without its being told, they
 //! would have V ahead of all tasks, further each time.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
-//! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it; once none is left,
-//! nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
+//! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it, with what they come to
+//! be owed as V goes on for that; once none is left, nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
 //! for seconds once a sibling came.)
 //!
 //! # Protocol
@@ -83,7 +83,8 @@
 //! ([`crate::RunQueue::take_pull`]) or at the latest in its periodic balancing. One load and, where there is a note, one
 //! compare: nobody searches. A choice is due at once where what runs is a turn and more ahead.
 //!
-//! The puller takes the note, and with it one task. Whoever has more of that group notes it again as the task leaves. And a
+//! The puller takes the note, and with it one task. Whoever has more of that group notes it again as the task leaves. A CPU on which the noted one
+//! itself waits leaves the note to the others, as of less: taken away at its own choices, it was lost where that CPU ticks before them. And a
 //! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
 //!

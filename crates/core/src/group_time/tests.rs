@@ -77,6 +77,28 @@ fn who_is_new_is_owed_nothing() {
     assert!((owed - 20 * MILLI.cast_signed() / 3).abs() <= 2, "{owed}");
 }
 
+/// A task beside a light group, each with a CPU for itself. While V's step gave back most of what was forgotten, the group owed as many times a
+/// sleeper's credit as the task weighs more.
+#[test]
+fn what_tasks_cannot_use_is_forgotten_whatever_they_weigh() {
+    let family = Family::new(&[1024]);
+    let tell = |own: u64, shares: i64| {
+        let told = Told {
+            own,
+            shares,
+            ..Told::default()
+        };
+        family.parent.time.publish_tasks(&told, CREDIT);
+    };
+    tell(0, 102_400);
+    for _ in 0..500 {
+        family.serve(0, 4 * MILLI);
+        tell(4 * MILLI, 0);
+    }
+    let lag = family.lag(0);
+    assert!((lag + CREDIT.cast_signed()).abs() <= 1_000, "{lag}");
+}
+
 #[test]
 fn debt_stays_over_sleep_and_decays_as_others_are_served() {
     let family = Family::new(&[1024, 1024]);
