@@ -60,6 +60,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             let (node, parent, unpublished) =
                 (timeline.node, timeline.parent, timeline.unpublished);
+            if !timeline.is_anchored && timeline.tasks > 0 {
+                self.anchor_late(self.cursor);
+            }
+            let timeline = &self.timelines[self.cursor as usize];
             if timeline.is_anchored && timeline.tasks > 0 {
                 let load = timeline.average.load() - timeline.group_load;
                 if load != timeline.told_load {

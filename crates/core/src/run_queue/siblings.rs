@@ -100,6 +100,21 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.enter(siblings, shares, least, credit)
     }
 
+    /// The group's first child came, elsewhere, after the own tasks that compete here: from now on they are measured by the children's clock, level with
+    /// it. (They never were, as long as they did not sleep: a light child that came after the tasks of its group had six times its part.)
+    pub(super) fn anchor_late(&mut self, level: u32) {
+        let policy = self.rules.policy;
+        let timeline = &mut self.timelines[level as usize];
+        let time = &timeline.group.time;
+        if policy != Policy::Eevdf || !self.service_clock.is_global() || !time.has_groups() {
+            return;
+        }
+        timeline.offset = timeline.reference(policy, 0).since(time.now());
+        timeline.is_anchored = true;
+        timeline.buddies.ask_always(true);
+        self.tell_tasks(level, true);
+    }
+
     /// What own tasks here are owed by the groups' clock as a group comes back among them, in virtual time; `level` is the offset with
     /// which they would be owed nothing. It is kept while groups come and go, or each group that sleeps and wakes would find them level
     /// with it. What they owe is kept as far as that clock remembers it: where none of them shares its CPU, a sleeper's credit. (Where it was no
