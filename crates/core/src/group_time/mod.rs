@@ -37,7 +37,7 @@
 //!
 //! # Tasks beside groups
 //! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
-//! where it is: a timeline that has an own task or a child group is *anchored*, which means that the offset by which groups stand there
+//! where it is: a timeline that has an own task or a child group is *anchored* (one whose tasks came before the first child of their group at the next look around), which means that the offset by which groups stand there
 //! holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
 //! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
@@ -50,7 +50,7 @@
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
 //! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it, with what they come to
-//! be owed as V goes on for that; once none is left, nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
+//! be owed as V goes on for that, and at the next look around the CPU no more either; once none is left, nothing. (A group that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing
 //! for seconds once a sibling came.)
 //!
 //! # Protocol
@@ -61,7 +61,7 @@
 //! | `now`, a copy of V, and `mean`, of V - D / W; `has_crowded_tasks`, of whether own tasks share CPUs; `v`, `cpus` | as above | anybody, relaxed: late is exact enough, since both only grow between reweights |
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
-//! | `owed` | any CPU, one store: a hint to whom to pull from; the puller clears it | choosers and balancers |
+//! | `owed` | any CPU, one store: a hint to whom to pull from (`notes`); the puller clears it, the CPU that it is about lowers it | choosers and balancers |
 //! | `missed` | who takes the last task of the group from a CPU, one store; whoever that task comes to takes it: a hint, of two moves at once the later stays | the same |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
 //!

@@ -48,9 +48,7 @@ impl Note {
             noted: true,
         }
     }
-}
 
-impl Note {
     fn of(note: u64) -> Note {
         Note {
             cpu: CpuId((place(note) >> 32) as u32),
@@ -100,8 +98,9 @@ impl GroupTime {
         (note != 0 && found.cpu == me).then_some(found.group)
     }
 
-    /// Takes the note away: `me` is going to pull. None if what is noted waits on `me` itself: then the note stays for the others, as of less, so that one that is not true any more hides nobody for long. (Taken away, it was lost at each choice of a CPU that ticks before the others
-    /// do: a task of 26 ms of lag was never pulled by a CPU that ran a sibling of a tenth of its weight.)
+    /// Takes the note away: `me` is going to pull. None if what is noted waits on `me` itself: then the note stays for the others, as of less, so that
+    /// one that is not true any more hides nobody for long. (Taken away, it was lost at each choice of a CPU that ticks before the others do: a task
+    /// of 26 ms of lag was never pulled by a CPU that ran a sibling of a tenth of its weight.)
     pub(crate) fn take_owed(&self, me: CpuId) -> Option<Note> {
         let note = self.owed.load(Relaxed);
         if note == 0 {

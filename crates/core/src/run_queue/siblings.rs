@@ -274,6 +274,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.group.time.publish_tasks(&told, bound);
     }
 
+    /// What own tasks that share their CPU with nobody are owed or owe is forgotten here as far as the children's clock has forgotten it. (Left as it
+    /// was, a task that ended after ten seconds took five along that nobody owed it.)
+    pub(super) fn forget_locally(&mut self, level: u32) {
+        let timeline = &self.timelines[level as usize];
+        let time = &timeline.group.time;
+        if timeline.groups() > 0 || timeline.told_crowded || time.remembers_debts() {
+            return;
+        }
+        let mean = timeline.average.mean().since(time.now());
+        let owed = self.owed_to_tasks(level, mean);
+        self.timelines[level as usize].offset = mean.wrapping_add(owed);
+    }
+
     /// What a task that is about to leave for another CPU is owed by the clock of its group's child groups, in virtual time; `None` if it does
     /// not stand by that clock. The clock has been told of everybody here then: told later, it would have gone on meanwhile.
     pub(super) fn owed_beside_groups(&mut self, level: u32, index: u32) -> Option<i64> {
