@@ -84,6 +84,8 @@ const STALE_AFTER: Nanos = Nanos(50_000);
 const TURN_BUDGET: Nanos = Nanos(200_000);
 /// Period of periodic balancing. Unit: nanoseconds. Default 500 us, the core's pull threshold.
 const BALANCE_INTERVAL: Nanos = Nanos(500_000);
+/// A gap between two turns in which the thread may have waited. Unit: nanoseconds. Default 20 us: to be woken takes a thread longer.
+const WAITING_GAP: Nanos = Nanos(20_000);
 /// A gap between two turns that says: the host has busy tasks of its own. Unit: nanoseconds.
 const BUSY_HOST_GAP: Nanos = Nanos(500_000);
 /// Turns for which a virtual CPU queues with the host's busy tasks before it tries the driver turn again. Unit: turns.
@@ -406,7 +408,7 @@ impl Vcpu {
                 }
             }
             let next = self.take_next::<PREEMPTS>(me).map(Arrival::from_slot);
-            let mut queue = held.take().unwrap_or_else(|| lock(me));
+            let mut queue = held.take().unwrap_or_else(|| self.lock_noting(me));
             let picked = if next.is_none() && !returning && self.only_requeues(&previous) {
                 let next = yield_to_next(shared, &mut queue, &mut previous, now);
                 self.waiting = queue.nr_queued();
@@ -481,6 +483,17 @@ impl Vcpu {
         }
     }
 
+    /// As [`lock`]. Where another thread has it the wait is noted.
+    #[inline]
+    fn lock_noting<'a>(&mut self, me: &'a VcpuShared) -> MutexGuard<'a, RunQueue<Task>> {
+        if let Ok(queue) = me.queue.try_lock() {
+            return queue;
+        }
+        let queue = lock(me);
+        self.note_own_wait();
+        queue
+    }
+
     /// Runs refills that are due; whether the turn is over by that, since somebody was woken who would wait behind the next
     /// poll here (rule 3). Not twice in a row, so that refills that are always due stop nobody: then the bell is rung.
     #[inline]
@@ -505,6 +518,9 @@ impl Vcpu {
     fn notice_gap(&mut self, now: Nanos) {
         let deferred = self.left_at != Nanos::ZERO && self.queue_turns == 0;
         let mut gap = now.saturating_sub(self.left_at);
+        if self.left_at != Nanos::ZERO && gap > WAITING_GAP {
+            self.note_own_wait();
+        }
         if deferred && let Some((thread, before)) = self.passed.take() {
             gap = if thread == thread_mark() {
                 gap.saturating_sub(Nanos(local::gated().wrapping_sub(before)))
