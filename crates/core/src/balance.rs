@@ -10,9 +10,7 @@
 //! CPUs; inside a group, its children. A group of tasks of which one waits while the rest has its part elsewhere is noted as its own, and a CPU
 //! that runs the group takes that task.
 //!
-//! **Ahead.** A CPU whose running child has run ahead of the mean of its siblings, and has less to choose from than another CPU, takes half of
-//! the difference. One that is left with a single child of many (because others took what waited there while it was stuck) would
-//! otherwise serve it until somebody else is owed enough, which among 1,000 equals takes 250 ms on each of two CPUs.
+//! **Ahead.** A CPU whose children are ahead of the mean of their siblings takes more of them (`ahead`).
 //!
 //! **Virtual time.** The tasks of one group are compared by how fast they get on. Let V_g,c be the virtual time of group g's
 //! timeline on CPU c and W_g,c the shares competing there. What V gains over a window is the service that one unit of weight
@@ -48,6 +46,8 @@
 //! millisecond, and then half of the difference moves at once; where they do not (many tasks of small weight, a group
 //! that has its share elsewhere), such a rule would undo the above forever.
 
+mod ahead;
+
 use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
 use crate::group::Group;
@@ -55,6 +55,7 @@ use crate::group_time::Note;
 use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
+use ahead::plan_ahead;
 use core::cmp::Reverse;
 use std::sync::Arc;
 
@@ -62,11 +63,6 @@ use std::sync::Arc;
 /// time moves, beyond what may be noise: 500 us, measured best in the prototypes (less moves tasks for noise, more lets
 /// small imbalances last).
 pub const PULL_THRESHOLD: Nanos = Nanos::from_micros(500);
-
-/// By how many children that would move [`PULL_THRESHOLD`] is divided at most, where one is ahead of the mean of its siblings. The more there are, the
-/// less each is owed while a CPU goes on with too few: two CPUs of which one had been away for 30 ms each half second served 160 and
-/// 840 of 1,000 equal groups, none of them half a millisecond ahead or behind, for seconds. Default 5: 100 us, less is noise.
-const SURPLUS_COUNTED: u32 = 5;
 
 /// Windows over which virtual times are compared are halved when they get longer than this and hold as much service, so
 /// that what happened long ago does not hide what happens now: 100 ms resolve an imbalance of 0.5 %.
@@ -337,55 +333,6 @@ fn plan_beside(me: CpuId, group: &Group) -> Option<Pull> {
         return None;
     }
     group.time.take_owed(me).map(|note| note.pull(group))
-}
-
-/// Takes half of what waits in `group` elsewhere beyond what is in it here, if `running`, the child that runs here, has run ahead
-/// of the mean of its siblings: for want of others here, since a choice would have passed it over.
-fn plan_ahead(
-    topology: &Topology,
-    me: CpuId,
-    loads: &[Arc<CpuLoad>],
-    group: &Group,
-    running: Option<&Group>,
-) -> Option<Pull> {
-    let time = &running?.time;
-    let ahead = time.ahead_of_mean(&group.time);
-    let threshold = |surplus: u32| PULL_THRESHOLD.0 / u64::from(surplus.clamp(1, SURPLUS_COUNTED));
-    if ahead <= threshold(SURPLUS_COUNTED) {
-        return None;
-    }
-    // A turn that it was chosen for, and a poll beyond, on every CPU that it is on, is what anybody may be ahead by.
-    let turn = group.config().base_slice.0 + loads.get(me.index())?.grain().0;
-    let explained = turn.saturating_mul(u64::from(time.cpus()));
-    if ahead <= threshold(SURPLUS_COUNTED).saturating_add(explained) {
-        return None;
-    }
-    let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
-    let mut best: Option<(Merit, CpuId)> = None;
-    for (from, theirs) in group.cells.iter() {
-        let waits = loads
-            .get(from.index())
-            .is_some_and(|load| load.nr_queued() > 0);
-        let more = theirs.entities().saturating_sub(mine.entities());
-        let surplus = more / 2;
-        if from == me || !waits || surplus == 0 {
-            continue;
-        }
-        if ahead <= threshold(surplus).saturating_add(explained) {
-            continue;
-        }
-        let merit = (Reverse(topology.distance(me, from)), u64::from(surplus));
-        if best.as_ref().is_none_or(|(found, _)| *found < merit) {
-            best = Some((merit, from));
-        }
-    }
-    best.map(|((_, surplus), from)| Pull {
-        from,
-        max: usize::try_from(surplus).unwrap_or(PULL_MAX).min(PULL_MAX),
-        group: group.id(),
-        own: false,
-        noted: false,
-    })
 }
 
 /// Looks for a CPU where what is in `group` gets less than what is in it here.

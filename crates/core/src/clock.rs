@@ -7,7 +7,7 @@
 
 use crate::stopwatch::{CpuClock, Stopwatch};
 use crate::units::{CpuId, Nanos, VirtualTime};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// What one CPU knows about one group, published for the others.
@@ -34,10 +34,13 @@ pub(crate) struct CpuCell {
     burst: AtomicU64,
     /// Whether anything of the group waits on this CPU.
     waits: AtomicBool,
-    /// V and the clock at the start of the window over which CPUs are compared. Written seldom: the last in the cell, where a
+    /// V and the clock at the start of the window over which CPUs are compared. Written seldom, as all behind it is: the last in the cell, where a
     /// line may have another allocation's bytes behind them.
     mark_virtual: AtomicU64,
     mark_at: AtomicU64,
+    /// How far what competes inside the group on this CPU is on average before the mean of all that competes in it, in virtual time; zero where
+    /// no child group competes.
+    lead: AtomicI64,
 }
 
 #[cfg(not(loom))]
@@ -60,6 +63,7 @@ impl CpuCell {
             waits: AtomicBool::new(false),
             mark_virtual: AtomicU64::new(0),
             mark_at: AtomicU64::new(0),
+            lead: AtomicI64::new(0),
         }
     }
 
@@ -71,6 +75,14 @@ impl CpuCell {
     #[inline]
     pub(crate) fn publish_virtual(&self, now: VirtualTime) {
         self.virtual_time.store(now.0, Relaxed);
+    }
+
+    pub(crate) fn publish_lead(&self, lead: i64) {
+        self.lead.store(lead, Relaxed);
+    }
+
+    pub(crate) fn lead(&self) -> i64 {
+        self.lead.load(Relaxed)
     }
 
     pub(crate) fn publish_burst(&self, burst: u64) {

@@ -90,3 +90,31 @@ fn few_of_many_groups_on_a_cpu_do_not_run_ahead() {
         }
     }
 }
+
+/// One of two CPUs loses 10 ms each 100 ms, and each has half of a thousand equal groups. Half a millisecond that a group is owed, which is
+/// worth pulling it for, is two turns here, so those that stood on the slower CPU were up to three turns behind all others.
+#[test]
+fn half_of_many_groups_on_a_slower_cpu_do_not_fall_behind() {
+    let turn = Nanos::from_micros(250);
+    let mut config = Config::new(2);
+    config.base_slice = turn;
+    let mut machine = Machine::new(config);
+    machine.check_every = 10_007;
+    let groups: Vec<Arc<Group>> = (0..1000)
+        .map(|number| machine.group(&format!("group-{number}"), 100))
+        .collect();
+    for (number, group) in groups.iter().enumerate() {
+        machine.spawn(number % 2, group, Work::Hog { chunk: 50_000 });
+    }
+    for round in 1..=40_u64 {
+        machine.steal(1, 10 * MILLI);
+        machine.advance_to(round * 100 * MILLI);
+        let had: Vec<u64> = groups.iter().map(|group| machine.ran(group)).collect();
+        let least = had.iter().min().expect("a thousand");
+        let most = had.iter().max().expect("a thousand");
+        assert!(
+            most - least <= 2 * turn.0,
+            "round {round}: {least} to {most}"
+        );
+    }
+}

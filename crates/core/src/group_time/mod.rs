@@ -222,6 +222,16 @@ impl GroupTime {
         VirtualTime(self.v.load(Relaxed))
     }
 
+    /// The weighted mean of the children's v, as far as published.
+    pub(crate) fn mean(&self) -> VirtualTime {
+        VirtualTime(self.mean.load(Relaxed))
+    }
+
+    /// The weight that v is measured in, in shares.
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Relaxed)
+    }
+
     #[inline]
     pub(crate) fn cpus(&self) -> u32 {
         self.cpus.load(Relaxed)
@@ -266,8 +276,7 @@ impl GroupTime {
     /// it is before the mean, somebody having come with credit: then everybody is owed something by V, and who goes on alone seems to be, too.
     #[inline]
     pub(crate) fn ahead_of_mean(&self, parent: &GroupTime) -> u64 {
-        let mean = VirtualTime(parent.mean.load(Relaxed));
-        let ahead = to_service_lag(self.v().since(mean), self.weight.load(Relaxed));
+        let ahead = to_service_lag(self.v().since(parent.mean()), self.weight());
         ahead.max(0).unsigned_abs()
     }
 

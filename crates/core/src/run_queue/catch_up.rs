@@ -106,12 +106,22 @@ impl<T, G: Gates> RunQueue<T, G> {
 }
 
 impl Timeline {
+    /// How far what competes here is on average before the mean of all that competes in the group, in virtual time; zero without child groups.
+    fn lead(&self) -> i64 {
+        if !self.is_anchored || self.group_load == 0 {
+            return 0;
+        }
+        let mean = self.group.time.mean().offset(self.offset);
+        self.average.mean().since(mean)
+    }
+
     /// Publishes where the timeline stands, if anything competes there.
     #[inline]
     fn publish_virtual(&self) {
         if self.nr > 0 {
             self.cell.publish_virtual(self.average.mean());
             self.cell.publish_burst(self.burst);
+            self.cell.publish_lead(self.lead());
         }
     }
 }

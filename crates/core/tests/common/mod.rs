@@ -208,7 +208,7 @@ impl<G: Gates> Host<G> {
         let since = |task: usize| {
             let mut running = self.running.iter().flatten();
             let current = running.find(|(current, _)| *current == task);
-            current.map_or(0, |(_, since)| self.now - since)
+            current.map_or(0, |(_, since)| self.now.saturating_sub(*since))
         };
         let tasks = self.tasks.iter().enumerate();
         tasks
@@ -292,6 +292,26 @@ impl<G: Gates> Host<G> {
             observer(self);
             self.observer = Some(observer);
         }
+    }
+
+    /// Somebody above takes the CPU away from the hog that runs there, for so long. Nobody is charged for it.
+    pub fn steal(&mut self, cpu: usize, time: u64) {
+        self.account(cpu);
+        let Some((task, since)) = self.running[cpu] else {
+            return;
+        };
+        let back = since + time;
+        self.queues[cpu].charge(Nanos(since));
+        self.queues[cpu].charge_except(Nanos(back), Nanos(time));
+        // Its chunk begins anew once the CPU is back.
+        self.running[cpu] = Some((task, back));
+        self.generations[cpu] += 1;
+        let generation = self.generations[cpu];
+        let length = match self.tasks[task].work {
+            Work::Hog { chunk } => chunk,
+            other => panic!("{other:?} is not stopped"),
+        };
+        self.at(back + length, Event::ChunkEnd { cpu, generation });
     }
 
     /// How many tasks are asleep, and how many have not exited.
