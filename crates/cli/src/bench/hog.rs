@@ -15,12 +15,29 @@ const CALIBRATION_TRIES: u32 = 5;
 /// The polls of one hog, on a cache line pair of its own: hogs on two CPUs must not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Polls(AtomicU64);
+pub struct Polls {
+    done: AtomicU64,
+    longest: AtomicU64,
+}
 
 impl Polls {
     /// How many were done.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// The longest since this was asked last, by the wall: what is beyond the others' length the host took, and no scheduler could do
+    /// anything about it.
+    pub fn take_longest(&self) -> Duration {
+        Duration::from_nanos(self.longest.swap(0, Ordering::Relaxed))
+    }
+
+    fn count(&self, took: Duration) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if nanos > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(nanos, Ordering::Relaxed);
+        }
     }
 }
 
@@ -49,8 +66,9 @@ pub fn calibrate(poll: Duration) -> u64 {
 /// Computes until `stop`, `rounds` of arithmetic a poll, giving way after each.
 pub async fn hog(rounds: u64, polls: Arc<Polls>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
         compute(rounds);
-        polls.0.fetch_add(1, Ordering::Relaxed);
+        polls.count(start.elapsed());
         self_wake().await;
     }
 }
