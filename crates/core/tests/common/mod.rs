@@ -443,7 +443,9 @@ impl<G: Gates> Host<G> {
     fn balance(&mut self, cpu: usize) {
         let idle = self.queues[cpu].nr_running() == 0;
         let reason = if idle { Reason::Idle } else { Reason::Periodic };
-        if self.queues.len() > 1 {
+        // One that somebody above has taken away does nothing.
+        let is_away = self.running[cpu].is_some_and(|(_, since)| since > self.now);
+        if self.queues.len() > 1 && !is_away {
             if let (Some(_), false) = (self.running[cpu], idle) {
                 self.account(cpu);
                 self.queues[cpu].charge(Nanos(self.now));
