@@ -81,8 +81,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let least = match above.groups() {
             // Where only tasks of the parent stand, it is level with their mean: they may be behind the groups' clock, by what is kept of that.
             0 if above.is_anchored && above.tasks > 0 => {
-                let mean = above.average.mean().since(siblings.now());
-                let owed = self.owed_to_tasks(timeline.parent, mean);
+                let (_, owed) = self.mean_of_tasks(timeline.parent);
                 Some(siblings.now().offset(owed.wrapping_neg()))
             }
             0 => None,
@@ -136,6 +135,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             .offset
             .wrapping_sub(level)
             .clamp(-virtually(owes), virtually(owed))
+    }
+
+    /// Where own tasks, with whom no group competes here, stand on average by the groups' clock: the offset with which they would be owed nothing, and
+    /// what of that they are owed is kept; in virtual time.
+    fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
+        let timeline = &self.timelines[level as usize];
+        let mean = timeline.average.mean().since(timeline.group.time.now());
+        (mean, self.owed_to_tasks(level, mean))
     }
 
     /// A group has left the timeline above: everything it got here is published.
@@ -282,8 +289,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if timeline.groups() > 0 || timeline.told_crowded || time.remembers_debts() {
             return;
         }
-        let mean = timeline.average.mean().since(time.now());
-        let owed = self.owed_to_tasks(level, mean);
+        let (mean, owed) = self.mean_of_tasks(level);
         self.timelines[level as usize].offset = mean.wrapping_add(owed);
     }
 
