@@ -76,12 +76,14 @@ pub(crate) struct Local {
     member: RefCell<Option<Charged>>,
     /// Address of that group, 0 for none: saves the look inside at every poll.
     group_at: Cell<usize>,
-    /// One of the next four was set.
+    /// One of the next five was set.
     noted: Cell<bool>,
     /// Time of the current poll that somebody else was charged for.
     excluded: Cell<Nanos>,
     /// The part of that in which the thread did not run.
     absent: Cell<Nanos>,
+    /// The part of that in which the poll held the virtual CPU: not what blocked in place.
+    held: Cell<Nanos>,
     /// What a gate let through before, which its groups have paid for and the current task has not.
     debt: Cell<Nanos>,
     /// The current task has let a gate's poll through.
@@ -128,6 +130,7 @@ impl Local {
             noted: Cell::new(false),
             excluded: Cell::new(Nanos::ZERO),
             absent: Cell::new(Nanos::ZERO),
+            held: Cell::new(Nanos::ZERO),
             debt: Cell::new(Nanos::ZERO),
             passed: Cell::new(false),
             leave: Cell::new(false),
@@ -150,6 +153,7 @@ impl Local {
         PollNotes {
             excluded: self.excluded.replace(Nanos::ZERO),
             absent: self.absent.replace(Nanos::ZERO),
+            held: self.held.replace(Nanos::ZERO),
             extra: Nanos::ZERO,
             debt: self.debt.replace(Nanos::ZERO),
             passed: self.passed.replace(false),
@@ -162,6 +166,7 @@ impl Local {
         self.noted.set(true);
         self.excluded.set(notes.excluded);
         self.absent.set(notes.absent);
+        self.held.set(notes.held);
         self.debt.set(notes.debt);
         self.passed.set(notes.passed);
         self.leave.set(notes.leave);
@@ -265,6 +270,8 @@ pub(crate) struct PollNotes {
     pub(crate) excluded: Nanos,
     /// The part of `excluded` in which the thread did not run.
     pub(crate) absent: Nanos,
+    /// The part of `absent` in which the poll held the virtual CPU.
+    pub(crate) held: Nanos,
     /// Time beyond the poll that the task and its groups pay in virtual time: the virtual CPU slept in it.
     pub(crate) extra: Nanos,
     /// Time beyond the poll that only the task pays, in virtual time, inside its group: a gate's. Of a bearer's turn: what others account for, which

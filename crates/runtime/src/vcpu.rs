@@ -125,8 +125,6 @@ pub(crate) struct Vcpu {
     reference: Option<Reference>,
     /// Until when shorter polls are compared with it, too.
     close_until: Nanos,
-    /// How long a thread had waited for a processor at the last look, and which thread.
-    run_delay: Option<(usize, Nanos)>,
     last_balance: Nanos,
     left_at: Nanos,
     /// Where its last turn ended, if that was with a gate let through: the thread, and that thread's [`local::gated`] then.
@@ -177,7 +175,6 @@ impl Vcpu {
             figures: None,
             reference: None,
             close_until: Nanos::ZERO,
-            run_delay: None,
             last_balance: Nanos::ZERO,
             left_at: Nanos::ZERO,
             passed: None,

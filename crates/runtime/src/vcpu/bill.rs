@@ -45,6 +45,7 @@
 //! They account for it at their end, which may not come: so whoever charges the bearer also charges the innermost of them what that has used
 //! by then. (An endless poll inside an `in_group` used to be charged to nobody: 1.8 CPUs of a limit of 0.2.)
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -79,6 +80,13 @@ const STEAL_FLOOR: Nanos = Nanos(20_000);
 /// wake a sleeping thread took up to 90 us of processor time on a virtual machine, and a group is to have what its tasks had, to the
 /// nanosecond, unless there is reason.
 const BEYOND_FLOOR: Nanos = Nanos(250_000);
+
+thread_local! {
+    /// How long this thread had waited for a processor when it was asked last; none when it began. Of the thread, whichever virtual CPU it carries: who
+    /// blocks in place ends each poll on another one. (Kept by virtual CPUs, it was not known after such a poll, whose sleep nobody paid for: an equal tenant had 0.018
+    /// of a CPU for 0.5.)
+    static RUN_DELAY: Cell<Nanos> = const { Cell::new(Nanos::ZERO) };
+}
 
 /// See the module's header.
 pub(super) struct Reference {
@@ -133,8 +141,11 @@ impl Vcpu {
             let open = wall.saturating_sub(me.clock.shown());
             let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
             self.notes.excluded = notes.excluded.saturating_add(steal);
+            let absent = steal.saturating_add(notes.held);
+            if absent != Nanos::ZERO {
+                self.notes.extra = self.slept(absent);
+            }
             if steal != Nanos::ZERO {
-                self.notes.extra = self.slept(steal);
                 self.close_until = now.saturating_add(CLOSE);
             }
             if suspicious {
@@ -212,6 +223,11 @@ impl Vcpu {
         let open = wall.saturating_sub(notes.excluded);
         let steal = self.steal(now, open, notes.absent);
         let mut excluded = notes.excluded.saturating_add(steal);
+        let absent = steal.saturating_add(notes.held);
+        if absent != Nanos::ZERO {
+            let slept = self.slept(absent);
+            self.notes.extra = self.notes.extra.saturating_add(slept);
+        }
         if wall.saturating_sub(excluded) <= BEYOND_FLOOR {
             // The host took the processor away, and what is left is too little again.
             excluded = wall;
@@ -275,14 +291,10 @@ impl Vcpu {
     /// five seconds' part. And what is waited for outside of polls, for the lock of a queue above all, whose holder lost its processor, is noted at once
     /// ([`Vcpu::note_own_wait`]): any such wait in the 4 ms before made sleep of all that was stolen, once 9 ms in a hundred seconds.)
     fn slept(&mut self, steal: Nanos) -> Nanos {
-        let thread = thread_mark();
         let Some(delay) = thread_run_delay() else {
             return Nanos::ZERO;
         };
-        let known = self.run_delay.replace((thread, delay));
-        let delayed = known
-            .filter(|(before, _)| *before == thread)
-            .map(|(_, before)| delay.saturating_sub(before));
+        let delayed = delay.saturating_sub(RUN_DELAY.replace(delay));
         let waits = quotient_pause::waits();
         let reference = self.reference.as_mut();
         let has_waited = reference.is_none_or(|reference| reference.has_waited(waits));
@@ -338,12 +350,13 @@ impl Vcpu {
     }
 }
 
-/// What of `steal` the thread slept by its own doing, where it was `delayed` for so long for want of a processor, which is known from the second
-/// look on, and whether it has waited for anything at all.
-fn what_was_slept(steal: Nanos, delayed: Option<Nanos>, has_waited: bool) -> Nanos {
-    match delayed {
-        Some(delayed) if has_waited => steal.saturating_sub(delayed),
-        _ => Nanos::ZERO,
+/// What of `steal` the thread slept by its own doing, where it was `delayed` for so long for want of a processor since it was asked last, and
+/// whether it has waited for anything at all.
+fn what_was_slept(steal: Nanos, delayed: Nanos, has_waited: bool) -> Nanos {
+    if has_waited {
+        steal.saturating_sub(delayed)
+    } else {
+        Nanos::ZERO
     }
 }
 
@@ -380,18 +393,11 @@ mod tests {
     fn nobody_pays_for_a_processor_that_was_taken_from_the_whole_process() {
         let steal = Nanos::from_millis(3);
         // A limit of the process's own cgroup, or a hypervisor: the kernel's books show no delay, and the thread has waited for nothing.
-        assert_eq!(what_was_slept(steal, Some(Nanos::ZERO), false), Nanos::ZERO);
-        assert_eq!(what_was_slept(steal, Some(Nanos::ZERO), true), steal);
+        assert_eq!(what_was_slept(steal, Nanos::ZERO, false), Nanos::ZERO);
+        assert_eq!(what_was_slept(steal, Nanos::ZERO, true), steal);
         let delayed = Nanos::from_millis(2);
-        assert_eq!(
-            what_was_slept(steal, Some(delayed), true),
-            Nanos::from_millis(1)
-        );
-        assert_eq!(
-            what_was_slept(steal, Some(steal + delayed), true),
-            Nanos::ZERO
-        );
-        assert_eq!(what_was_slept(steal, None, true), Nanos::ZERO);
+        assert_eq!(what_was_slept(steal, delayed, true), Nanos::from_millis(1));
+        assert_eq!(what_was_slept(steal, steal + delayed, true), Nanos::ZERO);
     }
 
     /// Hazard: a wait for the lock of a queue, before the poll, made sleep of what a hypervisor took from the poll.

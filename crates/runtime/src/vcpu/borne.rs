@@ -370,6 +370,7 @@ impl Vcpu {
             excluded: wall,
             extra: charge.own,
             absent: Nanos::ZERO,
+            held: Nanos::ZERO,
             debt: charge.theirs,
             passed: false,
             leave: false,
