@@ -125,6 +125,7 @@ mod pauser;
 mod prompt;
 mod signal;
 mod slot;
+mod stay;
 mod sync;
 mod system;
 mod table;
@@ -140,6 +141,7 @@ pub use handle::{
 pub use pauser::{Pauser, Settings};
 pub use prompt::promptly;
 pub use signal::Signal;
+pub use stay::{begin_stay, has_stayed};
 pub use thread::{
     End, Open, Region, Regions, Thread, Undisturbed, Uninterrupted, region, undisturbed,
     uninterrupted, with_regions,

@@ -32,6 +32,11 @@
 //! the time, polls are compared from [`INTRUDED_POLL`] on for [`CLOSE`], and for as long again after each such poll that was absent. So
 //! what is billed by the wall is what polls did in the [`RECONCILE_INTERVAL`] before the first such reading.
 //!
+//! Where the kernel tells whether a thread has lost its processor ([`quotient_pause::has_stayed`]), none of that is needed: a poll in which
+//! it has not is billed by the wall, and any other that took longer than [`STEAL_FLOOR`] is compared. What is left to the rule above is what a
+//! hypervisor takes, of which the guest's kernel knows nothing. (By that rule each poll of 50 us beside a long one was compared, at a
+//! microsecond each.)
+//!
 //! # What others pay for
 //! `PollNotes::excluded` is wall time of the poll that others account for by themselves (an `in_group`, a meter), `absent` the part of it in
 //! which the thread did not run: so `excluded - absent` is the CPU time of this thread that is theirs, and what is taken off an absence is
@@ -86,6 +91,8 @@ thread_local! {
     /// blocks in place ends each poll on another one. (Kept by virtual CPUs, it was not known after such a poll, whose sleep nobody paid for: an equal tenant had 0.018
     /// of a CPU for 0.5.)
     static RUN_DELAY: Cell<Nanos> = const { Cell::new(Nanos::ZERO) };
+    /// What polls were absent since then, none of whose it was to sleep: for want of a processor, if the kernel's books say as much.
+    static UNASKED: Cell<Nanos> = const { Cell::new(Nanos::ZERO) };
 }
 
 /// See the module's header.
@@ -136,7 +143,7 @@ impl Vcpu {
     ) -> Nanos {
         self.notes = notes;
         let suspicious = wall > SUSPICIOUS_POLL;
-        if suspicious || wall > INTRUDED_POLL && self.is_compared_closely(shared, now) {
+        if suspicious || wall > STEAL_FLOOR && self.is_compared(shared, wall, now) {
             // What the poll has shown of itself on its clocks is not taken back.
             let open = wall.saturating_sub(me.clock.shown());
             let steal = self.steal(now, open.saturating_sub(notes.excluded), notes.absent);
@@ -144,9 +151,6 @@ impl Vcpu {
             let absent = steal.saturating_add(notes.held);
             if absent != Nanos::ZERO {
                 self.notes.extra = self.slept(absent);
-            }
-            if steal != Nanos::ZERO {
-                self.close_until = now.saturating_add(CLOSE);
             }
             if suspicious {
                 me.resched.store(false, Ordering::Relaxed);
@@ -179,13 +183,17 @@ impl Vcpu {
         billed
     }
 
-    /// Whether short polls are compared, too: a long poll may run whenever this thread does not, and so in the middle of a short one, or the
-    /// thread was found not to run.
+    /// Whether a short poll is compared, too: one in which the thread has lost its processor, and where that is not told, any in whose middle a
+    /// long poll may have run, or that comes soon after one in which the thread was found not to run.
     #[inline(never)]
-    fn is_compared_closely(&self, shared: &Shared, now: Nanos) -> bool {
+    fn is_compared(&self, shared: &Shared, wall: Nanos, now: Nanos) -> bool {
+        let stayed = quotient_pause::has_stayed();
+        if stayed == Some(false) {
+            return true;
+        }
         let preempting = shared.preempt.as_ref();
-        now < self.close_until
-            || preempting.is_some_and(|preempting| preempting.has_chosen(self.index))
+        let is_intruded = || preempting.is_some_and(|preempting| preempting.has_chosen(self.index));
+        wall > INTRUDED_POLL && (now < self.close_until || stayed.is_none() && is_intruded())
     }
 
     /// The user's code that ran since `polled`, when the poll was over: the destructor of an output that nobody wants, the wakers
@@ -201,7 +209,8 @@ impl Vcpu {
     ) -> Nanos {
         let now = shared.now();
         let wall = now.saturating_sub(polled);
-        if wall <= BEYOND_FLOOR {
+        let has_slept = || wall > STEAL_FLOOR && quotient_pause::has_stayed() == Some(false);
+        if wall <= BEYOND_FLOOR && !has_slept() {
             return polled;
         }
         self.bill_long_beyond(shared, entered, polled, now)
@@ -247,6 +256,8 @@ impl Vcpu {
     /// thread was `absent` in what others account for.
     #[cold]
     fn steal(&mut self, now: Nanos, open: Nanos, absent: Nanos) -> Nanos {
+        let stayed = quotient_pause::has_stayed();
+        quotient_pause::begin_stay();
         let Some(cpu) = thread_cpu_time() else {
             return Nanos::ZERO;
         };
@@ -264,9 +275,13 @@ impl Vcpu {
             read_at: now,
             waits,
         });
-        if steal != Nanos::ZERO
-            && let Some((_, figures)) = &self.figures
-        {
+        if steal == Nanos::ZERO {
+            return steal;
+        }
+        if stayed != Some(false) {
+            self.close_until = now.saturating_add(CLOSE);
+        }
+        if let Some((_, figures)) = &self.figures {
             figures.record_steal(steal);
         }
         steal
@@ -291,14 +306,16 @@ impl Vcpu {
     /// five seconds' part. And what is waited for outside of polls, for the lock of a queue above all, whose holder lost its processor, is noted at once
     /// ([`Vcpu::note_own_wait`]): any such wait in the 4 ms before made sleep of all that was stolen, once 9 ms in a hundred seconds.)
     fn slept(&mut self, steal: Nanos) -> Nanos {
-        let Some(delay) = thread_run_delay() else {
-            return Nanos::ZERO;
-        };
-        let delayed = delay.saturating_sub(RUN_DELAY.replace(delay));
         let waits = quotient_pause::waits();
         let reference = self.reference.as_mut();
-        let has_waited = reference.is_none_or(|reference| reference.has_waited(waits));
-        what_was_slept(steal, delayed, has_waited)
+        if !reference.is_none_or(|reference| reference.has_waited(waits)) {
+            // What of it was for want of a processor is not asked, at a microsecond a time.
+            UNASKED.set(UNASKED.get().saturating_add(steal));
+            return Nanos::ZERO;
+        }
+        thread_run_delay().map_or(Nanos::ZERO, |delay| {
+            steal.saturating_sub(newly_delayed(delay))
+        })
     }
 
     /// The thread may have waited just now, for a lock or in the host, which is no poll's doing.
@@ -320,10 +337,13 @@ impl Vcpu {
         let thread = thread_mark();
         let good = matches!(&self.reference, Some(known)
             if known.thread == thread && now.saturating_sub(known.read_at) < RECONCILE_INTERVAL);
+        let stayed = quotient_pause::has_stayed();
+        quotient_pause::begin_stay();
         if !good {
             let at = thread_cpu_time().map(|cpu| OwnTime { wall: now, cpu });
             if let (Some(before), Some(at)) = (&self.reference, at)
                 && before.thread == thread
+                && stayed != Some(false)
                 && was_absent(before.at, at, slept)
             {
                 self.close_until = now.saturating_add(CLOSE);
@@ -350,14 +370,11 @@ impl Vcpu {
     }
 }
 
-/// What of `steal` the thread slept by its own doing, where it was `delayed` for so long for want of a processor since it was asked last, and
-/// whether it has waited for anything at all.
-fn what_was_slept(steal: Nanos, delayed: Nanos, has_waited: bool) -> Nanos {
-    if has_waited {
-        steal.saturating_sub(delayed)
-    } else {
-        Nanos::ZERO
-    }
+/// For how long this thread, which has waited for a processor for `delay` in all, has done so since it was asked last, but for what is
+/// known to have been of polls that did not sleep.
+fn newly_delayed(delay: Nanos) -> Nanos {
+    let since = delay.saturating_sub(RUN_DELAY.replace(delay));
+    since.saturating_sub(UNASKED.take())
 }
 
 /// Whether the thread did not run for a good part of the time from `before` to `at`, less the `slept` time in which nothing was polled.
@@ -389,15 +406,22 @@ pub(super) fn thread_mark() -> usize {
 mod tests {
     use super::*;
 
+    /// Hazard: what polls that did not sleep had to wait for a processor, taken off what one slept.
     #[test]
-    fn nobody_pays_for_a_processor_that_was_taken_from_the_whole_process() {
-        let steal = Nanos::from_millis(3);
-        // A limit of the process's own cgroup, or a hypervisor: the kernel's books show no delay, and the thread has waited for nothing.
-        assert_eq!(what_was_slept(steal, Nanos::ZERO, false), Nanos::ZERO);
-        assert_eq!(what_was_slept(steal, Nanos::ZERO, true), steal);
-        let delayed = Nanos::from_millis(2);
-        assert_eq!(what_was_slept(steal, delayed, true), Nanos::from_millis(1));
-        assert_eq!(what_was_slept(steal, steal + delayed, true), Nanos::ZERO);
+    fn waits_for_a_processor_are_taken_off_once() {
+        std::thread::spawn(|| {
+            let millis = Nanos::from_millis;
+            assert_eq!(newly_delayed(millis(5)), millis(5));
+            assert_eq!(newly_delayed(millis(5)), Nanos::ZERO, "told already");
+            UNASKED.set(millis(2));
+            assert_eq!(newly_delayed(millis(9)), millis(2), "4 ms, 2 of others");
+            assert_eq!(newly_delayed(millis(10)), millis(1), "no longer theirs");
+            // A hypervisor's theft, which is not on the kernel's books.
+            UNASKED.set(millis(3));
+            assert_eq!(newly_delayed(millis(11)), Nanos::ZERO);
+        })
+        .join()
+        .expect("no panic");
     }
 
     /// Hazard: a wait for the lock of a queue, before the poll, made sleep of what a hypervisor took from the poll.
