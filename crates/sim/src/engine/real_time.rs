@@ -170,7 +170,13 @@ impl<S: Sink> Simulation<S> {
         if !self.cpus[cpu as usize].taken {
             self.measure_above(cpu);
             self.seize(cpu);
-            self.stand_by(cpu);
+            if self.is_at_tick(cpu) && self.cpus[cpu as usize].waiting > 0 {
+                // Which is now. Left for the next, no tick would ever come where each falls on the begin of a stretch, and whoever waits behind such
+                // stretches be seen by nobody.
+                self.tick_taken(cpu);
+            } else {
+                self.stand_by(cpu);
+            }
             let number = self.tasks.len() as u32 + shown;
             if self.cpus[cpu as usize].shown != number {
                 self.show_wakeup(cpu, number, cpu, NONE);

@@ -104,6 +104,12 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
+    /// Whether a tick of the CPU falls on now.
+    pub(super) fn is_at_tick(&self, cpu: u32) -> bool {
+        let since = self.now.checked_sub(self.machine.tick_phase(cpu));
+        since.is_some_and(|since| since.is_multiple_of(self.tick_length))
+    }
+
     /// The current task has used up what its CPU holds of the budget: another slice, or somebody else.
     pub(super) fn spend_budget(&mut self, cpu: u32) {
         let now = Nanos(self.now);
