@@ -149,7 +149,8 @@ fn plan_busy(
 }
 
 /// Plans, and lets `take` do it, which says whether anything came; an idle CPU to which nothing came looks further, in [`IDLE_LOOKS`] queues in
-/// all, and a busy one once more, for who waits beside what runs here. Returns whether anything came. As [`plan`], for each look.
+/// all, and a busy one once more, further below: what it came for in vain is mostly a note that was true for the moment between two turns, and hides
+/// who is noted below, as long as the machine runs. Returns whether anything came. As [`plan`], for each look.
 pub fn pull(
     topology: &Topology,
     me: CpuId,
@@ -179,9 +180,12 @@ fn pull_busy(
     let Some(mine) = loads.get(me.index()) else {
         return false;
     };
-    let second = mine.find_on_chain(|group, running| {
-        let is_below = group.depth() > depth && running.is_none();
-        is_below.then(|| plan_beside(me, group)).flatten()
+    let second = mine.find_on_chain(|group, running| match running {
+        _ if group.depth() <= depth => None,
+        None => plan_beside(me, group),
+        // A task beside the child that runs would be handed round among all CPUs that run one which is ahead.
+        Some(_) if group.time.is_own_task_owed(group.id()) => None,
+        Some(_) => plan_owed(me, group, running),
     });
     second.is_some_and(|pull| take(&pull))
 }

@@ -81,8 +81,32 @@ impl<T, G: Gates> RunQueue<T, G> {
                 break;
             }
             level = node.owned;
+            self.drop_note_of(chosen, level);
             self.note_waiting(level);
             index = put_back(self, level);
+        }
+    }
+
+    /// Who is noted here is chosen, and nothing more of it waits, while the group at `level` waits from now on and is owed something: that is to be noted
+    /// instead. (Two of weight 1000 in turn on one CPU, whose notes were always of the one that ran, had half a CPU each for as long as the machine
+    /// ran, and a sibling of weight 100 the other CPU.)
+    fn drop_note_of(&self, chosen: u32, level: u32) {
+        let chosen = self
+            .slab
+            .nodes
+            .get(chosen as usize)
+            .map_or(NONE, |node| node.owned);
+        let Some(chosen) = self
+            .timelines
+            .get(chosen as usize)
+            .filter(|chosen| chosen.nr <= 1)
+        else {
+            return;
+        };
+        let (timeline, above) = self.with_parent(level);
+        let siblings = &above.group.time;
+        if timeline.group.time.lag(siblings) > OWED_MIN {
+            siblings.forget_owed(self.cpu, chosen.group.id());
         }
     }
 
