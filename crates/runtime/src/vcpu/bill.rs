@@ -308,14 +308,8 @@ impl Vcpu {
     fn slept(&mut self, steal: Nanos) -> Nanos {
         let waits = quotient_pause::waits();
         let reference = self.reference.as_mut();
-        if !reference.is_none_or(|reference| reference.has_waited(waits)) {
-            // What of it was for want of a processor is not asked, at a microsecond a time.
-            UNASKED.set(UNASKED.get().saturating_add(steal));
-            return Nanos::ZERO;
-        }
-        thread_run_delay().map_or(Nanos::ZERO, |delay| {
-            steal.saturating_sub(newly_delayed(delay))
-        })
+        let has_waited = reference.is_none_or(|reference| reference.has_waited(waits));
+        what_was_slept(steal, has_waited, thread_run_delay)
     }
 
     /// The thread may have waited just now, for a lock or in the host, which is no poll's doing.
@@ -370,6 +364,23 @@ impl Vcpu {
     }
 }
 
+/// What of `steal` this thread slept by its own doing, given whether it has waited for anything at all, and how to ask for how long it has waited for a
+/// processor so far.
+fn what_was_slept(
+    steal: Nanos,
+    has_waited: bool,
+    run_delay: impl FnOnce() -> Option<Nanos>,
+) -> Nanos {
+    if !has_waited {
+        // What of it was for want of a processor is not asked, at a microsecond a time.
+        UNASKED.set(UNASKED.get().saturating_add(steal));
+        return Nanos::ZERO;
+    }
+    run_delay().map_or(Nanos::ZERO, |delay| {
+        steal.saturating_sub(newly_delayed(delay))
+    })
+}
+
 /// For how long this thread, which has waited for a processor for `delay` in all, has done so since it was asked last, but for what is
 /// known to have been of polls that did not sleep.
 fn newly_delayed(delay: Nanos) -> Nanos {
@@ -405,6 +416,28 @@ pub(super) fn thread_mark() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_pays_for_a_processor_that_was_taken_from_the_whole_process() {
+        std::thread::spawn(|| {
+            let steal = Nanos::from_millis(3);
+            let mut total = Nanos::ZERO;
+            let mut slept = |delayed: Nanos, has_waited| {
+                total = total.saturating_add(delayed);
+                UNASKED.take();
+                what_was_slept(steal, has_waited, || Some(total))
+            };
+            // A limit of the process's own cgroup, or a hypervisor: the kernel's books show no delay, and the thread has waited for nothing.
+            assert_eq!(slept(Nanos::ZERO, false), Nanos::ZERO);
+            assert_eq!(slept(Nanos::ZERO, true), steal);
+            let delayed = Nanos::from_millis(2);
+            assert_eq!(slept(delayed, true), Nanos::from_millis(1));
+            assert_eq!(slept(steal + delayed, true), Nanos::ZERO);
+            assert_eq!(what_was_slept(steal, true, || None), Nanos::ZERO);
+        })
+        .join()
+        .expect("no panic");
+    }
 
     /// Hazard: what polls that did not sleep had to wait for a processor, taken off what one slept.
     #[test]
