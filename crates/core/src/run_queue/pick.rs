@@ -70,11 +70,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.slab.get_mut(self.current).handle.take()
     }
 
-    /// The group at `level` is chosen, and waits no more but for what else is in it. (Said at its next charge only, a tick later, it seemed to wait
-    /// for as long as it had a CPU beside one that owed; what it was owed and could not use was never cut, V stood for all others, and the one beside it had
-    /// nothing for minutes.)
+    /// The group at `level`, which is not the root, is chosen, and waits no more but for what else is in it. (Said at its next charge only, a tick later,
+    /// it seemed to wait for as long as it had a CPU beside one that owed; what it was owed and could not use was never cut, V stood for all others, and
+    /// the one beside it had nothing for minutes.)
     #[inline]
-    fn start_running(&mut self, level: u32) {
+    pub(super) fn start_running(&mut self, level: u32) {
         let timeline = &self.timelines[level as usize];
         timeline.cell.exec.start();
         let waits = timeline.nr > 1;

@@ -466,7 +466,11 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.promise(level, node);
             }
             self.leaf = level;
-            self.timelines[level as usize].cell.exec.start();
+            if level == ROOT {
+                self.timelines[level as usize].cell.exec.start();
+            } else {
+                self.start_running(level);
+            }
         }
         self.current = task;
         self.set_limit();
