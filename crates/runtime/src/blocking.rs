@@ -125,7 +125,13 @@ where
                 return Err(error);
             }
         }
-        _ => {
+        Some(_) => {
+            // It may have a limit by the time that it comes to a thread, and waits for a turn then.
+            let (function, aborted) = function.watched(id);
+            let run = move |begin| function.go(begin, Some(&aborted));
+            Waiting::new(runtime, run).go(&group.shared, Begin::Run(None));
+        }
+        None => {
             let run = move |begin| function.go(begin, None);
             Waiting::new(runtime, run).go(&group.shared, Begin::Run(None));
         }
@@ -178,7 +184,8 @@ where
         let ended = |function: &Self| {
             let killed = |aborted: &Aborted| {
                 let kills = function.group.inner.line.kills();
-                kills != aborted.kills || function.group.shared.phase() != OPEN
+                let limited = function.group.inner.is_limited();
+                kills != aborted.kills || limited && function.group.shared.phase() != OPEN
             };
             function.promise.is_aborted() || aborted.is_some_and(killed)
         };

@@ -420,6 +420,10 @@ impl Group {
     /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
     /// its last task is gone (within a tick).
     ///
+    /// Polls and functions in progress that a freeze has stopped, of the group or of one above it, go on to their ends, since whoever thaws that
+    /// would not find them. With [`Leftover::MoveToParent`] the group's own limit, and those of the groups below, are lifted: what is left there to its
+    /// end is the parent's business, whose limit holds for it.
+    ///
     /// # Errors
     /// [`Error::Root`]; [`Error::Removed`] if it was removed before; [`Error::Busy`] with [`Leftover::Refuse`] if the group or a
     /// descendant has live tasks: nothing changed.
@@ -458,6 +462,10 @@ impl Group {
                 for group in &subtree {
                     group.move_all(&self.shared, parent);
                 }
+                // What is not a task, and the rest of polls in progress: nobody could lift it any more, and theirs is what the parent has.
+                for group in &subtree {
+                    let _ = LimitChange::lifted().apply(&self.shared, group);
+                }
             }
             _ => drop(self.kill_subtree()),
         }
@@ -487,6 +495,8 @@ impl Group {
         }
         let _shield = self.shared.shield();
         self.inner.move_all(&self.shared, &target.inner);
+        // Those that its limit keeps back go along at once.
+        self.inner.release_throttled(&self.shared);
         Ok(())
     }
 

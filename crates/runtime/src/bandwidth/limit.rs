@@ -137,6 +137,14 @@ pub(crate) struct LimitChange {
 }
 
 impl LimitChange {
+    /// No limit any more.
+    pub(crate) fn lifted() -> Self {
+        Self {
+            max: Some(Max::from(None::<Limit>)),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn is_nothing(&self) -> bool {
         self.max.is_none() && self.burst.is_none() && self.soft.is_none() && self.smooth.is_none()
     }

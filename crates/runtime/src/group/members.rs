@@ -35,6 +35,15 @@ impl GroupShared {
         // Whoever is kept here as frozen goes along.
         self.release_parked(shared);
     }
+
+    /// After a move: whoever a limit keeps back in a queue, in the group that it has left, is queued anew. O(virtual CPUs).
+    pub(super) fn release_throttled(self: &Arc<Self>, shared: &Shared) {
+        if self.is_limited() {
+            for vcpu in 0..shared.vcpus.len() {
+                shared.ask_to_release(vcpu, self);
+            }
+        }
+    }
 }
 
 /// What a group's population says, in words for users.

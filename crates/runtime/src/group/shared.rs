@@ -448,6 +448,8 @@ impl GroupShared {
         let inside_above = self.parent.as_ref();
         let inside_above = inside_above.is_some_and(|parent| parent.is_held_inside());
         let inside = inside_above || frozen && self.frozen_inside.load(Ordering::Relaxed);
+        // Whoever thaws the parent does not find a group that is removed any more.
+        let inside = inside && !self.is_removed();
         let released = {
             let mut parked = self.lock_parked();
             self.held.store(held, Ordering::Relaxed);

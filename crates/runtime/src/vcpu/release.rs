@@ -39,7 +39,7 @@ impl Rest {
 }
 
 impl Vcpu {
-    /// Queues tasks anew that were lent a place while they waited in a limited group: a part of them a turn.
+    /// Queues tasks anew that were lent a place while they waited in a limited group, or moved out of it: a part of them a turn.
     pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
         if !me.has_releases.load(Ordering::Acquire) {
             return;
@@ -50,8 +50,10 @@ impl Vcpu {
         };
         // Before the next look at it: there may be another request, and there is more of this one, perhaps.
         me.has_releases.store(true, Ordering::Relaxed);
-        let mut lent = |task: &mut Task| changes_seat(task.owned_mut());
-        let (more, _) = self.requeue(shared, &search, PART, &mut lent, now);
+        let mut goes = |task: &mut Task| {
+            changes_seat(task.owned_mut()) || task.context().marks.is_moved(Ordering::Acquire)
+        };
+        let (more, _) = self.requeue(shared, &search, PART, &mut goes, now);
         if let Some(next) = more {
             me.releases.go_on_later(Search { next, ..search });
         }

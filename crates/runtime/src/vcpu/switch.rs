@@ -283,22 +283,7 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
     }
     // The entity leaves the queue before another thread may see the token.
     take_out(queue, task.owned_mut(), now);
-    if task.context().marks.take_moved() {
-        let group = task
-            .context()
-            .membership
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
-            .as_ref()
-            .map(|member| member.group.clone());
-        if let Some(group) = group {
-            let owned = task.owned_mut();
-            owned.group = group;
-            owned.leave_line();
-            if let Some(known) = &mut owned.throttling {
-                known.calm = None;
-            }
-        }
+    if follow_move(&mut task) {
         enqueue(queue, task, Enqueue::Migrate, now);
         return None;
     }
@@ -308,6 +293,30 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         enqueue(queue, task, Enqueue::Wake, now);
     }
     None
+}
+
+/// Whether the task was moved to another group: it is of that one from now on. For who holds its token, which is in no queue.
+#[cold]
+fn follow_move(task: &mut Task) -> bool {
+    if !task.context().marks.take_moved() {
+        return false;
+    }
+    let group = task
+        .context()
+        .membership
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner())
+        .as_ref()
+        .map(|member| member.group.clone());
+    if let Some(group) = group {
+        let owned = task.owned_mut();
+        owned.group = group;
+        owned.leave_line();
+        if let Some(known) = &mut owned.throttling {
+            known.calm = None;
+        }
+    }
+    true
 }
 
 /// The short way of yielders among themselves. `None`: limits keep back everything.
@@ -398,6 +407,10 @@ fn take_out(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let dead = RuntimeGates::bandwidth() && task.is_aborted();
+    if RuntimeGates::bandwidth() && task.context().marks.is_moved(Ordering::Acquire) {
+        // In the group that it has left it would wait for that one's budget.
+        follow_move(&mut task);
+    }
     let owned = task.owned_mut();
     let mut on_the_way = None;
     if let Some(known) = &mut owned.throttling {
