@@ -15,6 +15,10 @@ macro_rules! println {
     };
 }
 
+/// Polls of the demo and of the benchmarks are stopped in their middle, and nobody is to wait for an allocator's lock in one of those.
+#[global_allocator]
+static ALLOCATOR: quotient::SteadyAllocator = quotient::SteadyAllocator::SYSTEM;
+
 mod advise;
 mod bench;
 mod check;

@@ -326,7 +326,8 @@ impl Vcpu {
                     preempting.forget_freed(self.index);
                     if self.brought.sleep(preempting, self.index) {
                         // Whatever has come meanwhile is handed in before the sleep.
-                        std::thread::yield_now();
+                        let later = self.offer_processor(shared, shared.now());
+                        self.slept_at = self.slept_at.map(|_| later);
                     }
                 }
                 shared.idle.add(self.index);

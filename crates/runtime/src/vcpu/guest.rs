@@ -7,6 +7,9 @@ use super::Vcpu;
 use super::switch::Previous;
 use crate::shared::Shared;
 
+/// How often the processor is offered to a thread that waits for it. The kernel lets the caller go on where the other one has had more of late.
+const OFFERS_MAX: usize = 3;
+
 impl Vcpu {
     /// What was brought is being worked off. If that is done, or has gone on for long, the guest, which has waited, hands in what has come since.
     /// `previous` was polled from `polled_at` on. Returns the time.
@@ -39,10 +42,26 @@ impl Vcpu {
         if !self.brought.goes_on(now) && !self.stop_work(shared) {
             return now;
         }
-        std::thread::yield_now();
+        self.offer_processor(shared, now)
+    }
+
+    /// Lets whoever else wants the processor have it. Returns the time.
+    pub(super) fn offer_processor(&mut self, shared: &Shared, now: Nanos) -> Nanos {
+        if !self.brought.may_offer(now) {
+            return now;
+        }
+        for _ in 0..OFFERS_MAX {
+            quotient_pause::begin_stay();
+            std::thread::yield_now();
+            if quotient_pause::has_stayed() != Some(true) {
+                break;
+            }
+        }
+        quotient_pause::begin_stay();
         let later = shared.now();
         // Nobody's: the thread did not run.
         let away = later.saturating_sub(now);
+        self.brought.offered(away, later);
         self.notes.excluded = self.notes.excluded.saturating_add(away);
         self.notes.noted = true;
         self.move_reference(away);

@@ -306,3 +306,16 @@ fn work_goes_on_when_the_guest_was_let_in() {
         "somebody else is polled"
     );
 }
+
+/// Hazard: who yields forfeits its slice, so a process that computes beside a server had nineteen of twenty parts of their processor.
+#[test]
+fn what_others_take_is_not_offered_again_soon() {
+    let now = Nanos::from_millis(50);
+    let mut brought = Brought::default();
+    brought.offered(OFFER_MAX, now);
+    assert!(brought.may_offer(now), "the guest was at it");
+    brought.offered(Nanos(2 * OFFER_MAX.0), now);
+    let until = now + Nanos(2 * OFFER_MAX.0 * OFFER_PART);
+    assert!(!brought.may_offer(until - Nanos(1)));
+    assert!(brought.may_offer(until));
+}
