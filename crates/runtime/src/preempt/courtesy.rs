@@ -296,12 +296,14 @@ impl Brought {
         long
     }
 
-    /// It is done, as [`Self::is_done`] says: whether only since it has been at work for long, so that it stays there and lets the guest in.
+    /// It is done, as [`Self::is_done`] says: whether only since it has been at work for long, so that it stays there and lets the guest in
+    /// (not where others had the processor that was offered).
     pub(crate) fn goes_on(&mut self, now: Nanos) -> bool {
-        if !self.strange {
+        let goes_on = !self.strange && self.may_offer(now);
+        if goes_on {
             self.since = Some(now);
         }
-        !self.strange
+        goes_on
     }
 
     /// Whether it is at work and should not be any more, or should let the guest in.

@@ -318,4 +318,8 @@ fn what_others_take_is_not_offered_again_soon() {
     let until = now + Nanos(2 * OFFER_MAX.0 * OFFER_PART);
     assert!(!brought.may_offer(until - Nanos(1)));
     assert!(brought.may_offer(until));
+    // Nor does the guest wait meanwhile for work that goes on.
+    brought.since = Some(now);
+    assert!(!brought.goes_on(until - Nanos(1)));
+    assert!(brought.goes_on(until));
 }
