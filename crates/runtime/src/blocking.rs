@@ -113,9 +113,14 @@ where
     };
     let runtime = tokio::runtime::Handle::try_current().ok();
     match &group.shared.preempt {
-        Some(preempting) if group.inner.is_limited() && is_scheduled(group) => {
+        Some(preempting) => {
+            // Without a limit now it may have one by the time that it comes to a thread, and waits for a turn then.
             let (function, aborted) = function.watched(id);
             let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(&aborted)));
+            if !(group.inner.is_limited() && is_scheduled(group)) {
+                waiting.go(&group.shared, Begin::Run(None));
+                return Ok(handle);
+            }
             let brought = preempting.bring(&group.shared, &group.inner, id, waiting);
             if let Err(unwanted) = brought {
                 let (path, max) = (group.path().to_owned(), LINE_MAX as u64);
@@ -124,12 +129,6 @@ where
                 unwanted.drop_unbegun();
                 return Err(error);
             }
-        }
-        Some(_) => {
-            // It may have a limit by the time that it comes to a thread, and waits for a turn then.
-            let (function, aborted) = function.watched(id);
-            let run = move |begin| function.go(begin, Some(&aborted));
-            Waiting::new(runtime, run).go(&group.shared, Begin::Run(None));
         }
         None => {
             let run = move |begin| function.go(begin, None);

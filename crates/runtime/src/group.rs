@@ -449,8 +449,6 @@ impl Group {
             let subtree = self.subtree_of_shape();
             for group in &subtree {
                 group.population.close();
-                // Nobody can thaw it any more: polls that stand in it go on to their ends.
-                group.frozen_inside.store(false, Ordering::Relaxed);
                 group.settle_held(&self.shared);
             }
             subtree
@@ -480,7 +478,7 @@ impl Group {
     }
 
     /// Moves every live task of this group, not of those below it, to `target`, a group of the same scheduler; out of a frozen group,
-    /// too. A task that is being polled moves when its poll ends; a killed one stays. The bound of [`GroupBuilder::tasks_max`] does not hold for
+    /// and of one without budget, too. A task that is being polled moves when its poll ends; a killed one stays. The bound of [`GroupBuilder::tasks_max`] does not hold for
     /// moves. Does nothing if `target` belongs to another scheduler or is this group.
     ///
     /// # Errors

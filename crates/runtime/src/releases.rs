@@ -1,12 +1,12 @@
-//! What a virtual CPU was asked to queue anew: tasks that wait in a limited group, and were lent a place elsewhere, or were aborted. These are
-//! two lists: the first kind others wait for, the second is not worth holding up anybody.
+//! What a virtual CPU was asked to queue anew: tasks that wait in a limited group, and were lent a place elsewhere or moved
+//! out of it, or were aborted. These are two lists: the first kind others wait for, the second is not worth holding up anybody.
 //!
 //! Whoever asks names a group; the virtual CPU looks through its queue for such tasks, by parts: a hundred thousand that are killed at once,
 //! or a task in each of as many groups, keep nobody waiting for longer than a part takes, and are looked at once or a few times each. The
 //! requests are behind a lock, a leaf; only the virtual CPU takes any out, between two polls, and puts back what it has not come to.
 //!
 //! *Nobody is missed*: who is queued at the time of a request stays in its slot until it is looked at or leaves the queue, and who is queued
-//! later is given its place by then (see `group::shared`). A request that comes while another is under way has a search of its own after that.
+//! later is given its place, or follows its move, by then (see `group::shared`, `vcpu::switch`). A request that comes while another is under way has a search of its own after that.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -326,7 +326,7 @@ impl Shared {
         woken
     }
 
-    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere out of its queue. O(1).
+    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere, or moved to another group, out of its queue. O(1).
     pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
         let me = &self.vcpus[vcpu];
         me.releases.ask(group);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{burn, eventually, guarded, runtime};
+use common::{CountDrop, burn, eventually, guarded, runtime};
 use preempted::{compute_for, limited, run};
 use quotient::{Group, JoinHandle, Leftover, Scheduler, uninterrupted};
 
@@ -30,12 +30,16 @@ const END: Duration = Duration::from_secs(10);
 async fn in_debt(scheduler: &Scheduler) -> (Group, Group) {
     let above = scheduler.group("x").unwrap().create().unwrap();
     let group = limited(scheduler, "x/g", NEXT_TO_NOTHING);
+    spend_ahead(&group).await;
+    (above, group)
+}
+
+async fn spend_ahead(group: &Group) {
     let spends = group.spawn(async {
         let _guard = uninterrupted();
         burn(Duration::from_millis(40));
     });
     spends.await.unwrap();
-    (above, group)
 }
 
 /// Who waits for the group's budget.
@@ -135,15 +139,6 @@ fn a_function_of_a_removed_group_does_not_stand_when_the_one_above_is_thawed() {
     outlives_a_freeze(Leftover::Kill);
 }
 
-/// Counts its end.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// Functions come to the pool, all of whose threads are busy, then their group gets a limit, so that they wait for their first turn; then `ends`.
 fn never_begin(ends: impl FnOnce(&Group, &[JoinHandle<()>])) {
     let builder = || tokio::runtime::Builder::new_multi_thread();
@@ -164,7 +159,7 @@ fn never_begin(ends: impl FnOnce(&Group, &[JoinHandle<()>])) {
         let gone = Arc::new(AtomicUsize::new(0));
         let functions: Vec<_> = (0..4)
             .map(|_| {
-                let counted = Counted(gone.clone());
+                let counted = CountDrop(gone.clone());
                 group.spawn_blocking(move || {
                     let _counted = counted;
                     burn(Duration::from_millis(1));
@@ -172,11 +167,7 @@ fn never_begin(ends: impl FnOnce(&Group, &[JoinHandle<()>])) {
             })
             .collect();
         group.set_max(NEXT_TO_NOTHING).unwrap();
-        let spends = group.spawn(async {
-            let _guard = uninterrupted();
-            burn(Duration::from_millis(40));
-        });
-        spends.await.unwrap();
+        spend_ahead(&group).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         ends(&group, &functions);
         eventually("their end", || gone.load(Ordering::SeqCst) == 4).await;

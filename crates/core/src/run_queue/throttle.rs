@@ -466,9 +466,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.promise(level, node);
             }
             self.leaf = level;
-            if level == ROOT {
-                self.timelines[level as usize].cell.exec.start();
-            } else {
+            if level != ROOT {
                 self.start_running(level);
             }
         }

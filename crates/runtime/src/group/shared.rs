@@ -448,7 +448,7 @@ impl GroupShared {
         let inside_above = self.parent.as_ref();
         let inside_above = inside_above.is_some_and(|parent| parent.is_held_inside());
         let inside = inside_above || frozen && self.frozen_inside.load(Ordering::Relaxed);
-        // Whoever thaws the parent does not find a group that is removed any more.
+        // Nobody can thaw a group that is removed, and whoever thaws its parent does not find it: polls that stand in it go on to their ends.
         let inside = inside && !self.is_removed();
         let released = {
             let mut parked = self.lock_parked();
