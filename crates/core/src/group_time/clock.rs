@@ -36,13 +36,25 @@ pub(crate) struct Told {
     pub(crate) deficit: i64,
     /// Who went is counted on another CPU already.
     pub(crate) moved: bool,
+    /// What the one here, alone on its CPU, is owed and can never use.
+    pub(crate) useless: Useless,
+}
+
+/// What an own task of the parent is owed and cannot use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Useless {
+    /// How much, in virtual time; what it may be owed more, if that is below zero.
+    pub(crate) distance: i64,
+    /// Its weight; 0 for none.
+    pub(crate) shares: u32,
 }
 
 impl Clock {
     /// Own tasks of the parent received service and weigh more or less than before. They are not chosen by V but by what competes beside
-    /// them on their CPU, and who is alone there is never owed less for it: nobody would ever pay. So of what they are owed or owe no more
-    /// than `bound` ns is remembered while none of them shares its CPU, and nothing once none is left.
-    pub(super) fn serve_tasks(&mut self, told: &Told, bound: u64) {
+    /// them on their CPU, and who is alone there never owes less for it: nobody would ever pay. So of what they owe no more
+    /// than `bound` ns is remembered while none of them shares its CPU, and nothing once none is left. Then, too, what is owed to no use is
+    /// forgotten. Returns how much of that, in virtual time, with what V went on for it; `None` where it is remembered.
+    pub(super) fn serve_tasks(&mut self, told: &Told, bound: u64) -> Option<i64> {
         self.tasks = self.tasks.saturating_add_signed(told.shares);
         self.weight = self.weight.saturating_add_signed(told.shares);
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
@@ -52,7 +64,7 @@ impl Clock {
         let is_forgotten = self.tasks > 0 && self.tasks_crowded == 0;
         let kept = match self.tasks {
             0 => 0,
-            _ if is_forgotten => self.tasks_deficit.clamp(-bound, bound),
+            _ if is_forgotten => self.tasks_deficit.max(-bound),
             _ => self.tasks_deficit,
         };
         // What is forgotten of them goes before V does: who leaves takes all that he is owed along, and V would jump by what it had forgotten
@@ -60,30 +72,38 @@ impl Clock {
         let change = self.count_absent(told);
         self.deficit += change - (self.tasks_deficit - kept);
         self.tasks_deficit = kept;
+        let before = self.now;
         self.serve(total);
         self.settle();
+        let went_on = self.now.since(before);
         // Of those that sleep now and then one awake may be owed more for the moment, which V, once ahead, would owe to all but the sleepers.
-        if is_forgotten && self.tasks_deficit > bound && self.absent == 0 {
-            self.forget_tasks(bound);
+        if !is_forgotten || self.absent != 0 {
+            return None;
         }
+        Some(self.forget(told.useless, went_on))
     }
 
-    /// Forgets what own tasks are owed beyond `bound`, with what they come to be owed as V goes on for that. (Left for the next time it came to as many
+    /// Forgets what a task is owed to no use, with what it has come to be owed as V `went_on` since, and will as V goes on for that. (Left for the next time it came to as many
     /// times the bound as the tasks weigh more than the groups, and a group of weight 1 beside a task of 100 owed 1.8 s for having had a CPU
     /// that nobody else wanted, all of which it had to wait for once another group came.)
-    fn forget_tasks(&mut self, bound: i128) {
-        let others = i128::from(self.weight) - i128::from(self.tasks);
-        let beyond = self.tasks_deficit - bound;
-        // V stays where it is until D is used up; from then on, of each unit that is forgotten tasks / weight come back.
+    fn forget(&mut self, useless: Useless, went_on: i64) -> i64 {
+        let distance = useless.distance.saturating_add(went_on);
+        if distance <= 0 || useless.shares == 0 {
+            return 0;
+        }
+        let (weight, shares) = (i128::from(self.weight), i128::from(useless.shares));
+        let beyond = i128::from(distance) * shares;
+        let others = weight - shares;
+        // V stays where it is until D is used up; from then on, of each unit that is forgotten shares / weight come back.
         let forgotten = if others > 0 && beyond > self.deficit {
-            let weight = i128::from(self.weight);
-            (beyond * weight - self.deficit * i128::from(self.tasks)) / others
+            (beyond * weight - self.deficit * shares) / others
         } else {
             beyond
         };
         self.tasks_deficit -= forgotten;
         self.deficit -= forgotten;
         self.settle();
+        i64::try_from(forgotten / shares).unwrap_or(i64::MAX)
     }
 
     /// By how much D changes for those that came and went. What is owed to who goes to sleep stays in D for as long as others need to receive as

@@ -7,8 +7,9 @@ use crate::units::{VIRTUAL_SHIFT, VirtualTime, to_service_lag, to_virtual};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What part of its service a group that nothing waits of loses of the credit it had saved up: 1/16 lets go of what can
-/// never be used within 16 times its length, and costs a group that works its credit off 6 % of it.
-const FORGET: u64 = 16;
+/// never be used within 16 times its length, and costs a group that works its credit off 6 % of it. Likewise of an own task of the parent that is
+/// alone on its CPU.
+pub(crate) const FORGET: u64 = 16;
 
 /// Who waits beside a group, with its slack; `None` is an own task of the parent.
 pub(crate) type Beside<'a> = Option<(&'a GroupTime, i64)>;

@@ -49,9 +49,12 @@
 //! would have V ahead of all tasks, further each time.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
-//! Where each has a CPU for itself, nobody can ever pay what they owe or are owed, and V remembers no more than L of it, with what they come to
-//! be owed as V goes on for that, and at the next look around the CPU no more either; once none is left, nothing. (A group that had a CPU nobody
-//! else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing for seconds once a sibling came.)
+//! Where each has a CPU for itself, nobody can ever pay what they owe, and V remembers no more than L of it, and at the next look around the
+//! CPU no more either; once none is left, nothing. Nor can a task that is alone on its CPU use more than that, and what it is owed
+//! does not grow beyond L meanwhile; with what it is not owed V goes on, and so does the task. (A group that had a CPU nobody
+//! else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing for seconds once a sibling came.) What it was
+//! owed before, while something competed beside it, is forgotten at 1/16 of its service, as a group's credit is. (All of that was forgotten at
+//! once as soon as it was alone, for a tick: a task that a group came back to after each had 0.001 of a CPU for 0.95.)
 //!
 //! # Protocol
 //! | word | written by | read by |
@@ -132,12 +135,12 @@ mod tests;
 use crate::group::Group;
 use crate::units::{VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
-pub(crate) use clock::Told;
+pub(crate) use clock::{Told, Useless};
 use core::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
-pub(crate) use cut::{Beside, Here, Nowhere};
+pub(crate) use cut::{Beside, FORGET, Here, Nowhere};
 pub(crate) use notes::Note;
 use parts::Parts;
 pub(crate) use publish::ServiceClock;
@@ -480,12 +483,14 @@ impl GroupTime {
         parent.show(clock);
     }
 
-    /// Tasks of the group itself have received service, or others of them run. Of what they are owed or owe no more than `bound` ns is
-    /// remembered where they cannot use it.
-    pub(crate) fn publish_tasks(&self, told: &Told, bound: u64) {
+    /// Tasks of the group itself have received service, or others of them run. Of what they owe no more than `bound` ns is
+    /// remembered where nobody can pay it. Returns how much of what they are owed was forgotten as useless, in virtual time; `None` where nothing
+    /// is now, since others of them share their CPUs or have gone to sleep lately.
+    pub(crate) fn publish_tasks(&self, told: &Told, bound: u64) -> Option<i64> {
         let mut clock = self.lock();
-        clock.serve_tasks(told, bound);
+        let forgets = clock.serve_tasks(told, bound);
         self.show(&clock);
+        forgets
     }
 
     /// The group waits somewhere and is owed `lag` ns: that much is not cut.

@@ -81,16 +81,27 @@ fn who_is_new_is_owed_nothing() {
 /// sleeper's credit as the task weighs more.
 #[test]
 fn what_tasks_cannot_use_is_forgotten_whatever_they_weigh() {
+    const SHARES: u32 = 102_400;
     let family = Family::new(&[1024]);
-    let tell = |own: u64, shares: i64| {
+    let parent = &family.parent.time;
+    let mut v = parent.now();
+    let mut tell = |own: u64, shares: i64| {
+        v = v.plus(to_virtual(own, SHARES));
+        let kept = to_virtual(CREDIT, SHARES).cast_signed();
+        let useless = Useless {
+            distance: parent.now().since(v) - kept,
+            shares: SHARES,
+        };
         let told = Told {
             own,
             shares,
+            useless,
             ..Told::default()
         };
-        family.parent.time.publish_tasks(&told, CREDIT);
+        let forgotten = parent.publish_tasks(&told, CREDIT);
+        v = v.offset(forgotten.unwrap_or(0));
     };
-    tell(0, 102_400);
+    tell(0, i64::from(SHARES));
     for _ in 0..500 {
         family.serve(0, 4 * MILLI);
         tell(4 * MILLI, 0);

@@ -15,6 +15,7 @@
 //! Invariants, asserted by [`RunQueue::check`]: `pending` belongs to exactly the timelines from `leaf` to the root;
 //! every timeline but the root's is queued or current in its parent iff it has entities; sums and counts match.
 
+mod alone;
 mod averages;
 mod budget;
 mod catch_up;

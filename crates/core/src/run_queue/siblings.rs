@@ -4,7 +4,7 @@ use super::view::Seen;
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{GroupTime, OWED_MIN, Service, Told};
+use crate::group_time::{GroupTime, OWED_MIN, Service, Told, Useless};
 use crate::node::{Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
@@ -126,20 +126,16 @@ impl<T, G: Gates> RunQueue<T, G> {
             return 0;
         }
         let virtually = |service: u64| to_virtual(service, load).cast_signed();
-        let owed = self.rules.debt_limit;
         let owes = match timeline.group.time.remembers_debts() {
-            true => owed,
+            true => self.rules.debt_limit,
             false => self.service_clock.credit,
         };
-        timeline
-            .offset
-            .wrapping_sub(level)
-            .clamp(-virtually(owes), virtually(owed))
+        timeline.offset.wrapping_sub(level).max(-virtually(owes))
     }
 
     /// Where own tasks, with whom no group competes here, stand on average by the groups' clock: the offset with which they would be owed nothing, and
     /// what of that they are owed is kept; in virtual time.
-    fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
+    pub(super) fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
         let timeline = &self.timelines[level as usize];
         let mean = timeline.average.mean().since(timeline.group.time.now());
         (mean, self.owed_to_tasks(level, mean))
@@ -250,6 +246,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[inline]
     pub(super) fn serve_tasks(&mut self, level: u32, delta: u64) {
         if self.timelines[level as usize].group.time.has_groups() {
+            if !self.timelines[level as usize].is_anchored {
+                self.anchor_late(level);
+            }
             self.timelines[level as usize].untold += delta;
             self.tell_tasks(level, false);
         }
@@ -276,21 +275,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             crowded: i32::from(crowded) - i32::from(was_crowded),
             deficit: core::mem::take(&mut timeline.untold_deficit),
             moved: false,
+            useless: Useless::default(),
         };
+        let useless = self.useless_of_lone(level, own);
+        let told = Told { useless, ..told };
         let bound = self.service_clock.credit;
-        timeline.group.time.publish_tasks(&told, bound);
-    }
-
-    /// What own tasks that share their CPU with nobody are owed or owe is forgotten here as far as the children's clock has forgotten it. (Left as it
-    /// was, a task that ended after ten seconds took five along that nobody owed it.)
-    pub(super) fn forget_locally(&mut self, level: u32) {
-        let timeline = &self.timelines[level as usize];
-        let time = &timeline.group.time;
-        if timeline.groups() > 0 || timeline.told_crowded || time.remembers_debts() {
-            return;
-        }
-        let (mean, owed) = self.mean_of_tasks(level);
-        self.timelines[level as usize].offset = mean.wrapping_add(owed);
+        let time = &self.timelines[level as usize].group.time;
+        let forgotten = time.publish_tasks(&told, bound);
+        self.has_forgotten(level, forgotten);
     }
 
     /// What a task that is about to leave for another CPU is owed by the clock of its group's child groups, in virtual time; `None` if it does
@@ -320,6 +312,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             crowded: 0,
             deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
             moved: true,
+            useless: Useless::default(),
         };
         if timeline.tasks == 1 {
             // Nobody is left here who would tell it.
