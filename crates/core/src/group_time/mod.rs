@@ -65,6 +65,7 @@
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from (`notes`); the puller clears it, the CPU that it is about lowers it | choosers and balancers |
+//! | `in_vain` | any CPU: a hint like `owed` | who notes |
 //! | `missed` | who takes the last task of the group from a CPU, one store; whoever that task comes to takes it: a hint, of two moves at once the later stays | the same |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
 //!
@@ -179,6 +180,8 @@ pub(crate) struct GroupTime {
     /// V - D / W, a copy as `now` is.
     mean: AtomicU64,
     owed: AtomicU64,
+    /// Whom others have pulled for in vain lately (`notes`).
+    in_vain: AtomicU64,
     /// What the group had missed where its last task was taken away, ns, until that task comes to another CPU.
     missed: AtomicU64,
     /// Whether it ever had a child group.

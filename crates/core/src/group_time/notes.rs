@@ -2,6 +2,10 @@
 //!
 //! It holds how much (20 bits, in units of 2^[`NOTE_SHIFT`] ns), a CPU (12) and a group's number (32); zero says that nobody is noted. It is a hint: a
 //! puller that finds nobody there has cleared it, and who waits is noted again at the next look around.
+//!
+//! Who waits may be bound to its CPU, which only the host knows: then the pull was in vain, and each one after it would be, for as long as that one is
+//! owed most. So the host says so, and who was pulled for in vain is noted as of nearly nothing for a while, which hides nobody (`in_vain`: a bit for
+//! several places, since there may be many, and how many such notes there were).
 
 use super::GroupTime;
 use crate::balance::Pull;
@@ -21,6 +25,18 @@ const OWN_FADE: u32 = 4;
 
 /// The largest size of a note: 2^20 less one, so 275 s.
 const SIZE_MAX: u64 = (1 << 20) - 1;
+
+/// Notes of those that were pulled for in vain before they count as much as others again. They come at looks, of which a CPU has one each 250 us.
+const VAIN_NOTES: u64 = 256;
+
+/// Bits of `in_vain` that say who; the rest counts.
+const VAIN_PLACES: u32 = 56;
+
+fn vain_bit(cpu: CpuId, group: u32) -> u64 {
+    // Of neighbours no two share one.
+    let hash = group.wrapping_add(cpu.0.wrapping_mul(31));
+    1 << (hash % VAIN_PLACES)
+}
 
 fn place_of(cpu: CpuId, group: u32) -> u64 {
     u64::from(cpu.0) << 32 | u64::from(group)
@@ -60,13 +76,35 @@ impl Note {
 impl GroupTime {
     /// Notes a child that waits on `cpu` and is owed `lag` ns, unless one that is owed more is noted.
     pub(crate) fn note_owed(&self, cpu: CpuId, group: u32, lag: i64) {
-        let size = (lag.max(0).unsigned_abs() >> NOTE_SHIFT).clamp(1, SIZE_MAX);
+        let size = match self.was_in_vain(cpu, group) {
+            true => 1,
+            false => (lag.max(0).unsigned_abs() >> NOTE_SHIFT).clamp(1, SIZE_MAX),
+        };
         // Who came first stays: of many that are owed alike, none hides the others for ever.
         let known = self.owed.load(Relaxed) >> PLACE_BITS;
         if size > 2 * known {
             let note = size << PLACE_BITS | place_of(cpu, group);
             self.owed.store(note, Relaxed);
         }
+    }
+
+    /// Somebody pulled for that group from `cpu`, and had to give back what came, since it may not run elsewhere.
+    pub(crate) fn note_in_vain(&self, cpu: CpuId, group: u32) {
+        self.in_vain.fetch_or(vain_bit(cpu, group), Relaxed);
+    }
+
+    /// Whether that was so lately. One load where nobody ever did.
+    fn was_in_vain(&self, cpu: CpuId, group: u32) -> bool {
+        let word = self.in_vain.load(Relaxed);
+        if word & vain_bit(cpu, group) == 0 {
+            return false;
+        }
+        if word >> VAIN_PLACES >= VAIN_NOTES - 1 {
+            self.in_vain.store(0, Relaxed);
+        } else {
+            self.in_vain.store(word + (1 << VAIN_PLACES), Relaxed);
+        }
+        true
     }
 
     /// Nothing of that group, or of its own tasks, waits on `cpu` any more: forgets the note of it.

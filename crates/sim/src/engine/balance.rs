@@ -103,9 +103,12 @@ impl<S: Sink> Simulation<S> {
             .queue
             .detach_to(CpuId(cpu), request, now, &mut moved);
         let mut taken = Taken::Nothing;
+        let mut is_bound = false;
         for task in moved.drain(..) {
             let stays = leaves_hot && self.is_hot(task.handle, from, cpu);
-            if stays || !self.affinity.allows(task.handle, cpu) {
+            let is_here = !self.affinity.allows(task.handle, cpu);
+            is_bound |= is_here;
+            if stays || is_here {
                 self.cpus[from as usize].queue.take_back(task, now);
                 taken = taken.max(Taken::GivenBack);
                 continue;
@@ -123,6 +126,9 @@ impl<S: Sink> Simulation<S> {
             self.show_migration(task.handle, from, cpu);
         }
         self.moved = moved;
+        if is_bound && taken == Taken::GivenBack {
+            self.cpus[from as usize].queue.refuse_pull(request);
+        }
         self.count_waiting(from);
         self.count_waiting(cpu);
         taken

@@ -141,6 +141,10 @@ impl Queue {
         self.core.take_pull()
     }
 
+    pub(crate) fn refuse_pull(&mut self, pull: &Pull) {
+        self.core.refuse_pull(pull);
+    }
+
     #[inline]
     pub(crate) fn put_prev_preempt(&mut self, task: u32, now: Nanos) {
         match &mut self.other {
