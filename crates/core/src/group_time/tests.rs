@@ -301,3 +301,30 @@ fn who_sleeps_for_a_moment_does_not_move_the_clock() {
     family.serve(0, 7 * MILLI);
     assert!(family.lag(0).abs() < 10_000, "{}", family.lag(0));
 }
+
+/// Hazard: who may not run elsewhere is owed most for ever, and hides all others.
+#[test]
+fn who_was_pulled_for_in_vain_hides_nobody_for_a_while() {
+    let family = Family::new(&[1_024]);
+    let time = &family.parent.time;
+    let (home, other) = (CpuId(0), CpuId(1));
+    let noted = || time.take_owed(other).map(|note| note.group);
+    let second = 100 * MILLI.cast_signed();
+    time.note_owed(home, 7, second);
+    time.note_owed(home, 8, 4 * MILLI.cast_signed());
+    assert_eq!(noted(), Some(7));
+    time.note_in_vain(home, 7);
+    time.note_owed(home, 7, second);
+    time.note_owed(home, 8, 4 * MILLI.cast_signed());
+    assert_eq!(noted(), Some(8), "it was hidden");
+    time.note_owed(home, 7, second);
+    assert_eq!(noted(), Some(7), "nobody else is noted");
+    // Not for ever: it may have been another's mistake.
+    for _ in 0..256 {
+        time.note_owed(home, 7, second);
+    }
+    noted();
+    time.note_owed(home, 7, second);
+    time.note_owed(home, 8, 4 * MILLI.cast_signed());
+    assert_eq!(noted(), Some(7));
+}
