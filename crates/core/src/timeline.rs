@@ -143,6 +143,8 @@ pub(crate) struct Timeline {
     pub(crate) told_crowded: bool,
     /// What its own task, alone on its CPU, may be owed, in virtual time; `i64::MAX` where it was not alone when the clock was told last.
     pub(crate) may_be_owed: i64,
+    /// Service that it had since it came to be alone, ns.
+    pub(crate) had_alone: u64,
     /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
     pub(crate) missed: u64,
     /// What this CPU's choice of the group announced, ns.
@@ -209,6 +211,7 @@ impl Timeline {
             may_tell: false,
             told_crowded: false,
             may_be_owed: i64::MAX,
+            had_alone: 0,
             missed: 0,
             promised: 0,
             burst: 0,

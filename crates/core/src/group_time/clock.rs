@@ -47,6 +47,8 @@ pub(crate) struct Useless {
     pub(crate) distance: i64,
     /// Its weight; 0 for none.
     pub(crate) shares: u32,
+    /// It has been alone for so long that it will not wait for those that wait elsewhere.
+    pub(crate) for_long: bool,
 }
 
 impl Clock {
@@ -77,7 +79,8 @@ impl Clock {
         self.settle();
         let went_on = self.now.since(before);
         // Of those that sleep now and then one awake may be owed more for the moment, which V, once ahead, would owe to all but the sleepers.
-        if !is_forgotten || self.absent != 0 {
+        let none_can_use_it = is_forgotten && self.absent == 0;
+        if !none_can_use_it && !told.useless.for_long {
             return None;
         }
         Some(self.forget(told.useless, went_on))

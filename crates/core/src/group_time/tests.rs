@@ -91,6 +91,7 @@ fn what_tasks_cannot_use_is_forgotten_whatever_they_weigh() {
         let useless = Useless {
             distance: parent.now().since(v) - kept,
             shares: SHARES,
+            for_long: false,
         };
         let told = Told {
             own,

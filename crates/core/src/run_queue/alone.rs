@@ -7,24 +7,35 @@ use crate::group_time::{FORGET, Useless};
 use crate::timeline::Timeline;
 use crate::units::to_virtual;
 
+/// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
+/// of the longest turns.
+const ALONE_LONG: u64 = 20_000_000;
+
 impl<T, G: Gates> RunQueue<T, G> {
     /// A task that is alone on its CPU can use no more than that, and is not owed more for it; what it was owed before, while something competed
     /// beside it, is forgotten at a part of `own`, its service since the last time. Returns what it is owed beyond; nothing where it has just come to be
     /// alone.
-    pub(super) fn useless_of_lone(&self, level: u32, own: u64) -> Useless {
-        let timeline = &self.timelines[level as usize];
-        let Some((shares, owed)) = timeline
-            .owed_to_lone()
-            .filter(|_| timeline.may_be_owed != i64::MAX)
-        else {
+    pub(super) fn useless_of_lone(&mut self, level: u32, own: u64) -> Useless {
+        let timeline = &mut self.timelines[level as usize];
+        let Some((shares, owed)) = timeline.owed_to_lone() else {
+            timeline.had_alone = 0;
             return Useless::default();
         };
+        timeline.had_alone = timeline.had_alone.saturating_add(own);
+        let for_long = timeline.had_alone >= ALONE_LONG;
+        if timeline.may_be_owed == i64::MAX {
+            return Useless {
+                for_long,
+                ..Useless::default()
+            };
+        }
         let faded = to_virtual(own / FORGET, shares).cast_signed();
         let least = to_virtual(self.service_clock.credit, shares).cast_signed();
         let most = timeline.may_be_owed.saturating_sub(faded).max(least);
         Useless {
             distance: owed.saturating_sub(most),
             shares,
+            for_long,
         }
     }
 
