@@ -346,12 +346,11 @@ impl Group {
     pub fn charge_gone_tasks(&self, time: Nanos) {
         let config = self.config();
         if config.cpus > 1 && self.time.has_groups() {
-            let bound = (config.base_slice + config.lag_limit).0;
             let told = Told {
                 own: time.0,
                 ..Told::default()
             };
-            self.time.publish_tasks(&told, bound);
+            self.time.publish_tasks(&told);
         }
     }
 

@@ -37,64 +37,72 @@ pub(crate) struct Told {
     /// Who went is counted on another CPU already.
     pub(crate) moved: bool,
     /// What the one here, alone on its CPU, is owed and can never use.
-    pub(crate) useless: Useless,
+    pub(crate) lone: Lone,
 }
 
-/// What an own task of the parent is owed and cannot use.
+/// An own task of the parent that is alone on its CPU, and what it is owed before the clock knows of this service, in virtual time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Useless {
-    /// How much, in virtual time; what it may be owed more, if that is below zero.
-    pub(crate) distance: i64,
+pub(crate) struct Lone {
     /// Its weight; 0 for none.
     pub(crate) shares: u32,
+    pub(crate) owed: i64,
+    /// It may be owed no more, and owe no more than `least`.
+    pub(crate) most: i64,
+    pub(crate) least: i64,
     /// It has been alone for so long that it will not wait for those that wait elsewhere.
     pub(crate) for_long: bool,
 }
 
 impl Clock {
     /// Own tasks of the parent received service and weigh more or less than before. They are not chosen by V but by what competes beside
-    /// them on their CPU, and who is alone there never owes less for it: nobody would ever pay. So of what they owe no more
-    /// than `bound` ns is remembered while none of them shares its CPU, and nothing once none is left. Then, too, what is owed to no use is
-    /// forgotten. Returns how much of that, in virtual time, with what V went on for it; `None` where it is remembered.
-    pub(super) fn serve_tasks(&mut self, told: &Told, bound: u64) -> Option<i64> {
+    /// them on their CPU, and who is alone there never owes less for it, nor is owed more: see *Tasks beside groups*. Nothing is remembered once none
+    /// is left. Returns what was forgotten of what the lone one is owed, in virtual time, with what V went on for it; below zero, forgiven of what
+    /// it owes; `None` where all is remembered.
+    pub(super) fn serve_tasks(&mut self, told: &Told) -> Option<i64> {
         self.tasks = self.tasks.saturating_add_signed(told.shares);
         self.weight = self.weight.saturating_add_signed(told.shares);
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
         let total = i128::from(told.own) << VIRTUAL_SHIFT;
         self.tasks_deficit += i128::from(told.deficit) - total;
-        let bound = i128::from(bound) << VIRTUAL_SHIFT;
         let is_forgotten = self.tasks > 0 && self.tasks_crowded == 0;
-        let kept = match self.tasks {
-            0 => 0,
-            _ if is_forgotten => self.tasks_deficit.max(-bound),
-            _ => self.tasks_deficit,
-        };
-        // What is forgotten of them goes before V does: who leaves takes all that he is owed along, and V would jump by what it had forgotten
-        // of that long ago.
-        let change = self.count_absent(told);
-        self.deficit += change - (self.tasks_deficit - kept);
-        self.tasks_deficit = kept;
+        self.deficit += self.count_absent(told);
+        if self.tasks == 0 {
+            // Before V goes on: who leaves takes all that he is owed along, and V would jump by what was wrong about that.
+            self.deficit -= core::mem::take(&mut self.tasks_deficit);
+        }
         let before = self.now;
         self.serve(total);
         self.settle();
         let went_on = self.now.since(before);
+        let lone = told.lone;
+        let owed = lone.owed.saturating_add(went_on);
+        if is_forgotten && owed < -lone.least {
+            return Some(-self.forgive(lone, -lone.least - owed));
+        }
         // Of those that sleep now and then one awake may be owed more for the moment, which V, once ahead, would owe to all but the sleepers.
         let none_can_use_it = is_forgotten && self.absent == 0;
-        if !none_can_use_it && !told.useless.for_long {
+        if !none_can_use_it && !lone.for_long {
             return None;
         }
-        Some(self.forget(told.useless, went_on))
+        Some(self.forget(lone, owed.saturating_sub(lone.most)))
     }
 
-    /// Forgets what a task is owed to no use, with what it has come to be owed as V `went_on` since, and will as V goes on for that. (Left for the next time it came to as many
+    /// Forgives `distance` of what a task owes.
+    fn forgive(&mut self, lone: Lone, distance: i64) -> i64 {
+        let change = i128::from(distance) * i128::from(lone.shares);
+        self.tasks_deficit += change;
+        self.deficit += change;
+        distance
+    }
+
+    /// Forgets what a task is owed to no use, with what it comes to be owed as V goes on for that. (Left for the next time it came to as many
     /// times the bound as the tasks weigh more than the groups, and a group of weight 1 beside a task of 100 owed 1.8 s for having had a CPU
     /// that nobody else wanted, all of which it had to wait for once another group came.)
-    fn forget(&mut self, useless: Useless, went_on: i64) -> i64 {
-        let distance = useless.distance.saturating_add(went_on);
-        if distance <= 0 || useless.shares == 0 {
+    fn forget(&mut self, lone: Lone, distance: i64) -> i64 {
+        if distance <= 0 || lone.shares == 0 {
             return 0;
         }
-        let (weight, shares) = (i128::from(self.weight), i128::from(useless.shares));
+        let (weight, shares) = (i128::from(self.weight), i128::from(lone.shares));
         let beyond = i128::from(distance) * shares;
         let others = weight - shares;
         // V stays where it is until D is used up; from then on, of each unit that is forgotten shares / weight come back.

@@ -49,12 +49,15 @@
 //! would have V ahead of all tasks, further each time.
 //! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
 //!
-//! Where each has a CPU for itself, nobody can ever pay what they owe, and V remembers no more than L of it, and at the next look around the
-//! CPU no more either; once none is left, nothing. Nor can a task that is alone on its CPU use more than that, and what it is owed
-//! does not grow beyond L meanwhile; with what it is not owed V goes on, and so does the task. (A group that had a CPU nobody
-//! else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing for seconds once a sibling came.) What it was
-//! owed before, while something competed beside it, is forgotten at 1/16 of its service, as a group's credit is. (All of that was forgotten at
-//! once as soon as it was alone, for a tick: a task that a group came back to after each had 0.001 of a CPU for 0.95.)
+//! An own task that is alone on its CPU can use no more than that, and none can be paid what it owes while each of them is alone. So what such a task is
+//! owed does not grow beyond L meanwhile, and what it owes is forgiven beyond L; with what it is not owed V goes on, and so does the task. (A group
+//! that had a CPU nobody else wanted, beside a task that cannot use more than one, owed for all of that, and had nothing for seconds once a
+//! sibling came.) What it was owed before, while something competed beside it, is forgotten at 1/16 of its service, as a group's credit is. (Forgotten at
+//! once as soon as it was alone, for a tick: a task that a group came back to after each had 0.001 of a CPU for 0.95.) Where others of them share their
+//! CPUs, or have gone to sleep lately, that is so for one that has had 20 ms alone, or one that sleeps would lose what it is owed each time that it runs.
+//! (Remembered there, what a lone task of 10000 could not use made V nearly stand, and a group of 100 beside a task of 100 had 0.02 of a CPU for 0.5.)
+//! The CPU measures, the clock decides under its lock, and both change by the same amount: where the clock forgave what the CPU
+//! remembered, a child group owed for 7 s of an idle CPU.
 //!
 //! # Protocol
 //! | word | written by | read by |
@@ -136,7 +139,7 @@ mod tests;
 use crate::group::Group;
 use crate::units::{VirtualTime, to_service_lag, to_virtual};
 use clock::Clock;
-pub(crate) use clock::{Told, Useless};
+pub(crate) use clock::{Lone, Told};
 use core::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
@@ -486,12 +489,12 @@ impl GroupTime {
         parent.show(clock);
     }
 
-    /// Tasks of the group itself have received service, or others of them run. Of what they owe no more than `bound` ns is
-    /// remembered where nobody can pay it. Returns how much of what they are owed was forgotten as useless, in virtual time; `None` where nothing
-    /// is now, since others of them share their CPUs or have gone to sleep lately.
-    pub(crate) fn publish_tasks(&self, told: &Told, bound: u64) -> Option<i64> {
+    /// Tasks of the group itself have received service, or others of them run. Returns how much was forgotten of what one that is alone on
+    /// its CPU is owed, in virtual time (below zero: forgiven of what it owes); `None` where all is remembered now, since others of them share
+    /// their CPUs or have gone to sleep lately.
+    pub(crate) fn publish_tasks(&self, told: &Told) -> Option<i64> {
         let mut clock = self.lock();
-        let forgets = clock.serve_tasks(told, bound);
+        let forgets = clock.serve_tasks(told);
         self.show(&clock);
         forgets
     }

@@ -24,9 +24,8 @@ use std::sync::Arc;
 pub(crate) struct Stay {
     /// The lowest group, and how many from it upwards; the root never is one of them.
     groups: Option<(Arc<Group>, u32)>,
-    /// The group of an own task beside child groups, what their clock is to be told when the task is counted elsewhere, and the most
-    /// that is then remembered of what nobody can use, ns.
-    task: Option<(Arc<Group>, Told, u64)>,
+    /// The group of an own task beside child groups, and what their clock is to be told when the task is counted elsewhere.
+    task: Option<(Arc<Group>, Told)>,
 }
 
 impl Stay {
@@ -40,8 +39,8 @@ impl Stay {
     }
 
     /// The same for an own task of `group`, which stays counted in the clock of the group's children until `told` is told.
-    pub(crate) fn and_task(mut self, group: &Arc<Group>, told: Told, bound: u64) -> Stay {
-        self.task = Some((Arc::clone(group), told, bound));
+    pub(crate) fn and_task(mut self, group: &Arc<Group>, told: Told) -> Stay {
+        self.task = Some((Arc::clone(group), told));
         self
     }
 }
@@ -53,8 +52,8 @@ impl Drop for Stay {
                 group.time.leave(&parent.time);
             });
         }
-        if let Some((group, told, bound)) = &self.task {
-            group.time.publish_tasks(told, *bound);
+        if let Some((group, told)) = &self.task {
+            group.time.publish_tasks(told);
         }
     }
 }

@@ -88,18 +88,20 @@ fn what_tasks_cannot_use_is_forgotten_whatever_they_weigh() {
     let mut tell = |own: u64, shares: i64| {
         v = v.plus(to_virtual(own, SHARES));
         let kept = to_virtual(CREDIT, SHARES).cast_signed();
-        let useless = Useless {
-            distance: parent.now().since(v) - kept,
+        let lone = Lone {
             shares: SHARES,
+            owed: parent.now().since(v),
+            most: kept,
+            least: kept,
             for_long: false,
         };
         let told = Told {
             own,
             shares,
-            useless,
+            lone,
             ..Told::default()
         };
-        let forgotten = parent.publish_tasks(&told, CREDIT);
+        let forgotten = parent.publish_tasks(&told);
         v = v.offset(forgotten.unwrap_or(0));
     };
     tell(0, i64::from(SHARES));
@@ -286,7 +288,7 @@ fn who_sleeps_for_a_moment_does_not_move_the_clock() {
             crowded,
             ..Told::default()
         };
-        family.parent.time.publish_tasks(&told, CREDIT);
+        family.parent.time.publish_tasks(&told);
     };
     tell(1_024, owed, 1);
     let before = family.parent.time.now();

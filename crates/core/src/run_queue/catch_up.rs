@@ -69,7 +69,6 @@ impl<T, G: Gates> RunQueue<T, G> {
                 if load != timeline.told_load {
                     self.tell_tasks(self.cursor, true);
                 }
-                self.forget_locally(self.cursor);
                 self.note_tasks_waiting(self.cursor);
             }
             if node != NONE && self.slab.get(node).place.is_queued() {

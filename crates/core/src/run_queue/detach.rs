@@ -223,7 +223,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let stay = match owed {
             Some(lag) if lag > 0 => {
                 let told = self.keep_counted(level, shares, lag);
-                stay.and_task(&group, told, self.service_clock.credit)
+                stay.and_task(&group, told)
             }
             _ => stay,
         };

@@ -4,7 +4,7 @@ use super::view::Seen;
 use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::gates::Gates;
-use crate::group_time::{GroupTime, OWED_MIN, Service, Told, Useless};
+use crate::group_time::{GroupTime, Lone, OWED_MIN, Service, Told};
 use crate::node::{Node, Place};
 use crate::timeline::Timeline;
 use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
@@ -275,13 +275,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             crowded: i32::from(crowded) - i32::from(was_crowded),
             deficit: core::mem::take(&mut timeline.untold_deficit),
             moved: false,
-            useless: Useless::default(),
+            lone: Lone::default(),
         };
-        let useless = self.useless_of_lone(level, own);
-        let told = Told { useless, ..told };
-        let bound = self.service_clock.credit;
+        let lone = self.lone(level, own);
+        let told = Told { lone, ..told };
         let time = &self.timelines[level as usize].group.time;
-        let forgotten = time.publish_tasks(&told, bound);
+        let forgotten = time.publish_tasks(&told);
         self.has_forgotten(level, forgotten);
     }
 
@@ -312,7 +311,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             crowded: 0,
             deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
             moved: true,
-            useless: Useless::default(),
+            lone: Lone::default(),
         };
         if timeline.tasks == 1 {
             // Nobody is left here who would tell it.
