@@ -37,8 +37,8 @@
 //!
 //! # Tasks beside groups
 //! Own tasks of the parent count in W with their weights, and their service in V. They have no v that CPUs share, but each is measured by V
-//! where it is: a timeline that has an own task or a child group is *anchored* (one whose tasks came before the first child of their group at the
-//! next look around), which means that the offset by which groups stand there holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
+//! where it is: a timeline that has an own task or a child group is *anchored* (one whose tasks came before the first child of their group at their
+//! next charge), which means that the offset by which groups stand there holds for tasks, too. A task comes at V less what it is owed, and leaves with that. A move takes it along up to
 //! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
 //! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that

@@ -135,7 +135,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Where own tasks, with whom no group competes here, stand on average by the groups' clock: the offset with which they would be owed nothing, and
     /// what of that they are owed is kept; in virtual time.
-    pub(super) fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
+    fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
         let timeline = &self.timelines[level as usize];
         let mean = timeline.average.mean().since(timeline.group.time.now());
         (mean, self.owed_to_tasks(level, mean))

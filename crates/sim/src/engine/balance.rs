@@ -106,9 +106,9 @@ impl<S: Sink> Simulation<S> {
         let mut is_bound = false;
         for task in moved.drain(..) {
             let stays = leaves_hot && self.is_hot(task.handle, from, cpu);
-            let is_here = !self.affinity.allows(task.handle, cpu);
-            is_bound |= is_here;
-            if stays || is_here {
+            let is_forbidden = !self.affinity.allows(task.handle, cpu);
+            is_bound |= is_forbidden;
+            if stays || is_forbidden {
                 self.cpus[from as usize].queue.take_back(task, now);
                 taken = taken.max(Taken::GivenBack);
                 continue;
