@@ -16,13 +16,10 @@ const SPENT: Nanos = Nanos::from_millis(5);
 /// and their members take.
 const BATCHES: i128 = 1_000_000;
 
-/// What the group's own polls may still owe where they ran, on another virtual CPU than the task that runs: a poll that ran beyond what its virtual
-/// CPU holds leaves its debt there (`quotient_core::bandwidth`, *Debts*). A short one is billed for 500 us if another process had its processor meanwhile.
-const LEFT: i128 = 500_000;
-
-/// What the poll of a gate may be billed after it has opened, as what it let through runs already: as long as it was, up to 500 us, if another
-/// process had its processor meanwhile.
-const GATE: i128 = 500_000;
+/// What a short poll may be billed: as long as it was, up to 500 us, if another process had its processor meanwhile. A gate's may be after it has
+/// opened, as what it let through runs already; and where a poll ran beyond what its virtual CPU holds, its debt stays there
+/// (`quotient_core::bandwidth`, *Debts*) while a task runs on another one.
+const POLL: i128 = 500_000;
 
 /// Computes for [`SPENT`] of the thread's CPU time.
 fn spend() {
@@ -88,7 +85,7 @@ async fn is_paid_before_the_next_task(group: &Group, spent: i128) {
     assert!(at.discarded >= 0, "nothing is forgiven: {at:?}");
     // All that is spent beside the run queue is the pool's.
     assert!(at.pool >= 0, "ran with a debt: {at:?}");
-    assert!(at.local >= -LEFT, "ran with a debt of polls: {at:?}");
+    assert!(at.local >= -POLL, "ran with a debt of polls: {at:?}");
     assert!(at.refilled - at.discarded >= spent, "spent {spent}: {at:?}");
     let clock = i128::try_from(clock.as_nanos()).unwrap();
     assert!((clock - at.consumed).abs() <= BATCHES, "{clock}: {at:?}");
@@ -171,7 +168,7 @@ fn what_a_thread_spends_is_paid_before_a_gate_opens() {
             at.refilled - at.discarded >= i128::from(SPENT.as_nanos()),
             "{at:?}"
         );
-        assert!(debt(&at) <= GATE, "passed with a debt: {at:?}");
+        assert!(debt(&at) <= POLL, "passed with a debt: {at:?}");
     });
     assert!(throttled > 0, "never seen as throttled");
 }

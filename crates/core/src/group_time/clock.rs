@@ -36,7 +36,7 @@ pub(crate) struct Told {
     pub(crate) deficit: i64,
     /// Who went is counted on another CPU already.
     pub(crate) moved: bool,
-    /// What the one here, alone on its CPU, is owed and can never use.
+    /// The one here, if it is alone on its CPU.
     pub(crate) lone: Lone,
 }
 
@@ -64,7 +64,7 @@ impl Clock {
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
         let total = i128::from(told.own) << VIRTUAL_SHIFT;
         self.tasks_deficit += i128::from(told.deficit) - total;
-        let is_forgotten = self.tasks > 0 && self.tasks_crowded == 0;
+        let are_alone = self.tasks > 0 && self.tasks_crowded == 0;
         self.deficit += self.count_absent(told);
         if self.tasks == 0 {
             // Before V goes on: who leaves takes all that he is owed along, and V would jump by what was wrong about that.
@@ -76,23 +76,18 @@ impl Clock {
         let went_on = self.now.since(before);
         let lone = told.lone;
         let owed = lone.owed.saturating_add(went_on);
-        if is_forgotten && owed < -lone.least {
-            return Some(-self.forgive(lone, -lone.least - owed));
+        if are_alone && owed < -lone.least {
+            // Forgiven beyond that.
+            let less = owed + lone.least;
+            self.owe_less(i128::from(less) * i128::from(lone.shares));
+            return Some(less);
         }
         // Of those that sleep now and then one awake may be owed more for the moment, which V, once ahead, would owe to all but the sleepers.
-        let none_can_use_it = is_forgotten && self.absent == 0;
+        let none_can_use_it = are_alone && self.absent == 0;
         if !none_can_use_it && !lone.for_long {
             return None;
         }
         Some(self.forget(lone, owed.saturating_sub(lone.most)))
-    }
-
-    /// Forgives `distance` of what a task owes.
-    fn forgive(&mut self, lone: Lone, distance: i64) -> i64 {
-        let change = i128::from(distance) * i128::from(lone.shares);
-        self.tasks_deficit += change;
-        self.deficit += change;
-        distance
     }
 
     /// Forgets what a task is owed to no use, with what it comes to be owed as V goes on for that. (Left for the next time it came to as many
@@ -111,10 +106,15 @@ impl Clock {
         } else {
             beyond
         };
-        self.tasks_deficit -= forgotten;
-        self.deficit -= forgotten;
+        self.owe_less(forgotten);
         self.settle();
         i64::try_from(forgotten / shares).unwrap_or(i64::MAX)
+    }
+
+    /// Own tasks are owed so much less, in virtual time x shares.
+    fn owe_less(&mut self, forgotten: i128) {
+        self.tasks_deficit -= forgotten;
+        self.deficit -= forgotten;
     }
 
     /// By how much D changes for those that came and went. What is owed to who goes to sleep stays in D for as long as others need to receive as

@@ -26,11 +26,12 @@ const OWN_FADE: u32 = 4;
 /// The largest size of a note: 2^20 less one, so 275 s.
 const SIZE_MAX: u64 = (1 << 20) - 1;
 
-/// Notes of those that were pulled for in vain before they count as much as others again. They come at looks, of which a CPU has one each 250 us.
-const VAIN_NOTES: u64 = 256;
-
 /// Bits of `in_vain` that say who; the rest counts.
 const VAIN_PLACES: u32 = 56;
+
+/// Notes of those that were pulled for in vain before they count as much as others again: 256, what the rest holds. They come at looks, of which a CPU
+/// has one each 250 us.
+const VAIN_NOTES: u64 = 1 << (u64::BITS - VAIN_PLACES);
 
 fn vain_bit(cpu: CpuId, group: u32) -> u64 {
     // Of neighbours no two share one.

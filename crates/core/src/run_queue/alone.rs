@@ -59,8 +59,12 @@ impl Timeline {
     fn owed_to_lone(&self) -> Option<(u32, i64)> {
         let shares = u32::try_from(self.average.load()).unwrap_or(u32::MAX);
         let is_alone = self.tasks > 0 && !self.told_crowded && self.groups() == 0;
-        let mean = self.average.mean().since(self.group.time.now());
         (is_alone && self.is_anchored && shares > 0)
-            .then(|| (shares, self.offset.wrapping_sub(mean)))
+            .then(|| (shares, self.offset.wrapping_sub(self.level_of_tasks())))
+    }
+
+    /// The offset with which own tasks, with whom no group competes here, would be owed nothing by the groups' clock on average.
+    pub(super) fn level_of_tasks(&self) -> i64 {
+        self.average.mean().since(self.group.time.now())
     }
 }

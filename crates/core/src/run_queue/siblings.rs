@@ -81,7 +81,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let least = match above.groups() {
             // Where only tasks of the parent stand, it is level with their mean: they may be behind the groups' clock, by what is kept of that.
             0 if above.is_anchored && above.tasks > 0 => {
-                let (_, owed) = self.mean_of_tasks(timeline.parent);
+                let owed = self.owed_to_tasks(timeline.parent, above.level_of_tasks());
                 Some(siblings.now().offset(owed.wrapping_neg()))
             }
             0 => None,
@@ -131,14 +131,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             false => self.service_clock.credit,
         };
         timeline.offset.wrapping_sub(level).max(-virtually(owes))
-    }
-
-    /// Where own tasks, with whom no group competes here, stand on average by the groups' clock: the offset with which they would be owed nothing, and
-    /// what of that they are owed is kept; in virtual time.
-    fn mean_of_tasks(&self, level: u32) -> (i64, i64) {
-        let timeline = &self.timelines[level as usize];
-        let mean = timeline.average.mean().since(timeline.group.time.now());
-        (mean, self.owed_to_tasks(level, mean))
     }
 
     /// A group has left the timeline above: everything it got here is published.
@@ -269,18 +261,19 @@ impl<T, G: Gates> RunQueue<T, G> {
         timeline.may_tell = true;
         let change = load.cast_signed() - before.cast_signed();
         let was_crowded = core::mem::replace(&mut timeline.told_crowded, crowded);
+        let deficit = core::mem::take(&mut timeline.untold_deficit);
         let told = Told {
             own,
             shares: change,
             crowded: i32::from(crowded) - i32::from(was_crowded),
-            deficit: core::mem::take(&mut timeline.untold_deficit),
+            deficit,
             moved: false,
-            lone: Lone::default(),
+            lone: self.lone(level, own),
         };
-        let lone = self.lone(level, own);
-        let told = Told { lone, ..told };
-        let time = &self.timelines[level as usize].group.time;
-        let forgotten = time.publish_tasks(&told);
+        let forgotten = self.timelines[level as usize]
+            .group
+            .time
+            .publish_tasks(&told);
         self.has_forgotten(level, forgotten);
     }
 
