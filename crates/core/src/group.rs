@@ -366,7 +366,7 @@ impl Group {
 
     /// Threads outside the run queues that work for the group itself now.
     pub fn members_outside(&self) -> usize {
-        self.outside.members.load(Relaxed)
+        self.outside.members.load(Relaxed) as usize
     }
 
     /// Whether the group is `ancestor` or below it. O(depth).

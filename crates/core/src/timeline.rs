@@ -46,8 +46,8 @@ pub(crate) struct Arrived {
     index: u32,
     /// In virtual time; nothing of who owes.
     lag: i64,
-    /// What it had got by then, ns.
-    sum_exec: u64,
+    /// What it had got by then, ns; wraps after 4.3 s: who has had that much in one turn while it was alone has a lag of its own again.
+    sum_exec: u32,
 }
 
 impl Default for Arrived {
@@ -65,14 +65,14 @@ impl Arrived {
         Arrived {
             index,
             lag: lag.max(0),
-            sum_exec: node.sum_exec,
+            sum_exec: node.sum_exec as u32,
         }
     }
 
     /// What a task that leaves while it is alone takes along.
     #[inline]
     pub(crate) fn kept<T>(&self, index: u32, node: &Node<T>) -> i64 {
-        if self.index == index && self.sum_exec == node.sum_exec {
+        if self.index == index && self.sum_exec == node.sum_exec as u32 {
             self.lag
         } else {
             0
@@ -143,14 +143,14 @@ pub(crate) struct Timeline {
     pub(crate) told_crowded: bool,
     /// What its own task, alone on its CPU, may be owed, in virtual time; `i64::MAX` where it was not alone when the clock was told last.
     pub(crate) may_be_owed: i64,
-    /// Service that it had since it came to be alone, ns.
-    pub(crate) had_alone: u64,
+    /// Service that it had since it came to be alone, ns, up to 4 s.
+    pub(crate) had_alone: u32,
     /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
     pub(crate) missed: u64,
     /// What this CPU's choice of the group announced, ns.
     pub(crate) promised: u32,
-    /// The most that a child group got elsewhere between two looks lately, ns.
-    pub(crate) burst: u64,
+    /// The most that a child group got elsewhere between two looks lately, ns, up to 4 s.
+    pub(crate) burst: u32,
     /// Whether what ran inside last, at any level, is owed something by its siblings there.
     pub(crate) owed_inside: bool,
     /// Whether the group owed more than turns and polls explain when it was chosen last, here.
@@ -367,7 +367,7 @@ impl Timeline {
         node.v = node.v.plus(distance);
         self.average.advance(distance, node.shares);
         let service = to_service(distance, u64::from(node.shares));
-        self.burst = self.burst.max(service);
+        self.burst = self.burst.max(u32::try_from(service).unwrap_or(u32::MAX));
         if !node.v.is_before(node.deadline) {
             // The request was fulfilled elsewhere.
             node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));

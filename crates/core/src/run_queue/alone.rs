@@ -9,7 +9,7 @@ use crate::units::to_virtual;
 
 /// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
 /// of the longest turns.
-const ALONE_LONG: u64 = 20_000_000;
+const ALONE_LONG: u32 = 20_000_000;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// A task that is alone on its CPU can use no more than that, and is not owed more for it; what it was owed before, while something competed
@@ -20,7 +20,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             timeline.had_alone = 0;
             return Lone::default();
         };
-        timeline.had_alone = timeline.had_alone.saturating_add(own);
+        let had = u32::try_from(own).unwrap_or(u32::MAX);
+        timeline.had_alone = timeline.had_alone.saturating_add(had);
         let faded = to_virtual(own / FORGET, shares).cast_signed();
         let least = to_virtual(self.service_clock.credit, shares).cast_signed();
         let most = match timeline.may_be_owed {

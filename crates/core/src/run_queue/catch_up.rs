@@ -19,7 +19,7 @@ pub(super) const CATCH_UP_INTERVAL: Nanos = Nanos::from_micros(250);
 const VISITS_MAX: u32 = 64;
 
 /// What part of a burst is forgotten each time: one in 128, so half of it within some 20 ms.
-const BURST_FADE: u64 = 128;
+const BURST_FADE: u32 = 128;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// For a CPU on which tasks wait and none of this queue runs, since somebody above has it: shows the others that nothing gets on here, as
@@ -119,7 +119,7 @@ impl Timeline {
     fn publish_virtual(&self) {
         if self.nr > 0 {
             self.cell.publish_virtual(self.average.mean());
-            self.cell.publish_burst(self.burst);
+            self.cell.publish_burst(self.burst.into());
             self.cell.publish_lead(self.lead());
         }
     }
