@@ -9,6 +9,7 @@
 //! count it: it panics, or is an error.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::group::GroupShared;
@@ -52,8 +53,12 @@ macro_rules! losses {
         impl LossCounters {
             /// A copy of the counters.
             pub(crate) fn read(&self) -> Losses {
+                let counts = self.counts.get();
+                let count = |kind: Loss| {
+                    counts.map_or(0, |counts| counts[kind as usize].load(Ordering::Relaxed))
+                };
                 Losses {
-                    $($counter: self.counts[Loss::$kind as usize].load(Ordering::Relaxed)),*
+                    $($counter: count(Loss::$kind)),*
                 }
             }
         }
@@ -84,7 +89,8 @@ losses! {
 /// The counters of one group, or of the scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct LossCounters {
-    counts: [AtomicU64; Losses::KINDS.len()],
+    /// Made with the first loss: most groups never have one.
+    counts: OnceLock<Box<[AtomicU64; Losses::KINDS.len()]>>,
     /// Bit i: kind i was said.
     said: AtomicU8,
 }
@@ -92,7 +98,7 @@ pub(crate) struct LossCounters {
 impl LossCounters {
     /// Counts; whether it is the first of its kind.
     fn add(&self, kind: Loss, count: u64) -> bool {
-        self.counts[kind as usize].fetch_add(count, Ordering::Relaxed);
+        self.counts.get_or_init(Box::default)[kind as usize].fetch_add(count, Ordering::Relaxed);
         let bit = 1 << kind as u8;
         self.said.load(Ordering::Relaxed) & bit == 0
             && self.said.fetch_or(bit, Ordering::Relaxed) & bit == 0
