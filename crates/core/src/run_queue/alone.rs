@@ -4,6 +4,7 @@
 use super::RunQueue;
 use crate::gates::Gates;
 use crate::group_time::{FORGET, Lone};
+use crate::node::NONE;
 use crate::timeline::Timeline;
 use crate::units::to_virtual;
 
@@ -15,8 +16,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// A task that is alone on its CPU can use no more than that, and is not owed more for it; what it was owed before, while something competed
     /// beside it, is forgotten at a part of `own`, its service since the last time. Nor can anybody be paid what it owes.
     pub(super) fn lone(&mut self, level: u32, own: u64) -> Lone {
+        let found = self.owed_to_sole(level);
         let timeline = &mut self.timelines[level as usize];
-        let Some((shares, owed)) = timeline.owed_to_lone() else {
+        let Some((shares, owed)) = found else {
             timeline.had_alone = 0;
             return Lone::default();
         };
@@ -42,16 +44,41 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// all, whether the task can use it or not.
     pub(super) fn has_forgotten(&mut self, level: u32, forgotten: Option<i64>) {
         let credit = self.service_clock.credit;
+        let current = self.current;
         let timeline = &mut self.timelines[level as usize];
         let Some(forgotten) = forgotten else {
             timeline.may_be_owed = i64::MAX;
             return;
         };
-        timeline.offset = timeline.offset.wrapping_sub(forgotten);
-        timeline.may_be_owed = match timeline.owed_to_lone() {
+        if timeline.groups() == 0 {
+            timeline.offset = timeline.offset.wrapping_sub(forgotten);
+        } else if let Some(node) = self.slab.nodes.get_mut(current as usize) {
+            // The groups that wait beside it stay where they are.
+            let distance = forgotten.max(0).unsigned_abs();
+            node.v = node.v.plus(distance);
+            node.deadline = node.deadline.plus(distance);
+            timeline.average.advance(distance, node.shares);
+        }
+        let owed = self.owed_to_sole(level);
+        self.timelines[level as usize].may_be_owed = match owed {
             Some((shares, owed)) => owed.max(to_virtual(credit, shares).cast_signed()),
             None => i64::MAX,
         };
+    }
+
+    /// The shares of the own task at `level` that has this CPU for itself, and what it is owed by the children's clock, in virtual time: one that is
+    /// alone, or that runs while child groups wait beside it, as long as none of them is chosen.
+    fn owed_to_sole(&self, level: u32) -> Option<(u32, i64)> {
+        let timeline = &self.timelines[level as usize];
+        if timeline.groups() == 0 {
+            return timeline.owed_to_lone();
+        }
+        let runs = timeline.tasks == 1 && self.leaf == level && self.current != NONE;
+        if !runs || !timeline.is_anchored || self.anything_beside(timeline.parent) {
+            return None;
+        }
+        let node = self.slab.get(self.current);
+        Some((node.shares, timeline.anchor().since(node.v)))
     }
 }
 

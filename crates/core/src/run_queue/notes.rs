@@ -46,20 +46,25 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Own tasks wait beside groups of which some may be served elsewhere: notes them if they are owed enough to be worth pulling.
     pub(super) fn note_tasks_waiting(&self, level: u32) {
+        let lag = self.owed_to_waiting_task(level);
+        if lag > OWED_MIN {
+            let group = &self.timelines[level as usize].group;
+            group.time.note_owed(self.cpu, group.id(), lag);
+        }
+    }
+
+    /// What the first own task that waits beside groups is owed by their clock, ns; 0 where a group goes before it.
+    fn owed_to_waiting_task(&self, level: u32) -> i64 {
         let timeline = &self.timelines[level as usize];
         if timeline.tasks == 0 || !timeline.is_anchored {
-            return;
+            return 0;
         }
         let first = timeline.ready.peek().or_else(|| timeline.later.peek());
-        let Some(node) = first.map(|(index, _)| self.slab.get(index)) else {
-            return;
-        };
-        if node.is_task() {
-            let time = &timeline.group.time;
-            let lag = to_service_lag(timeline.anchor().since(node.v), node.shares);
-            if lag > OWED_MIN {
-                time.note_owed(self.cpu, timeline.group.id(), lag);
+        match first.map(|(index, _)| self.slab.get(index)) {
+            Some(node) if node.is_task() => {
+                to_service_lag(timeline.anchor().since(node.v), node.shares)
             }
+            _ => 0,
         }
     }
 
@@ -71,6 +76,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             core::mem::replace(&mut queue.timelines[level as usize].put_back, NONE)
         };
         let mut index = put_back(self, level);
+        if index == NONE && self.slab.get(chosen).owned != NONE {
+            // So it is of a task beside groups.
+            let lag = self.owed_to_waiting_task(level);
+            if lag > OWED_MIN {
+                self.drop_note_of(level, chosen);
+                self.note_tasks_waiting(level);
+            }
+        }
         while index != NONE && index != chosen {
             let node = self.slab.nodes.get(index as usize);
             let Some(node) = node.filter(|node| node.timeline == level && node.place.is_queued())
@@ -81,32 +94,29 @@ impl<T, G: Gates> RunQueue<T, G> {
                 break;
             }
             level = node.owned;
-            self.drop_note_of(chosen, level);
+            let (timeline, above) = self.with_parent(level);
+            if timeline.group.time.lag(&above.group.time) > OWED_MIN {
+                self.drop_note_of(timeline.parent, chosen);
+            }
             self.note_waiting(level);
             index = put_back(self, level);
         }
     }
 
-    /// Who is noted here is chosen, and nothing more of it waits, while the group at `level` waits from now on and is owed something: that is to be noted
-    /// instead. (Two of weight 1000 in turn on one CPU, whose notes were always of the one that ran, had half a CPU each for as long as the machine
-    /// ran, and a sibling of weight 100 the other CPU.)
-    fn drop_note_of(&self, chosen: u32, level: u32) {
-        let chosen = self
-            .slab
-            .nodes
-            .get(chosen as usize)
-            .map_or(NONE, |node| node.owned);
-        let Some(chosen) = self
-            .timelines
-            .get(chosen as usize)
-            .filter(|chosen| chosen.nr <= 1)
-        else {
+    /// Who is chosen at `level` may be noted here, and nothing more of it waits, while somebody else there does from now on and is owed something: that
+    /// is to be noted instead. (Two of weight 1000 in turn on one CPU, whose notes were always of the one that ran, had half a CPU each for as long as
+    /// the machine ran, and a sibling of weight 100 the other CPU; and so had a group and a task beside it.)
+    fn drop_note_of(&self, level: u32, chosen: u32) {
+        let timeline = &self.timelines[level as usize];
+        let Some(chosen) = self.slab.nodes.get(chosen as usize) else {
             return;
         };
-        let (timeline, above) = self.with_parent(level);
-        let siblings = &above.group.time;
-        if timeline.group.time.lag(siblings) > OWED_MIN {
-            siblings.forget_owed(self.cpu, chosen.group.id());
+        let (group, waits) = match self.timelines.get(chosen.owned as usize) {
+            Some(inside) => (&inside.group, inside.nr > 1),
+            None => (&timeline.group, timeline.tasks > 1),
+        };
+        if !waits {
+            timeline.group.time.forget_owed(self.cpu, group.id());
         }
     }
 

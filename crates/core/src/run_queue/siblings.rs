@@ -208,6 +208,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let above = &mut self.timelines[parent as usize];
         above.owed_inside = owed_inside;
+        above.had_alone = 0;
         if distance > 0 {
             let node = &mut self.slab.nodes[index as usize];
             above.charge_elsewhere(node, distance.unsigned_abs());
@@ -339,17 +340,18 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Whether own tasks of the group have something beside them here, be it a child of the group or who competes with the group itself, or with
     /// one above it: then what they are owed is for want of their turn. O(depth)
     fn is_crowded(&self, level: u32) -> bool {
-        let mut timeline = &self.timelines[level as usize];
-        if timeline.tasks == 0 {
-            return false;
-        }
-        while timeline.nr <= 1 {
-            match self.timelines.get(timeline.parent as usize) {
-                Some(above) => timeline = above,
-                None => return false,
+        self.timelines[level as usize].tasks > 0 && self.anything_beside(level)
+    }
+
+    /// Whether anything competes in the timeline beside what runs there, or in one above it. O(depth)
+    pub(super) fn anything_beside(&self, mut level: u32) -> bool {
+        while let Some(timeline) = self.timelines.get(level as usize) {
+            if timeline.nr > 1 {
+                return true;
             }
+            level = timeline.parent;
         }
-        true
+        false
     }
 
     /// Publishes what a group got here, if it is time to.
