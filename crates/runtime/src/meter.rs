@@ -155,8 +155,9 @@ impl ThreadMeter {
     /// also takes turns with the group's tasks: it is stopped, at whatever instruction it is, while the group is out of budget or other
     /// groups are ahead of it. So limit and weight hold for jobs of rayon and of other pools, too.
     ///
-    /// The group is charged by turns then, some milliseconds later than by a meter. A job that starts in a group with a
-    /// limit waits for its first turn, and before that for one of the places that [`Group::spawn_blocking`] speaks of. What the scheduler's end
+    /// The group is charged by turns then, some milliseconds later than by a meter. A job waits for its first turn, but for as many in
+    /// a group without a limit as there are virtual CPUs, which stand after a millisecond until they have one. In a group with a limit it waits
+    /// before that for one of the places that [`Group::spawn_blocking`] speaks of. What the scheduler's end
     /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered,
     /// and so it is in a group without a limit beyond [`crate::Preempt::max_borne`] at once.
     ///

@@ -55,6 +55,8 @@ pub(crate) struct Carrier {
     /// Of a thread of others: it has begun; it has a place (`functions`).
     begun: AtomicBool,
     placed: AtomicBool,
+    /// ... and began ahead of its first turn, and was not picked yet (`ahead`).
+    pub(super) ahead: AtomicBool,
     /// Of one that drops what never began (`burials`): its thread's CPU time up to which that is counted, plus 1; 0 of all others. Unit:
     /// nanoseconds.
     pub(super) buried: AtomicU64,
@@ -86,6 +88,7 @@ impl Carrier {
             group: OnceLock::new(),
             begun: AtomicBool::new(true),
             placed: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
             buried: AtomicU64::new(0),
             gets_on: AtomicBool::new(false),
             unpaid: AtomicBool::new(false),
@@ -97,10 +100,9 @@ impl Carrier {
 
     /// A thread of another pool.
     pub(super) fn foreign(handle: Handle) -> Self {
-        Self {
-            others: Others::of_foreign(),
-            ..Self::new(handle)
-        }
+        let mut carrier = Self::new(handle);
+        carrier.others = Others::of_foreign();
+        carrier
     }
 
     /// What guards of its poll have kept it going for.
@@ -446,6 +448,12 @@ impl Carrier {
         at.map_or(Nanos::ZERO, |at| {
             charges.take_early(at, self.others.theirs(at))
         })
+    }
+
+    /// CPU time that it has used and was not charged yet; what others account for counts from their last account on.
+    pub(super) fn uncharged(&self) -> Nanos {
+        let now = self.cpu_time();
+        now.map_or(Nanos::ZERO, |now| self.turns.lock().charges.open(now))
     }
 
     /// CPU time since the last charge, up to its end if it has come to that.

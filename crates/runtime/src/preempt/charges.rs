@@ -76,6 +76,12 @@ impl Charges {
         more
     }
 
+    /// What was used up to `at` and is not charged.
+    pub(super) fn open(&self, at: Nanos) -> Nanos {
+        let all = at.saturating_sub(self.parting.at.cpu);
+        all.saturating_sub(self.charged.saturating_add(self.theirs))
+    }
+
     /// Whether a bearer that was found to be blocked uses time again.
     pub(super) fn gets_on(&self, now: Nanos) -> bool {
         now.saturating_sub(self.blocked_at) >= RETURN_AFTER

@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | in a group with a limit: needs a place (`functions`), and waits for its first turn, before its region; else runs until it is picked once |
+//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`ahead`) |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
@@ -30,7 +30,7 @@ use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::carrier::{Carrier, Outcome};
 use super::functions::Place;
-use super::others::set_current;
+use super::others::{may_be_current, set_current};
 use super::overtime::charge_so_far;
 use super::{Preempting, lock};
 use crate::group::{Group, GroupShared};
@@ -74,7 +74,10 @@ pub(crate) fn by_turns<T, R>(
             take_turns(
                 group,
                 (preempting, carrier, place),
-                limited.then_some(&has_ended as Ended<'_, T>),
+                Begins::InTurn {
+                    may_go_ahead: !limited,
+                    has_ended: &has_ended,
+                },
                 state,
                 &mut run,
             )
@@ -108,7 +111,10 @@ pub(crate) fn wait_for_turn(group: &Group) {
         take_turns(
             group,
             (preempting, carrier, place),
-            Some(&never),
+            Begins::InTurn {
+                may_go_ahead: false,
+                has_ended: &never,
+            },
             &mut Some(()),
             &mut Some,
         )
@@ -124,7 +130,7 @@ pub(super) fn drop_by_turns(group: &Group, drop_all: impl Fn()) -> bool {
             Some(())
         };
         let known = (preempting, carrier, place);
-        take_turns(group, known, None, &mut Some(()), &mut run)
+        take_turns(group, known, Begins::AtOnce, &mut Some(()), &mut run)
     });
     done.is_some()
 }
@@ -135,9 +141,9 @@ pub(crate) fn buries_for(group: &Group) -> bool {
     super::current().is_some_and(|carrier| carrier.buries() && carrier.group().is_some_and(is_its))
 }
 
-/// Whether the calling thread takes turns already.
+/// Whether the calling thread takes turns already, or cannot any more.
 fn is_known() -> bool {
-    super::current().is_some()
+    !may_be_current() || super::current().is_some()
 }
 
 /// A place, or some time later nothing.
@@ -165,7 +171,7 @@ fn enlisted<R>(
     part: impl FnOnce(&Preempting, &Arc<Carrier>, Option<Place>) -> R,
 ) -> Option<R> {
     let preempting = group.shared.preempt.as_ref()?;
-    if !is_scheduled(group) {
+    if !is_scheduled(group) || !may_be_current() {
         return None;
     }
     let entered = preempting.pool.pauser().enter(|thread| {
@@ -229,15 +235,21 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Whether what has not begun, with this state, has ended.
-type Ended<'a, T> = &'a dyn Fn(&Option<T>) -> bool;
+/// When a thread's part begins.
+enum Begins<'a, T> {
+    AtOnce,
+    /// With its first turn, unless what has not begun `has_ended`, with this state, before; or ahead of that, if it may and there is room.
+    InTurn {
+        may_go_ahead: bool,
+        has_ended: &'a dyn Fn(&Option<T>) -> bool,
+    },
+}
 
-/// Takes part in turns, to the end of `body`, which takes what is in `state`. With `ended` it waits for its first turn, unless that comes first:
-/// then the state stays.
+/// Takes part in turns, to the end of `body`, which takes what is in `state`. If it has ended before its first turn, the state stays.
 fn take_turns<T, R>(
     group: &Group,
     (preempting, carrier, place): (&Preempting, &Arc<Carrier>, Option<Place>),
-    ended: Option<Ended<'_, T>>,
+    begins: Begins<'_, T>,
     state: &mut Option<T>,
     body: &mut dyn FnMut(T) -> Option<R>,
 ) -> Option<R> {
@@ -255,9 +267,16 @@ fn take_turns<T, R>(
     if place.is_some() {
         carrier.has_place();
     }
-    if ended.is_some() {
-        carrier.waits_for_its_turn();
-    }
+    let ended = match begins {
+        Begins::AtOnce => None,
+        Begins::InTurn {
+            may_go_ahead: true, ..
+        } if carrier.goes_ahead(&group.inner, shared.regular) => None,
+        Begins::InTurn { has_ended, .. } => {
+            carrier.waits_for_its_turn();
+            Some(has_ended)
+        }
+    };
     let ends = Ends {
         shared,
         preempting,

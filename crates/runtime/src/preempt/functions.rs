@@ -102,6 +102,8 @@ pub(crate) struct Line {
     is_listed: AtomicBool,
     /// Places of the group and below it.
     places: AtomicU32,
+    /// What began ahead of its first turn there (`ahead`).
+    pub(super) ahead: AtomicU32,
     /// Grows with each kill.
     kills: AtomicU64,
     /// A thread drops what has ended here.

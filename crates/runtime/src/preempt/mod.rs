@@ -95,6 +95,7 @@
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
+mod ahead;
 mod burials;
 mod carrier;
 mod charges;

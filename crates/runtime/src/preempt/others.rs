@@ -59,10 +59,15 @@ pub(crate) fn borne_is_due(now: impl FnOnce() -> Nanos) -> Option<bool> {
     Some(ASKED.try_with(due).unwrap_or(true))
 }
 
-/// Makes the calling thread a carrier, or no longer.
+/// Makes the calling thread a carrier, or no longer, if it may be one.
 pub(super) fn set_current(carrier: Option<Arc<Carrier>>) {
-    let before = CURRENT.with(|current| current.replace(carrier));
+    let before = CURRENT.try_with(|current| current.replace(carrier));
     drop(before);
+}
+
+/// Whether the calling thread can be a carrier: not any more as it ends, where the locals of others are dropped after its own.
+pub(super) fn may_be_current() -> bool {
+    CURRENT.try_with(|_| ()).is_ok()
 }
 
 /// Runs `act` on the carrier that the calling thread is, if it is one and somebody charges by turns what it does.

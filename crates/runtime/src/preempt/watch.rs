@@ -19,7 +19,7 @@ use super::prompt::Asks;
 use super::short_turns::{Burst, STALLED_LOOKS};
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
-use crate::shared::Shared;
+use crate::shared::{OPEN, Shared};
 use crate::task_context::Task;
 use crate::tick::TICK;
 use crate::watch::STUCK;
@@ -235,6 +235,9 @@ impl Control {
     }
 }
 
+/// What a bearer may use beside its virtual CPU's other tasks before it is charged. Unit: nanoseconds. 1 ms, the watch's period.
+const UNCHARGED_MAX: Nanos = Nanos::from_millis(1);
+
 /// Starts the thread `quotient-watch`. Apart from the tick thread, because that one may wait for locks that a paused thread holds.
 ///
 /// # Errors
@@ -386,6 +389,7 @@ impl Preempting {
         let begun = |bearer: &&Arc<Carrier>| !bearer.is_unbegun();
         for bearer in state.bearers.iter().filter(begun) {
             self.govern(bearer);
+            self.bound_uncharged(shared, bearer);
             self.look_at_burials(shared, bearer);
             self.lower_later(bearer);
         }
@@ -429,6 +433,21 @@ impl Preempting {
         let chosen = lock(&seat.chosen);
         let is_chosen = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
         if !is_chosen && bearer.may_run_for(by) {
+            self.forbid(bearer, by);
+        }
+    }
+
+    /// Stops a bearer that was chosen and is not charged yet for more than [`UNCHARGED_MAX`], used beside the short tasks of its virtual CPU, until it
+    /// is chosen again. A thread of others has its usual priority: beside polls of 100 us it had half of the processor, and since policy knew of
+    /// that at its next turn only, which was the later the more that came to, its group had four times what was its due.
+    fn bound_uncharged(&self, shared: &Shared, bearer: &Arc<Carrier>) {
+        let by = bearer.chosen_by();
+        let is_bound = match self.seats.get(by) {
+            Some(seat) => !seat.nap.is_on(),
+            // Ahead of its first turn; once the scheduler has closed everybody is free.
+            None => !bearer.buries() && shared.phase() == OPEN,
+        };
+        if is_bound && bearer.may_run_for(by) && bearer.uncharged() > UNCHARGED_MAX {
             self.forbid(bearer, by);
         }
     }

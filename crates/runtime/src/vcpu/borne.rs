@@ -270,6 +270,7 @@ impl Vcpu {
             return (Previous::Again(proxy), started);
         };
         let bearer = &bearer;
+        bearer.has_had_a_turn();
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
         let doomed = owned.group.is_killed_inside(bearer.began());
