@@ -56,6 +56,9 @@
 //! once as soon as it was alone, for a tick: a task that a group came back to after each had 0.001 of a CPU for 0.95.) Where others of them share their
 //! CPUs, or have gone to sleep lately, that is so for one that has had 20 ms alone, or one that sleeps would lose what it is owed each time that it runs.
 //! (Remembered there, what a lone task of 10000 could not use made V nearly stand, and a group of 100 beside a task of 100 had 0.02 of a CPU for 0.5.)
+//! It is also so for one that has had 20 ms while child groups wait beside it and none of them is chosen, since they owe: it has the CPU for itself as
+//! well. (A group of 1 that waited beside a task of 100 had a sibling on the other CPU owe for all that the task was owed beyond one CPU, and have
+//! nothing for 5 s.) What it is not owed moves the task on there, and the groups stay where they are.
 //! The CPU measures, the clock decides under its lock, and both change by the same amount: where the clock forgave what the CPU
 //! remembered, a child group owed for 7 s of an idle CPU.
 //!

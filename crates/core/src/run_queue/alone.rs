@@ -1,4 +1,4 @@
-//! Own tasks of a group that are alone on their CPU, while child groups of the same group run elsewhere: what nobody can pay, or use, is
+//! Own tasks of a group that have a CPU for themselves, while child groups of the same group run elsewhere: what nobody can pay, or use, is
 //! forgotten ([`crate::group_time`], *Tasks beside groups*).
 
 use super::RunQueue;
