@@ -162,7 +162,7 @@ impl ThreadMeter {
     /// and so it is in a group without a limit beyond [`crate::Preempt::max_borne`] at once.
     ///
     /// # Errors
-    /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place.
+    /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place or its first turn.
     pub fn run<R>(group: &Group, job: impl FnOnce() -> R) -> Result<R, MeterError> {
         Self::check(group)?;
         let mut job = Some(job);
