@@ -108,7 +108,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// the machine ran, and a sibling of weight 100 the other CPU; and so had a group and a task beside it.)
     fn drop_note_of(&self, level: u32, chosen: u32) {
         let timeline = &self.timelines[level as usize];
-        let Some(chosen) = self.slab.nodes.get(chosen as usize) else {
+        let chosen = self.slab.nodes.get(chosen as usize);
+        let Some(chosen) = chosen.filter(|chosen| chosen.timeline == level) else {
+            // Nobody was chosen there.
             return;
         };
         let (group, waits) = match self.timelines.get(chosen.owned as usize) {
