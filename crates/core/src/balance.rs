@@ -51,7 +51,7 @@ mod ahead;
 use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
 use crate::group::Group;
-use crate::group_time::Note;
+use crate::group_time::{Note, ServiceClock};
 use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
@@ -140,7 +140,7 @@ fn plan_busy(
             // The root, which comes first, says it all.
             return Some((plan_by_load(topology, me, loads, &group.cells, now), 0));
         }
-        let owed = plan_owed(me, group, running);
+        let owed = plan_owed(me, group, (running, mine));
         owed.or_else(|| plan_ahead(topology, me, loads, group, running))
             .or_else(|| plan_level(topology, me, loads, group))
             .map(|pull| (Some(pull), group.depth()))
@@ -185,7 +185,7 @@ fn pull_busy(
         None => plan_beside(me, group),
         // A task beside the child that runs would be handed round among all CPUs that run one which is ahead.
         Some(_) if group.time.is_own_task_owed(group.id()) => None,
-        Some(_) => plan_owed(me, group, running),
+        Some(_) => plan_owed(me, group, (running, mine)),
     });
     second.is_some_and(|pull| take(&pull))
 }
@@ -302,8 +302,18 @@ fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
 }
 
 /// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not; or a task of the group
-/// itself, where it has no children and missed so many turns that it was noted.
-fn plan_owed(me: CpuId, group: &Group, running: Option<&Group>) -> Option<Pull> {
+/// itself, where it has no children and missed so many turns that it was noted. Where nobody is owed anything, a task of a child that owes less.
+fn plan_owed(
+    me: CpuId,
+    group: &Group,
+    (running, mine): (Option<&Group>, &CpuLoad),
+) -> Option<Pull> {
+    if !group.time.is_somebody_owed()
+        && let Some(running) = running
+    {
+        let slack = ServiceClock::new(group.config(), me).slack(running, mine.grain());
+        return Note::least(me, group, running, slack).map(|note| note.pull(group));
+    }
     let is_owed = |child: &Group| child.time.lag(&group.time) > 0;
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;

@@ -71,6 +71,7 @@
 //! | `parts` | each CPU adds, and who finds enough takes it to the clock | the same |
 //! | `pending` | each CPU adds when it chooses the group and takes back when it puts it back | choosers |
 //! | `owed` | any CPU, one store: a hint to whom to pull from (`notes`); the puller clears it, the CPU that it is about lowers it | choosers and balancers |
+//! | `least` | any CPU, one store: a hint like `owed`; the puller clears it, and the CPU that it is about once that one is chosen | choosers and balancers |
 //! | `in_vain` | any CPU: a hint like `owed` | who notes |
 //! | `missed` | who takes the last task of the group from a CPU, one store; whoever that task comes to takes it: a hint, of two moves at once the later stays | the same |
 //! | `waits` of the cells | the cell's CPU | who would cut credit |
@@ -97,6 +98,11 @@
 //! itself waits leaves the note to the others, as of less: taken away at its own choices, it was lost where that CPU ticks before them. And a
 //! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
+//!
+//! V may stand far back: while one is owed what it cannot use, and that is not found out, all others owe, and nobody is noted. But what they owe
+//! tells them apart as well. So where nobody who waits is owed anything, who waits and owes least is noted (`least`), and a CPU on which one runs
+//! that owes more than that one, by more than turns and polls explain (`slack`), pulls it. (One of 1 beside one of 2 that owed as V stood with one
+//! of 10000 on other CPUs had nothing for as long as the machine ran, or the one of 2 had, each where the other was not.)
 //!
 //! # Who waits while its group has its part
 //! All of that is about groups. Where a group gets its part on other CPUs, its tasks on this one may wait for ever: v is level, so nothing is
@@ -186,6 +192,8 @@ pub(crate) struct GroupTime {
     /// V - D / W, a copy as `now` is.
     mean: AtomicU64,
     owed: AtomicU64,
+    /// Who waits and owes least, where nobody who waits is owed anything (`notes`).
+    least: AtomicU64,
     /// Whom others have pulled for in vain lately (`notes`).
     in_vain: AtomicU64,
     /// What the group had missed where its last task was taken away, ns, until that task comes to another CPU.
@@ -508,6 +516,11 @@ impl GroupTime {
         if lag > self.ceiling.load(Relaxed) {
             self.ceiling.store(lag, Relaxed);
         }
+    }
+
+    /// The weight that v is measured in, in shares.
+    pub(crate) fn measured_in(&self) -> u32 {
+        self.weight.load(Relaxed).max(1)
     }
 
     /// A CPU has chosen the group and will give it `expected` ns. Returns what it has to take back.

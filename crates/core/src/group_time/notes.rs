@@ -3,6 +3,8 @@
 //! It holds how much (20 bits, in units of 2^[`NOTE_SHIFT`] ns), a CPU (12) and a group's number (32); zero says that nobody is noted. It is a hint: a
 //! puller that finds nobody there has cleared it, and who waits is noted again at the next look around.
 //!
+//! Who waits and owes least (`least`) is noted likewise: with how much in virtual time, roughly, and nobody is zero there, too.
+//!
 //! Who waits may be bound to its CPU, which only the host knows: then the pull was in vain, and each one after it would be, for as long as that one is
 //! owed most. So the host says so, and who was pulled for in vain is noted as of nearly nothing for a while, which hides nobody (`in_vain`: a bit for
 //! several places, since there may be many, and how many such notes there were).
@@ -10,7 +12,7 @@
 use super::GroupTime;
 use crate::balance::Pull;
 use crate::group::Group;
-use crate::units::CpuId;
+use crate::units::{CpuId, to_virtual};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
@@ -32,6 +34,17 @@ const VAIN_PLACES: u32 = 56;
 /// Notes of those that were pulled for in vain before they count as much as others again: 256, what the rest holds. They come at looks, of which a CPU
 /// has one each 250 us.
 const VAIN_NOTES: u64 = 1 << (u64::BITS - VAIN_PLACES);
+
+/// log2 of the least debt that is told from none, in virtual time: below what a nanosecond is at the greatest weight.
+const DEBT_SHIFT: u32 = 14;
+
+/// A debt in virtual time as a size: a power of two and what of it is behind the point, 14 bits, so that a sixteen-thousandth is told apart.
+fn debt_size(distance: u64) -> u64 {
+    let distance = distance.max(1 << DEBT_SHIFT);
+    let power = distance.ilog2();
+    let rest = distance >> (power - DEBT_SHIFT) & ((1 << DEBT_SHIFT) - 1);
+    u64::from(power) << DEBT_SHIFT | rest
+}
 
 fn vain_bit(cpu: CpuId, group: u32) -> u64 {
     // Of neighbours no two share one.
@@ -55,6 +68,17 @@ pub(crate) struct Note {
 }
 
 impl Note {
+    /// A sibling of `running` that waits elsewhere and owes less, by more than `slack` ns of that one's service: nobody of them is owed anything.
+    pub(crate) fn least(me: CpuId, above: &Group, running: &Group, slack: i64) -> Option<Note> {
+        let (time, siblings) = (&running.time, &above.time);
+        if !siblings.is_debtor_noted() {
+            return None;
+        }
+        let margin = to_virtual(slack.max(0).unsigned_abs(), time.measured_in());
+        let owes = u64::try_from(time.v().since(siblings.now())).ok()?;
+        siblings.take_least(me, owes.checked_sub(margin)?)
+    }
+
     /// What to pull for it, found with `group`: a task of the child that is noted, or one of the group itself.
     pub(crate) fn pull(self, group: &Group) -> Pull {
         Pull {
@@ -87,6 +111,47 @@ impl GroupTime {
             let note = size << PLACE_BITS | place_of(cpu, group);
             self.owed.store(note, Relaxed);
         }
+    }
+
+    /// Notes a child that waits on `cpu` and owes `distance` in virtual time, unless one that owes less is noted, or one that is owed something.
+    pub(crate) fn note_least(&self, cpu: CpuId, group: u32, distance: u64) {
+        if self.is_somebody_owed() || self.was_in_vain(cpu, group) {
+            return;
+        }
+        let size = debt_size(distance);
+        let known = self.least.load(Relaxed);
+        let is_same = place(known) == place_of(cpu, group);
+        if known == 0 || is_same || size < known >> PLACE_BITS {
+            let note = size << PLACE_BITS | place_of(cpu, group);
+            self.least.store(note, Relaxed);
+        }
+    }
+
+    /// Takes the note of who owes least away, if that waits elsewhere and owes less than `distance`, in virtual time.
+    pub(crate) fn take_least(&self, me: CpuId, distance: u64) -> Option<Note> {
+        let note = self.least.load(Relaxed);
+        let found = Note::of(note);
+        let owes_less = debt_size(distance) > note >> PLACE_BITS;
+        if note == 0 || found.cpu == me || !owes_less || self.is_somebody_owed() {
+            return None;
+        }
+        let is_taken = self.least.compare_exchange(note, 0, Relaxed, Relaxed);
+        is_taken.is_ok().then_some(found)
+    }
+
+    /// That group is chosen on `cpu`, and nothing of it waits there any more. One load, mostly.
+    #[inline]
+    pub(crate) fn forget_least(&self, cpu: CpuId, group: u32) {
+        let note = self.least.load(Relaxed);
+        if note != 0 && place(note) == place_of(cpu, group) {
+            let _ = self.least.compare_exchange(note, 0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Whether anybody is noted who owes.
+    #[inline]
+    fn is_debtor_noted(&self) -> bool {
+        self.least.load(Relaxed) != 0
     }
 
     /// Somebody pulled for that group from `cpu`, and had to give back what came, since it may not run elsewhere.

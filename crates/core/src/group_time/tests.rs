@@ -331,3 +331,38 @@ fn who_was_pulled_for_in_vain_hides_nobody_for_a_while() {
     time.note_owed(home, 8, 4 * MILLI.cast_signed());
     assert_eq!(noted(), Some(7));
 }
+
+/// Hazard: while V stands back behind all who wait, nobody is owed anything, and nobody is ever pulled.
+#[test]
+fn who_waits_and_owes_least_is_noted_where_nobody_is_owed() {
+    let time = GroupTime::default();
+    let (here, there) = (CpuId(0), CpuId(1));
+    time.note_least(here, 1, 1 << 40);
+    time.note_least(here, 2, 1 << 41);
+    let noted = |distance| time.take_least(there, distance).map(|note| note.group);
+    assert_eq!(noted(1 << 40), None, "it owes as much");
+    assert_eq!(time.take_least(here, 1 << 42), None, "it waits here");
+    assert_eq!(noted(1 << 42), Some(1));
+    assert_eq!(noted(1 << 42), None, "it was taken");
+    time.note_least(here, 1, 1 << 40);
+    time.note_least(here, 2, (1 << 40) - (1 << 28));
+    time.forget_least(here, 1);
+    assert_eq!(noted(1 << 42), Some(2), "the other one owed less");
+    time.note_least(here, 2, 1 << 40);
+    time.forget_least(here, 2);
+    assert_eq!(noted(u64::MAX), None, "it was chosen");
+    time.note_least(here, 2, 1 << 40);
+    time.note_owed(here, 3, OWED_MIN + 1);
+    assert_eq!(noted(u64::MAX), None, "who is owed something goes first");
+}
+
+proptest::proptest! {
+    /// Who owes more is never taken for who owes less.
+    #[test]
+    fn sizes_of_debts_are_in_order(one: u64, other: u64) {
+        let time = GroupTime::default();
+        let (least, most) = (one.min(other), one.max(other));
+        time.note_least(CpuId(0), 1, most);
+        proptest::prop_assert_eq!(time.take_least(CpuId(1), least), None);
+    }
+}

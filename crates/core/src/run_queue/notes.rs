@@ -4,7 +4,7 @@
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::gates::Gates;
-use crate::group_time::OWED_MIN;
+use crate::group_time::{Note, OWED_MIN};
 use crate::node::NONE;
 use crate::timeline::Timeline;
 use crate::units::to_service_lag;
@@ -32,6 +32,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         time.note_waiting(lag);
         if lag > OWED_MIN {
             siblings.note_owed(self.cpu, timeline.group.id(), lag);
+        } else if lag < -self.service_clock.credit.cast_signed() {
+            let owes = time.v().since(siblings.now()).max(0).unsigned_abs();
+            siblings.note_least(self.cpu, timeline.group.id(), owes);
         }
         if timeline.tasks > 0 && timeline.missed > self.turns_to_miss(timeline) {
             time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
@@ -124,6 +127,13 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// The choice is a group that is owed nothing: if a sibling that is waits on another CPU, that is where to pull from.
     pub(super) fn suggest_pull(&mut self, level: u32, chosen: u32) {
+        let owned = self.slab.get(chosen).owned;
+        if let Some(inside) = self.timelines.get(owned as usize)
+            && inside.nr <= 1
+        {
+            let siblings = &self.timelines[level as usize].group.time;
+            siblings.forget_least(self.cpu, inside.group.id());
+        }
         if self.suggested.is_some() {
             // Who is noted above goes first every other time: always, a task below that waits for its group's other CPU would never be pulled where
             // something above is noted at each choice; never, whoever has been noted above was forgotten.
@@ -133,7 +143,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
         }
         let siblings = &self.timelines[level as usize].group.time;
-        let owned = self.slab.get(chosen).owned;
         if let Some(inside) = self.timelines.get(owned as usize)
             && inside.group.time.is_somebody_owed()
             && inside.tasks > 0
@@ -145,7 +154,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.suggested = Some(note.pull(&inside.group));
             return;
         }
-        if !siblings.is_somebody_owed() || self.should_spread(level) {
+        if !siblings.is_somebody_owed() {
+            return self.suggest_least(level, owned);
+        }
+        if self.should_spread(level) {
             return;
         }
         let offset = self.timelines[level as usize].offset;
@@ -161,6 +173,21 @@ impl<T, G: Gates> RunQueue<T, G> {
         let siblings = &self.timelines[level as usize].group.time;
         if let Some(note) = siblings.take_owed(self.cpu) {
             let above = &self.timelines[level as usize].group;
+            self.suggested = Some(note.pull(above));
+        }
+    }
+
+    /// The same where nobody who waits is owed anything: for one that owes less than who is chosen.
+    fn suggest_least(&mut self, level: u32, chosen: u32) {
+        let Some(inside) = self.timelines.get(chosen as usize) else {
+            return;
+        };
+        if !inside.gives_way() {
+            return;
+        }
+        let above = &self.timelines[level as usize].group;
+        let slack = self.service_clock.slack(&inside.group, self.load.grain());
+        if let Some(note) = Note::least(self.cpu, above, &inside.group, slack) {
             self.suggested = Some(note.pull(above));
         }
     }
