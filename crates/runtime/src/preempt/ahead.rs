@@ -37,10 +37,15 @@ impl Carrier {
         refused.is_none()
     }
 
+    /// Whether it began ahead of its first turn, and has not had that.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
     /// A2: its proxy was picked, or never will be.
     #[inline]
     pub(crate) fn has_had_a_turn(&self) {
-        if self.ahead.load(Ordering::Relaxed) && self.ahead.swap(false, Ordering::Relaxed) {
+        if self.is_ahead() && self.ahead.swap(false, Ordering::Relaxed) {
             self.count_out();
         }
     }

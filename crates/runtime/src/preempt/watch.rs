@@ -448,8 +448,8 @@ impl Preempting {
         let by = bearer.chosen_by();
         let is_bound = match self.seats.get(by) {
             Some(seat) => !seat.nap.is_on(),
-            // Ahead of its first turn; once the scheduler has closed everybody is free.
-            None => !bearer.buries() && shared.phase() == OPEN,
+            // Not one that was detached just now, which the new carrier takes over. Once the scheduler has closed everybody is free.
+            None => bearer.is_ahead() && shared.phase() == OPEN,
         };
         let most = match bearer.bears_a_task() {
             true => UNCHARGED_POLL_MAX,
