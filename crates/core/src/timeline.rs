@@ -46,7 +46,7 @@ pub(crate) struct Arrived {
     index: u32,
     /// In virtual time; nothing of who owes.
     lag: i64,
-    /// What it had got by then, ns; wraps after 4.3 s: who has had that much in one turn while it was alone has a lag of its own again.
+    /// What it had got by then, ns, without what 32 bits do not hold: it is only asked whether that is more by now.
     sum_exec: u32,
 }
 

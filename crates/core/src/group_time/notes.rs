@@ -13,7 +13,7 @@ use super::GroupTime;
 use crate::balance::Pull;
 use crate::group::Group;
 use crate::units::{CpuId, to_virtual};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// log2 of the unit of a note's lag, ns: a quarter of a millisecond, so that 20 bits hold four minutes.
 const NOTE_SHIFT: u32 = 18;
@@ -58,6 +58,16 @@ fn place_of(cpu: CpuId, group: u32) -> u64 {
 
 fn place(note: u64) -> u64 {
     note & ((1 << PLACE_BITS) - 1)
+}
+
+/// Takes a note away, if it is of that group there.
+#[inline]
+fn forget(word: &AtomicU64, cpu: CpuId, group: u32) {
+    let note = word.load(Relaxed);
+    if note != 0 && place(note) == place_of(cpu, group) {
+        // Whoever notes another one meanwhile is not to be hidden.
+        let _ = word.compare_exchange(note, 0, Relaxed, Relaxed);
+    }
 }
 
 /// Who waits and is owed something: a child group, or tasks of the group itself, under its own number.
@@ -142,10 +152,7 @@ impl GroupTime {
     /// That group is chosen on `cpu`, and nothing of it waits there any more. One load, mostly.
     #[inline]
     pub(crate) fn forget_least(&self, cpu: CpuId, group: u32) {
-        let note = self.least.load(Relaxed);
-        if note != 0 && place(note) == place_of(cpu, group) {
-            let _ = self.least.compare_exchange(note, 0, Relaxed, Relaxed);
-        }
+        forget(&self.least, cpu, group);
     }
 
     /// Whether anybody is noted who owes.
@@ -175,11 +182,7 @@ impl GroupTime {
 
     /// Nothing of that group, or of its own tasks, waits on `cpu` any more: forgets the note of it.
     pub(crate) fn forget_owed(&self, cpu: CpuId, group: u32) {
-        let note = self.owed.load(Relaxed);
-        if place(note) == place_of(cpu, group) {
-            // Whoever notes another one meanwhile is not to be hidden.
-            let _ = self.owed.compare_exchange(note, 0, Relaxed, Relaxed);
-        }
+        forget(&self.owed, cpu, group);
     }
 
     /// Whether a child is noted. One load.

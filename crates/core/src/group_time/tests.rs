@@ -356,13 +356,13 @@ fn who_waits_and_owes_least_is_noted_where_nobody_is_owed() {
     assert_eq!(noted(u64::MAX), None, "who is owed something goes first");
 }
 
-proptest::proptest! {
+proptest! {
     /// Who owes more is never taken for who owes less.
     #[test]
     fn sizes_of_debts_are_in_order(one: u64, other: u64) {
         let time = GroupTime::default();
         let (least, most) = (one.min(other), one.max(other));
         time.note_least(CpuId(0), 1, most);
-        proptest::prop_assert_eq!(time.take_least(CpuId(1), least), None);
+        prop_assert_eq!(time.take_least(CpuId(1), least), None);
     }
 }

@@ -69,7 +69,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 if load != timeline.told_load {
                     self.tell_tasks(self.cursor, true);
                 }
-                self.note_tasks_waiting(self.cursor);
+                self.note_tasks_waiting(self.cursor, NONE);
             }
             if node != NONE && self.slab.get(node).place.is_queued() {
                 if unpublished > 0 {

@@ -48,9 +48,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Own tasks wait beside groups of which some may be served elsewhere: notes them if they are owed enough to be worth pulling.
-    pub(super) fn note_tasks_waiting(&self, level: u32) {
+    /// Instead of who is `chosen` beside them, if anybody is.
+    pub(super) fn note_tasks_waiting(&self, level: u32, chosen: u32) {
         let lag = self.owed_to_waiting_task(level);
         if lag > OWED_MIN {
+            self.drop_note_of(level, chosen);
             let group = &self.timelines[level as usize].group;
             group.time.note_owed(self.cpu, group.id(), lag);
         }
@@ -81,11 +83,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let mut index = put_back(self, level);
         if index == NONE && self.slab.get(chosen).owned != NONE {
             // So it is of a task beside groups.
-            let lag = self.owed_to_waiting_task(level);
-            if lag > OWED_MIN {
-                self.drop_note_of(level, chosen);
-                self.note_tasks_waiting(level);
-            }
+            self.note_tasks_waiting(level, chosen);
         }
         while index != NONE && index != chosen {
             let node = self.slab.nodes.get(index as usize);

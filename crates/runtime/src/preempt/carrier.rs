@@ -55,7 +55,7 @@ pub(crate) struct Carrier {
     /// Of a thread of others: it has begun; it has a place (`functions`).
     begun: AtomicBool,
     placed: AtomicBool,
-    /// ... and began ahead of its first turn, and was not picked yet (`ahead`).
+    /// ... and began ahead of its first turn, and was not picked yet (`uncharged`).
     pub(super) ahead: AtomicBool,
     /// Of one that drops what never began (`burials`): its thread's CPU time up to which that is counted, plus 1; 0 of all others. Unit:
     /// nanoseconds.

@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`ahead`) |
+//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`) |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |

@@ -102,7 +102,7 @@ pub(crate) struct Line {
     is_listed: AtomicBool,
     /// Places of the group and below it.
     places: AtomicU32,
-    /// What began ahead of its first turn there (`ahead`).
+    /// What began ahead of its first turn there (`uncharged`).
     pub(super) ahead: AtomicU32,
     /// Grows with each kill.
     kills: AtomicU64,

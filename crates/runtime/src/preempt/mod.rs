@@ -95,7 +95,6 @@
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
-mod ahead;
 mod burials;
 mod carrier;
 mod charges;
@@ -120,6 +119,7 @@ mod seat;
 mod settings;
 mod short_turns;
 mod turns;
+mod uncharged;
 mod uninterrupted;
 mod watch;
 

@@ -19,7 +19,7 @@ use super::prompt::Asks;
 use super::short_turns::{Burst, STALLED_LOOKS};
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
-use crate::shared::{OPEN, Shared};
+use crate::shared::Shared;
 use crate::task_context::Task;
 use crate::tick::TICK;
 use crate::watch::STUCK;
@@ -235,13 +235,6 @@ impl Control {
     }
 }
 
-/// What a thread of others may use beside its virtual CPU's other tasks before it is charged. Unit: nanoseconds. 1 ms, the watch's period.
-const UNCHARGED_MAX: Nanos = Nanos::from_millis(1);
-
-/// The same of a long poll. Unit: nanoseconds. 4 ms, a turn: of low priority it has a tenth of the processor beside others, and one stop in a hundred
-/// finds the allocator's lock taken.
-const UNCHARGED_POLL_MAX: Nanos = Nanos::from_millis(4);
-
 /// Starts the thread `quotient-watch`. Apart from the tick thread, because that one may wait for locks that a paused thread holds.
 ///
 /// # Errors
@@ -437,25 +430,6 @@ impl Preempting {
         let chosen = lock(&seat.chosen);
         let is_chosen = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
         if !is_chosen && bearer.may_run_for(by) {
-            self.forbid(bearer, by);
-        }
-    }
-
-    /// Stops a bearer that was chosen and is not charged yet for more than [`UNCHARGED_MAX`] or [`UNCHARGED_POLL_MAX`], used beside the other tasks of its
-    /// virtual CPU, until it is chosen again. A thread of others has its usual priority: beside polls of 100 us it had half of the processor, and
-    /// since policy knew of that at its next turn only, which was the later the more that came to, its group had four times what was its due.
-    fn bound_uncharged(&self, shared: &Shared, bearer: &Arc<Carrier>) {
-        let by = bearer.chosen_by();
-        let is_bound = match self.seats.get(by) {
-            Some(seat) => !seat.nap.is_on(),
-            // Not one that was detached just now, which the new carrier takes over. Once the scheduler has closed everybody is free.
-            None => bearer.is_ahead() && shared.phase() == OPEN,
-        };
-        let most = match bearer.bears_a_task() {
-            true => UNCHARGED_POLL_MAX,
-            false => UNCHARGED_MAX,
-        };
-        if is_bound && bearer.may_run_for(by) && bearer.uncharged() > most {
             self.forbid(bearer, by);
         }
     }

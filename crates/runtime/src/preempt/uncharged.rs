@@ -1,6 +1,7 @@
-//! Functions and jobs of groups without a limit that begin ahead of their first turn.
+//! What bearers may use before they are charged: functions and jobs of groups without a limit that begin ahead of their first turn, and whoever
+//! goes on beside the tasks of the virtual CPU that has chosen it.
 //!
-//! # Why
+//! # Why any
 //! Whoever waits for a turn is handed over twice before it begins, 40 us where a virtual CPU idles: as much as an empty function takes in all. So in
 //! a group without a limit a function begins at once, and is charged once its proxy is picked for the first time. Until then it is *ahead*.
 //!
@@ -9,7 +10,7 @@
 //! ms in a group of weight 100 had 8.1 s of CPU time beside long polls of one of 300, which had 1.4; the group's clock said 0.5 s.) So:
 //! - *In a group and below it no more are ahead at a time than there are virtual CPUs*, those included that have ended and whose proxy waits. Each pick
 //!   makes room for one more; others wait for their first turn, as in a group with a limit.
-//! - *Who is ahead stands after [`UNCHARGED_MAX`](super::watch)* until it is picked: the watch sees to that, as it does for whoever runs beside the
+//! - *Who is ahead stands after [`UNCHARGED_MAX`]* until it is picked: the watch sees to that, as it does for whoever runs beside the
 //!   tasks of the virtual CPU that has chosen it.
 //!
 //! # Protocol
@@ -20,8 +21,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use quotient_core::Nanos;
+
+use super::Preempting;
 use super::carrier::Carrier;
 use crate::group::GroupShared;
+use crate::shared::{OPEN, Shared};
+
+/// What a thread of others may use beside its virtual CPU's other tasks before it is charged. Unit: nanoseconds. 1 ms, the watch's period.
+const UNCHARGED_MAX: Nanos = Nanos::from_millis(1);
+
+/// The same of a long poll. Unit: nanoseconds. 4 ms, a turn: of low priority it has a tenth of the processor beside others, and one stop in a hundred
+/// finds the allocator's lock taken.
+const UNCHARGED_POLL_MAX: Nanos = Nanos::from_millis(4);
 
 impl Carrier {
     /// A1: whether it may begin ahead of its first turn, as one of `most` in the group and below it. O(depth).
@@ -54,6 +66,27 @@ impl Carrier {
     fn count_out(&self) {
         if let Some(group) = self.group() {
             count_out(group, usize::MAX);
+        }
+    }
+}
+
+impl Preempting {
+    /// Stops a bearer that was chosen and is not charged yet for more than [`UNCHARGED_MAX`] or [`UNCHARGED_POLL_MAX`], used beside the other tasks of its
+    /// virtual CPU, until it is chosen again. A thread of others has its usual priority: beside polls of 100 us it had half of the processor, and
+    /// since policy knew of that at its next turn only, which was the later the more that came to, its group had four times what was its due.
+    pub(super) fn bound_uncharged(&self, shared: &Shared, bearer: &Arc<Carrier>) {
+        let by = bearer.chosen_by();
+        let is_bound = match self.seats.get(by) {
+            Some(seat) => !seat.nap.is_on(),
+            // Not one that was detached just now, which the new carrier takes over. Once the scheduler has closed everybody is free.
+            None => bearer.is_ahead() && shared.phase() == OPEN,
+        };
+        let most = match bearer.bears_a_task() {
+            true => UNCHARGED_POLL_MAX,
+            false => UNCHARGED_MAX,
+        };
+        if is_bound && bearer.may_run_for(by) && bearer.uncharged() > most {
+            self.forbid(bearer, by);
         }
     }
 }
