@@ -119,7 +119,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             else {
                 break;
             };
-            if request.group == 0 {
+            if request.group == 0
+                || request.noted && !request.own && self.has_just_come(index, now)
+            {
                 self.carry_missed(self.slab.get(index).timeline);
             }
             let detached = self.give_away(index, Some(request), now);
@@ -334,6 +336,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             time.forget_owed(self.cpu, timeline.group.id());
             level = timeline.parent;
         }
+    }
+
+    /// Whether the task came from another CPU less than half a turn ago: pulled for its group's sake again, it has not had what it came for, and what the
+    /// group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second three tasks had
+    /// nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
+    /// whole turn, it is noted where it has just had its turn, and keeps others waiting: 0.85 for 0.91 of a part, and 0.87.)
+    fn has_just_come(&self, index: u32, now: Nanos) -> bool {
+        let since = tick(now).wrapping_sub(self.slab.get(index).migrated);
+        since < tick(Nanos(u64::from(self.rules.base_slice) / 2))
     }
 
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
