@@ -90,6 +90,9 @@ pub fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     // Quotient's own logs leave nothing out: a switch that is missing there is what is looked for.
     let mut repair = (!arguments.as_recorded).then(Repair::default);
     while let Some(current) = item {
+        if let Some(late) = input.take_late() {
+            check.late(&late);
+        }
         match current {
             Item::Definition(definition) => check.define(&definition),
             Item::Event(event) => {

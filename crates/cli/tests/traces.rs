@@ -56,6 +56,23 @@ fn check_finds_the_line_and_says_so_with_its_exit_code() {
     );
 }
 
+/// Hazard: a reader puts events in order, so that nobody hears of a log in which time goes back.
+#[test]
+fn check_finds_time_that_goes_back_in_a_log_of_our_own() {
+    let folder = Folder::new("order");
+    let log = folder.file("log.jsonl");
+    let tick = |at: u64| format!("{{\"time\":{at},\"cpu\":0,\"event\":\"tick\"}}\n");
+    for (back_to, is_found) in [(6_950_000_000, false), (5_600_000_000, true)] {
+        let text = "{\"quotient_trace\":1}\n".to_owned() + &tick(7_000_000_000) + &tick(back_to);
+        std::fs::write(&log, text).expect("our own folder");
+        let output = quotient(&["check", &log]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.success(), !is_found, "{said}");
+        let told = "log.jsonl:3: order: time goes back by 1.4";
+        assert_eq!(said.contains(told), is_found, "{said}");
+    }
+}
+
 /// Hazard: the name of a group is misspelt, and its limit is found to be kept.
 #[test]
 fn check_refuses_a_limit_of_a_group_that_the_trace_does_not_name() {

@@ -1,9 +1,9 @@
 //! CPUs that run one task without ticks: whoever comes elsewhere finds its group's time as it is, not as it was when that task began.
 
-use quotient_core::{Nanos, Weight};
+use quotient_core::{Limit, Nanos, Weight};
 use quotient_sim::synthetic;
 use quotient_sim::{Action, Change, Machine, Outcome, Plan, Simulation, Ticks};
-use quotient_trace::Discard;
+use quotient_trace::{Discard, Event};
 
 fn run(plan: &Plan) -> Outcome {
     let mut simulation = Simulation::new(plan, Discard).expect("a valid plan");
@@ -75,4 +75,49 @@ fn a_weight_that_is_set_while_a_group_is_alone_holds_from_then_on() {
     });
     let got = usage(&plan, &["p", "q"]);
     assert!(got[1] >= 39_900, "{got:?}");
+}
+
+/// Hazard: a task that is alone on its CPU is charged for what lies behind; a limit that it uses first there has its period begin there,
+/// and the refill that follows took the run back to when it was due.
+#[test]
+fn a_limit_that_is_used_first_while_alone_takes_no_time_back() {
+    // As much quota as there are CPUs, so that nobody is watched.
+    let limit = Limit::new(Nanos::from_millis(200), Nanos::from_millis(100));
+    let end = Nanos::from_secs(15);
+    for by_weight in [false, true] {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = end;
+        plan.settings.check = true;
+        spin_from(&mut plan, "g", 100, 1, Nanos::ZERO);
+        let mut change = |seconds, action| {
+            plan.changes.push(Change {
+                at: Nanos::from_secs(seconds),
+                group: 0,
+                action,
+            });
+        };
+        change(4, Action::Limit(Some(limit)));
+        if by_weight {
+            change(7, Action::Weight(Weight::new(300).expect("a weight")));
+        } else {
+            spin_from(&mut plan, "h", 100, 1, Nanos::from_secs(7));
+        }
+        let mut stats = Vec::new();
+        for ticks in [Ticks::Needed, Ticks::Busy] {
+            plan.machine.ticks = ticks;
+            let mut simulation = Simulation::new(&plan, Vec::<Event>::new()).expect("a valid plan");
+            simulation.run().expect("a run that goes on");
+            assert_eq!(simulation.now(), end);
+            let group = &simulation.groups()[1];
+            assert_eq!(group.cpu_time(), end, "{ticks:?}");
+            assert!(group.bandwidth_account().is_balanced(), "{ticks:?}");
+            assert_eq!(group.bandwidth_account().consumed, 11_000_000_000);
+            stats.push(group.bandwidth_stats());
+            let events = simulation.into_sink();
+            let back = events.windows(2).find(|pair| pair[1].time < pair[0].time);
+            assert_eq!(back, None, "{ticks:?}");
+        }
+        assert_eq!((stats[0].nr_periods, stats[0].throttles), (109, 0));
+        assert_eq!(stats[0], stats[1], "by weight: {by_weight}");
+    }
 }

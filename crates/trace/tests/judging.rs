@@ -3,8 +3,9 @@
 use quotient_core::{CpuId, Nanos};
 use quotient_trace::check::{Check, Findings, Options, Rule};
 use quotient_trace::{
-    Amount, Counter, Definition, Event, Figures, GroupId, GroupInfo, Html, Item, Kind, Limit,
-    Perfetto, Reader, Repair, ResumeReason, Sink, Statistics, TaskId, TaskInfo, TaskState, compare,
+    Amount, Counter, Definition, Event, Figures, GroupId, GroupInfo, Html, Item, JsonLines, Kind,
+    Limit, Perfetto, Reader, Repair, ResumeReason, Sink, Statistics, TaskId, TaskInfo, TaskState,
+    compare,
 };
 
 const PERF: &[u8] = include_bytes!("data/perf_sched.txt");
@@ -381,6 +382,39 @@ fn read(text: &[u8], sink: &mut impl Sink) -> usize {
         }
     }
     events
+}
+
+/// Hazard: a simulator whose time goes back writes a log that readers put in order, and nobody hears of it.
+#[test]
+fn time_that_goes_back_is_told() {
+    let ticks = |times: [u64; 4]| times.map(|at| Event::new(Nanos(at), CpuId(0), Kind::Tick));
+    for (times, strictly, in_a_log) in [
+        ([1, 7_000_000_000, 5_600_000_000, 7_000_000_001], 1, 1),
+        ([1, 7_000_000_000, 6_900_000_000, 7_000_000_001], 1, 0),
+        ([1, 7_000_000_000, 7_000_000_000, 7_000_000_001], 0, 0),
+    ] {
+        let (mut check, mut log) = (Check::new(Options::default()), JsonLines::new(Vec::new()));
+        for event in ticks(times) {
+            Sink::event(&mut check, &event);
+            log.event(&event);
+        }
+        let counted = |check: Check| check.finish().counts.get(&Rule::Order).copied();
+        assert_eq!(counted(check).unwrap_or(0), strictly, "{times:?}");
+        let log = log.finish().expect("into memory");
+        let mut reader = Reader::open(&log[..]).expect("our own log");
+        let mut check = Check::new(Options::default());
+        while let Some(item) = reader.next_item().expect("our own log") {
+            if let Some(late) = reader.take_late() {
+                // A heading, and two events before it.
+                assert_eq!(late.line, 4);
+                check.late(&late);
+            }
+            if let Item::Event(event) = item {
+                check.event(&event, reader.line());
+            }
+        }
+        assert_eq!(counted(check).unwrap_or(0), in_a_log, "{times:?}");
+    }
 }
 
 fn figures(text: &[u8]) -> Figures {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use quotient_trace::{
-    Event, Format, Gaps, Item, Missing, Note, NoteSink, Progress, Reader, Recorder, Repair, Sink,
+    Event, Format, Gaps, Item, Late, Missing, Note, NoteSink, Progress, Reader, Recorder, Repair,
+    Sink,
 };
 
 use crate::failure::Failure;
@@ -83,6 +84,12 @@ impl Input {
     /// Whether a kernel recorded it: time stamps may be rounded to microseconds, and switches may be missing. To be asked behind the first item.
     pub fn is_kernels(&self) -> bool {
         self.reader.recorder() == Recorder::Kernel
+    }
+
+    /// An event that came late, which is a fault where Quotient recorded: a kernel's CPUs are written one after another.
+    pub fn take_late(&mut self) -> Option<Late> {
+        let late = self.reader.take_late();
+        late.filter(|_| !self.is_kernels())
     }
 
     /// The line of the event that came last.

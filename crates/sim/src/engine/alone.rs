@@ -8,6 +8,9 @@
 //!
 //! A long stretch is charged in pieces that get shorter, the last ones of a tick: what groups are owed that cannot use it is forgotten from one
 //! charge to the next (`quotient_core::group_time`), so after a single one the order of the CPUs would show.
+//!
+//! A charge may arm a refill: the first use of a limit begins its period, and pieces lie in the past. So each piece is followed by the refills
+//! that are due by its end, as they would have come between ticks, and none that is armed lies in the past once all are charged.
 
 use super::Simulation;
 use super::state::NONE;
@@ -46,6 +49,7 @@ impl<S: Sink> Simulation<S> {
         if self.machine.ticks != Ticks::Needed || self.cpus.len() == 1 {
             return;
         }
+        let mut kicked = core::mem::take(&mut self.kicked);
         while at < self.now {
             at += piece(self.now - at, self.tick_length);
             for state in &mut self.cpus {
@@ -53,7 +57,9 @@ impl<S: Sink> Simulation<S> {
                     state.queue.charge(Nanos(at));
                 }
             }
+            self.refill_by(at, &mut kicked);
         }
+        self.tell(&mut kicked);
     }
 }
 

@@ -54,28 +54,47 @@ impl<S: Sink> Simulation<S> {
         for cpu in 0..self.cpus.len() as u32 {
             if self.cpus[cpu as usize].current != NONE {
                 self.cpus[cpu as usize].queue.charge(now);
+                self.tick_once_below(index, cpu);
                 self.rearm(cpu);
             }
         }
         Ok(())
     }
 
+    /// A limit's periods begin with its first use, which is at the next tick of who runs already. With as much quota as the CPUs can use
+    /// nobody is watched, and who runs alone would use nothing for as long as that lasts: the periods would begin as somebody else comes.
+    fn tick_once_below(&mut self, limited: u32, cpu: u32) {
+        let state = &self.cpus[cpu as usize];
+        let mut group = self.tasks[state.current as usize].group;
+        while group != limited && group != 0 {
+            group = self.parents[group as usize];
+        }
+        if group == limited && state.next_tick == NEVER {
+            self.cpus[cpu as usize].next_tick = self.next_tick_of(cpu);
+        }
+    }
+
     /// Refills what is due.
     pub(super) fn refill(&mut self) {
         self.catch_up();
         let mut kicked = core::mem::take(&mut self.kicked);
-        while self
-            .tree
-            .refill(Nanos(self.now), &mut |cpu| kicked.push(cpu.0))
-        {}
-        if S::ENABLED && self.sink.enabled() {
-            self.show_refills();
-        }
+        self.refill_by(self.now, &mut kicked);
         self.tell(&mut kicked);
     }
 
+    /// Refills what is due by `at`, which may have passed, and notes whom to tell of it.
+    pub(super) fn refill_by(&mut self, at: u64, kicked: &mut Vec<u32>) {
+        if self.next_refill() > at {
+            return;
+        }
+        while self.tree.refill(Nanos(at), &mut |cpu| kicked.push(cpu.0)) {}
+        if S::ENABLED && self.sink.enabled() {
+            self.show_refills();
+        }
+    }
+
     /// Makes CPUs run what they may run again.
-    fn tell(&mut self, kicked: &mut Vec<u32>) {
+    pub(super) fn tell(&mut self, kicked: &mut Vec<u32>) {
         let now = Nanos(self.now);
         for &cpu in kicked.iter() {
             let state = &mut self.cpus[cpu as usize];

@@ -221,7 +221,7 @@ impl<S: Sink> Simulation<S> {
     }
 
     /// Runs until `until` or the end, whichever comes first. In how many pieces a run is cut changes nothing. Clocks of
-    /// groups are complete at the end only.
+    /// groups are complete at the end only. Time never goes back: of an `until` that has passed nothing comes.
     ///
     /// # Errors
     /// See [`RunError`].
@@ -231,7 +231,8 @@ impl<S: Sink> Simulation<S> {
             let (moment, cpu) = self.moments.first();
             let timer = self.timers.next();
             let refill = self.next_refill();
-            let next = moment.min(timer).min(refill);
+            // What somebody asks for an instant that has passed is done now: whoever reads the time twice must not find it earlier.
+            let next = moment.min(timer).min(refill).max(self.now);
             if next > until {
                 break;
             }
@@ -263,7 +264,7 @@ impl<S: Sink> Simulation<S> {
             }
         }
         if self.alive > 0 {
-            self.now = until;
+            self.now = self.now.max(until);
         }
         if self.is_over() {
             self.settle();
@@ -430,3 +431,29 @@ impl<S: Sink> Simulation<S> {
 }
 
 const _: () = assert!(NEVER == u64::MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::synthetic;
+
+    /// Hazard: a queue asks for an instant that has passed, and the run goes back there.
+    #[test]
+    fn what_is_asked_for_an_instant_that_has_passed_comes_now() {
+        let mut plan = Plan::new(Machine::flat(2));
+        plan.duration = Nanos::from_secs(3);
+        synthetic::spinners(&mut plan, "w", None, 1);
+        let mut simulation = Simulation::new(&plan, Discard).expect("a valid plan");
+        let second = Nanos::from_secs(1);
+        simulation.advance(second).expect("a run that goes on");
+        simulation.timers.set(500_000_000, Timer::Sweep);
+        simulation.moments.set(0, 600_000_000);
+        simulation.advance(second).expect("a run that goes on");
+        assert_eq!(simulation.caught_up_at, second.0, "swept now, not then");
+        assert!(simulation.timers.next() > second.0 && simulation.moments.first().0 > second.0);
+        let earlier = Nanos::from_millis(200);
+        simulation.advance(earlier).expect("a run that goes on");
+        assert_eq!(simulation.now(), second);
+    }
+}

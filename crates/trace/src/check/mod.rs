@@ -13,6 +13,7 @@
 //! | `pool` | a pool holds nothing below zero, and after a refill at most quota + burst |
 //! | `work_conservation` | no task waits while a CPU that it uses is idle |
 //! | `starvation` | no task waits longer than a bound |
+//! | `order` | time does not go back, where one clock stamps all events: a log of Quotient's may bring an event [`LATE_MAX`](crate::LATE_MAX) late |
 //!
 //! Waits of throttled groups are excused. A kernel's trace does not show who is throttled: if it was recorded under a
 //! limit, say so ([`Options::hidden_limits`]), and waits are not judged.
@@ -25,7 +26,7 @@ use quotient_core::event::{Definition, Event, GroupId, Kind, TaskId};
 use quotient_core::{CpuId, Nanos};
 use serde::Serialize;
 
-use crate::read::seconds;
+use crate::read::{Late, seconds};
 use crate::repair::{Contradiction, Missing};
 use crate::replay::{Fault, Imbalance, Observer, Replay, Run, Wait};
 use limits::Limits;
@@ -96,6 +97,8 @@ pub enum Rule {
     WorkConservation,
     /// No task waits too long.
     Starvation,
+    /// Time does not go back.
+    Order,
 }
 
 impl Rule {
@@ -113,6 +116,7 @@ impl Rule {
             Rule::Pool => "pool",
             Rule::WorkConservation => "work_conservation",
             Rule::Starvation => "starvation",
+            Rule::Order => "order",
         }
     }
 }
@@ -248,6 +252,13 @@ impl Check {
         self.judge.report(Rule::Chain, message);
     }
 
+    /// Takes it that an event came late: [`Reader::take_late`](crate::Reader::take_late). No fault of a kernel's trace, which comes CPU by CPU.
+    pub fn late(&mut self, late: &Late) {
+        let Late { line, time, newest } = *late;
+        self.judge.line = line;
+        self.judge.report(Rule::Order, goes_back(newest, time));
+    }
+
     /// The trace is over.
     pub fn finish(mut self) -> Findings {
         self.replay.finish(&mut self.judge);
@@ -264,8 +275,18 @@ impl quotient_core::event::Sink for Check {
     }
 
     fn event(&mut self, event: &Event) {
+        // Nobody has sorted these.
+        let last = self.judge.now;
+        if event.time < last {
+            self.judge.report(Rule::Order, goes_back(last, event.time));
+        }
         Check::event(self, event, 0);
     }
+}
+
+fn goes_back(newest: Nanos, time: Nanos) -> String {
+    let (back, newest, time) = (newest - time, seconds(newest), seconds(time));
+    format!("time goes back by {back}, from {newest} to {time}")
 }
 
 impl Judge {

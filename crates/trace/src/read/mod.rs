@@ -38,6 +38,10 @@ use crate::record::{Meaning, Record, VERSION, in_a_line};
 /// miss by a few events; a trace that is further off was not merged.
 pub const REORDER_EVENTS: usize = 1_024;
 
+/// How late an event may be that one clock stamped. Default 100 ms: the runtime's recorder waits 10 ms for who is about to write, and the
+/// machine may keep somebody from it for longer.
+pub const LATE_MAX: Nanos = Nanos(100_000_000);
+
 /// How many lines one may be: three names of fifteen bytes.
 const JOINED_MAX: usize = 45;
 
@@ -105,6 +109,17 @@ pub struct Progress {
     pub time: Nanos,
 }
 
+/// An event that came later in the trace than one [`LATE_MAX`] after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// Its line.
+    pub line: u64,
+    /// Its time stamp.
+    pub time: Nanos,
+    /// The newest time stamp before it.
+    pub newest: Nanos,
+}
+
 /// Reads a trace.
 pub struct Reader<R> {
     lines: Lines<R>,
@@ -118,6 +133,7 @@ pub struct Reader<R> {
     progress: Progress,
     has_events: bool,
     newest: Nanos,
+    late: Option<Late>,
     skipped_max: u64,
     gaps: Gaps,
 }
@@ -167,6 +183,7 @@ impl<R: BufRead> Reader<R> {
             progress: Progress::default(),
             has_events: false,
             newest: Nanos::ZERO,
+            late: None,
             skipped_max: 0,
             gaps: Gaps::default(),
         }
@@ -196,6 +213,12 @@ impl<R: BufRead> Reader<R> {
         } else {
             None
         }
+    }
+
+    /// The first event that came late since this was asked last, up to [`REORDER_EVENTS`] ahead of the event that was returned last: all are
+    /// returned in the order of time.
+    pub fn take_late(&mut self) -> Option<Late> {
+        self.late.take()
     }
 
     /// When a period of a limit began, by the kernel's timer, from before the event that was returned last: the oldest one that was not taken yet, of the
@@ -412,7 +435,15 @@ impl<R: BufRead> Reader<R> {
                 self.gaps.lost = self.gaps.lost.saturating_add(count);
             }
             self.has_events = true;
-            self.newest = self.newest.max(event.time);
+            let (time, newest) = (event.time, self.newest);
+            if newest - time > LATE_MAX {
+                self.late.get_or_insert(Late {
+                    line: number,
+                    time,
+                    newest,
+                });
+            }
+            self.newest = newest.max(time);
             self.reorder.push(number, event)?;
         }
         Ok(())
