@@ -207,7 +207,9 @@ impl Case {
             );
             text += &load.fields();
         }
-        for change in &self.changes {
+        // What comes after the end is no part of a scenario.
+        let in_time = |change: &&Change| change.at_ms <= self.duration_ms;
+        for change in self.changes.iter().filter(in_time) {
             let _ = writeln!(
                 text,
                 "\n[[change]]\nat = \"{}ms\"\ngroup = \"{}\"\n{}",

@@ -32,7 +32,7 @@ const HEAD: &str = "name = \"x\"\nduration = \"1s\"\n[machine]\nshape = \"2\"\n"
 #[test]
 fn what_is_wrong_is_named_with_its_place() {
     for (rest, expected) in [
-        ("hz = 0", "test.toml:4:9: impossible machine: hz = 0"),
+        ("hz = 0", "test.toml:5:6: impossible machine: hz = 0"),
         ("colour = 1", "test.toml:5:1: unknown field `colour`"),
         (
             "[[sweep]]\nkey = \"machine.hz\"\nvalues = []",
@@ -45,11 +45,11 @@ fn what_is_wrong_is_named_with_its_place() {
         ("[[group]]\npath = \"a//b\"", "test.toml:6:8: "),
         (
             "[[group]]\npath = \"a\"\nquota = \"0.5ms\"",
-            "test.toml:6:8: quota",
+            "test.toml:7:9: quota of 500 us is outside 1 ms to",
         ),
         (
             "[[group]]\npath = \"a\"\nperiod = \"5ms\"",
-            "without a quota",
+            "test.toml:7:10: a period or burst without a quota",
         ),
         (
             "[[group]]\npath = \"a\"\nquota = \"5\"",
@@ -218,10 +218,20 @@ fn what_happens_to_a_machine_is_checked_before_the_run() {
         ),
         (
             "[scheduler]\nrt_period = \"1s\"",
-            "rt_period without rt_runtime",
+            "test.toml:6:13: rt_period without rt_runtime",
         ),
-        ("[scheduler]\nrt_runtime = \"2s\"", "rt throttling of 2"),
-        ("[scheduler]\nbandwidth_slice = \"0s\"", "bandwidth_slice"),
+        (
+            "[scheduler]\nrt_runtime = \"2s\"",
+            "test.toml:6:14: rt_runtime = 2 s is outside 0 ns..=1 s, the rt_period",
+        ),
+        (
+            "[scheduler]\nrt_runtime = \"0s\"\nrt_period = \"2s\"",
+            "test.toml:7:13: rt_period = 2 s is outside 1 ns..=1 s",
+        ),
+        (
+            "[scheduler]\nbandwidth_slice = \"0s\"",
+            "test.toml:6:19: bandwidth_slice = 0 ns is outside 1 us..=1 s",
+        ),
         (
             "[scheduler]\npolicy = \"weighted-round-robin\"\n[[group]]\npath = \"a\"\nquota = \"5ms\"",
             "policy weighted-round-robin has no limits",
@@ -230,6 +240,182 @@ fn what_happens_to_a_machine_is_checked_before_the_run() {
         let error = parse(&format!("{HEAD}{rest}\n")).expect_err(rest);
         assert!(error.contains(expected), "{rest}: {error}");
     }
+}
+
+const GROUP: &str = "[[group]]\npath = \"a\"\n";
+const LOAD: &str = "[[workload]]\nname = \"w\"\nkind = \"spin\"\n";
+
+/// Hazard: what is out of range is told with another field's name, or at another field's place.
+#[test]
+fn what_is_out_of_range_is_told_at_its_own_place() {
+    for (rest, expected) in [
+        (
+            format!("{LOAD}slice = \"99us\""),
+            "test.toml:8:9: workload w: slice of 99 us is outside 100 us to 100 ms",
+        ),
+        (
+            "[scheduler]\nbase_slice = \"99us\"".to_owned(),
+            "test.toml:6:14: base_slice = 99 us is outside 100 us..=100 ms",
+        ),
+        (
+            "[scheduler]\nwakeup_granularity = \"2s\"".to_owned(),
+            "test.toml:6:22: wakeup_granularity = 2 s is outside 0 ns..=1 s",
+        ),
+        (
+            "[scheduler]\nbalance_every = \"0s\"".to_owned(),
+            "test.toml:6:17: balance_every = 0 ns is too little: 1 ns or more",
+        ),
+        (
+            "caches = 3".to_owned(),
+            "test.toml:5:10: impossible machine: caches = 3",
+        ),
+        (
+            "distances = [[11]]".to_owned(),
+            "test.toml:5:13: impossible machine: distances = 11",
+        ),
+        (
+            "smt_speed = 0".to_owned(),
+            "test.toml:5:13: impossible machine: smt_speed = 0",
+        ),
+        (
+            format!("{GROUP}quota = \"5ms\"\nperiod = \"2s\""),
+            "test.toml:8:10: period of 2 s is outside 1 ms to 1 s",
+        ),
+        (
+            format!("{GROUP}burst = \"2s\""),
+            "test.toml:7:9: a period or burst without a quota",
+        ),
+        (
+            format!("[scheduler]\nbandwidth = \"kernel\"\n{GROUP}quota = \"5ms\"\nburst = \"6ms\""),
+            "test.toml:10:9: burst of 6 ms is outside 0 ns to 5 ms",
+        ),
+        (
+            format!(
+                "{GROUP}[[change]]\nat = \"1s\"\ngroup = \"a\"\nquota = \"5ms\"\nperiod = \"2s\""
+            ),
+            "test.toml:11:10: period of 2 s is outside 1 ms to 1 s",
+        ),
+        (
+            "[costs]\ntick = \"4ms\"".to_owned(),
+            "test.toml:6:8: tick = 4 ms is outside 0 ns..=3.999999 ms",
+        ),
+        (
+            "[[realtime]]\nname = \"r\"\nwork = \"2ms\"\nperiod = \"~1999us\"".to_owned(),
+            "test.toml:7:8: [[realtime]] \"r\": work = 2 ms on average is outside 0 ns..=1.999 ms",
+        ),
+        (
+            format!("{LOAD}[[expect]]\nwhat = \"y\"\nvalue = \"elapsed\"\nmin = nan"),
+            "test.toml:11:7: min = NaN is outside -1.79",
+        ),
+        (
+            format!("{LOAD}[[expect]]\nwhat = \"y\"\nvalue = \"elapsed\"\nmax = inf"),
+            "test.toml:11:7: max = inf is outside -1.79",
+        ),
+    ] {
+        let error = parse(&format!("{HEAD}{rest}\n")).expect_err(&rest);
+        assert!(error.contains(expected), "{rest}: {error}");
+    }
+    for name in ["", " "] {
+        let text = HEAD.replacen('x', name, 1);
+        let error = parse(&text).expect_err(name);
+        let expected = format!("test.toml:1:8: name = {name:?} is empty");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+/// Hazard: a part of a scenario that no run ever comes to, or that contradicts another, is left out without a word.
+#[test]
+fn what_no_run_has_a_use_for_is_refused() {
+    let change = |more: &str| format!("{GROUP}[[change]]\ngroup = \"a\"\n{more}");
+    let plugged = |events: &[(&str, bool)]| {
+        let text = events.iter().map(|(at, online)| {
+            format!("[[hotplug]]\nat = \"{at}\"\ncpu = 1\nonline = {online}\n")
+        });
+        text.collect::<String>()
+    };
+    for (rest, expected) in [
+        (
+            change("at = \"1s\"\nquota = \"5ms\"\nunlimited = true"),
+            "test.toml:11:13: unlimited = true beside quota = 5 ms",
+        ),
+        (
+            change("at = \"1001ms\"\nweight = 5"),
+            "test.toml:9:6: at = 1.001 s is outside 0 ns..=1 s: the run is over by then",
+        ),
+        (
+            plugged(&[("2s", false)]),
+            "test.toml:6:6: at = 2 s is outside 0 ns..=1 s",
+        ),
+        (
+            format!("{LOAD}begin = \"2s\""),
+            "test.toml:8:9: workload w: begin = 2 s is outside 0 ns..=1 s",
+        ),
+        (
+            "[[realtime]]\nname = \"r\"\nwork = \"1ms\"\nperiod = \"9ms\"\nbegin = \"2s\""
+                .to_owned(),
+            "test.toml:9:9: [[realtime]] \"r\": begin = 2 s is outside 0 ns..=1 s",
+        ),
+        (
+            plugged(&[("1ms", true)]),
+            "test.toml:8:10: online = true of cpu 1 at 1 ms: it is online then",
+        ),
+        // In the order of time, not of the file.
+        (
+            plugged(&[("5ms", true), ("9ms", false), ("1ms", false), ("2ms", true)]),
+            "test.toml:8:10: online = true of cpu 1 at 5 ms: it is online then",
+        ),
+        (
+            plugged(&[("1ms", false), ("2ms", false)]),
+            "test.toml:12:10: online = false of cpu 1 at 2 ms: it is offline then",
+        ),
+        (
+            "[scheduler]\nlast_buddy = true".to_owned(),
+            "test.toml:6:14: last_buddy = true is of CFS",
+        ),
+        (
+            "[scheduler]\nslice_expiry = true".to_owned(),
+            "test.toml:6:16: slice_expiry = true is of the kernel's limits",
+        ),
+        // Of several runs none is long enough; the longest is named.
+        (
+            format!(
+                "{LOAD}begin = \"5s\"\n[[sweep]]\nkey = \"duration\"\nvalues = [\"2s\", \"4s\", \"3s\"]"
+            ),
+            "test.toml:8:9: workload w: begin = 5 s is outside 0 ns..=4 s",
+        ),
+    ] {
+        let error = parse(&format!("{HEAD}{rest}\n")).expect_err(&rest);
+        assert!(error.contains(expected), "{rest}: {error}");
+    }
+    for rest in [
+        change("at = \"1s\"\nquota = \"5ms\"\nunlimited = false"),
+        change("at = \"1s\"\nunlimited = true"),
+        format!("{LOAD}begin = \"1s\""),
+        format!("{LOAD}begin = \"3s\"\n[[sweep]]\nkey = \"duration\"\nvalues = [\"2s\", \"4s\"]"),
+        plugged(&[("5ms", true), ("1ms", false), ("9ms", false)]),
+        "[scheduler]\nlast_buddy = false\nslice_expiry = false".to_owned(),
+        "[scheduler]\nlast_buddy = true\n[[sweep]]\nkey = \"scheduler.pick\"\nvalues = [\"cfs\", \"eevdf\"]".to_owned(),
+        "[scheduler]\nslice_expiry = true\nkernel = \"6.6\"".to_owned(),
+        // A thread that keeps the CPU.
+        "[[realtime]]\nname = \"r\"\nwork = \"2s\"\nperiod = \"2s\"".to_owned(),
+    ] {
+        let read = parse(&format!("{HEAD}{rest}\n"));
+        assert!(read.is_ok(), "{rest}: {read:?}");
+    }
+}
+
+/// Hazard: a kernel's preset brings its rules of limits, and what is said of their slices is not heard.
+#[test]
+fn slices_expire_under_a_preset_too() {
+    let plan = |rest: &str| {
+        let scenario = parse(&format!("{HEAD}[scheduler]\nkernel = \"6.6\"\n{rest}")).unwrap();
+        scenario
+            .plan(0, None, None, &mut Shelf(Vec::new()))
+            .unwrap()
+    };
+    let rules = |rest: &str| plan(rest).settings.config.bandwidth;
+    assert_ne!(rules("slice_expiry = true"), rules(""));
+    assert_eq!(rules("slice_expiry = false"), rules(""));
 }
 
 /// Names reach the terminal, and what some characters do there is the terminal's to decide.

@@ -9,12 +9,12 @@ use super::workload::{add_workload, often};
 use super::{Fault, Files, cpusets, names};
 use crate::costs::Costs;
 use crate::kernel::Kernel;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineError};
 use crate::plan::{Action, Change, Hotplug, LoadAverage, Plan, RealTime, Settings, Throttling};
 use crate::policy::Plugin;
-use core::ops::Range;
 use quotient_core::{
-    BandwidthRules, GroupClock, Limit, Nanos, Policy, RatioRule, Weight, WeightMode,
+    BandwidthRules, ConfigError, GroupClock, Limit, LimitError, Nanos, Policy, RatioRule, Weight,
+    WeightMode,
 };
 use toml::Spanned;
 
@@ -36,9 +36,8 @@ pub(super) fn plan(
             ..own
         };
     }
-    let span = document.machine.shape.span();
     own.validate()
-        .map_err(|error| Fault::at(span, format!("impossible machine: {error}")))?;
+        .map_err(|error| impossible(&document.machine, &error))?;
     let mut plan = Plan::new(own);
     plan.seed = seed.unwrap_or(document.seed);
     plan.duration = document.duration.0;
@@ -47,9 +46,9 @@ pub(super) fn plan(
     if let Some(ticks) = document.machine.ticks {
         plan.machine.ticks = ticks.into();
     }
-    plan.settings = settings(&document.scheduler, plan.settings);
+    plan.settings = settings(&document.scheduler, plan.settings)?;
     plan.settings.rt_throttling = rt_throttling(&document.scheduler)?;
-    plan.costs = costs(&document.costs);
+    plan.costs = costs(&document.costs, plan.machine.tick_length())?;
     for (index, group) in document.group.iter().enumerate() {
         names::check_new(&document.group[..index], group)?;
         add_group(&mut plan, group)?;
@@ -78,11 +77,12 @@ pub(super) fn plan(
     for event in &document.hotplug {
         names::check_cpu(&plan, Some(&event.cpu))?;
         plan.hotplug.push(Hotplug {
-            at: event.at.0,
+            at: event.at.get_ref().0,
             cpu: *event.cpu.get_ref(),
-            online: event.online,
+            online: *event.online.get_ref(),
         });
     }
+    check_hotplug(document, plan.machine.cpus())?;
     plan.validate()
         .map_err(|error| Fault::plain(error.to_string()))?;
     Ok(plan)
@@ -92,17 +92,44 @@ fn own_machine(table: &MachineTable) -> Result<Machine, Fault> {
     let parsed = Machine::parse(table.shape.get_ref())
         .map_err(|error| Fault::at(table.shape.span(), format!("impossible machine: {error}")))?;
     Ok(Machine {
-        caches: table.caches.unwrap_or(parsed.caches),
-        hz: table.hz.unwrap_or(parsed.hz),
+        caches: of(table.caches.as_ref()).unwrap_or(parsed.caches),
+        hz: of(table.hz.as_ref()).unwrap_or(parsed.hz),
         tick_skew: table.tick_skew.unwrap_or(parsed.tick_skew),
-        smt_speed: table.smt_speed.unwrap_or(parsed.smt_speed),
-        distances: table.distances.clone(),
+        smt_speed: of(table.smt_speed.as_ref()).unwrap_or(parsed.smt_speed),
+        distances: table
+            .distances
+            .as_ref()
+            .map(|distances| distances.get_ref().clone())
+            .unwrap_or_default(),
         ..parsed
     })
 }
 
+/// A value without its place.
+fn of<T: Copy>(given: Option<&Spanned<T>>) -> Option<T> {
+    given.map(|given| *given.get_ref())
+}
+
+/// A time without its place.
+fn time_of(given: Option<&Spanned<Time>>) -> Option<Nanos> {
+    of(given).map(|Time(time)| time)
+}
+
+/// A machine that cannot be, at the field that says so.
+fn impossible(table: &MachineTable, error: &MachineError) -> Fault {
+    let span = match error.field {
+        "hz" => table.hz.as_ref().map(Spanned::span),
+        "caches" => table.caches.as_ref().map(Spanned::span),
+        "smt_speed" => table.smt_speed.as_ref().map(Spanned::span),
+        "distances" => table.distances.as_ref().map(Spanned::span),
+        _ => None,
+    };
+    let span = span.unwrap_or_else(|| table.shape.span());
+    Fault::at(span, format!("impossible machine: {error}"))
+}
+
 /// What the table says, over what a kernel's rules say.
-fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
+fn settings(table: &SchedulerTable, preset: Settings) -> Result<Settings, Fault> {
     let mut config = preset.config;
     config.policy = match table.pick {
         Some(PickName::Cfs) => Policy::Cfs,
@@ -112,11 +139,14 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
     config.bandwidth = match table.bandwidth {
         Some(BandwidthName::Kernel) => BandwidthRules::Kernel {
             ratio: RatioRule::V2,
-            slice_expiry: table.slice_expiry.unwrap_or(false),
+            slice_expiry: false,
         },
         Some(BandwidthName::Default) => BandwidthRules::Default,
         None => config.bandwidth,
     };
+    if let BandwidthRules::Kernel { slice_expiry, .. } = &mut config.bandwidth {
+        *slice_expiry = of(table.slice_expiry.as_ref()).unwrap_or(*slice_expiry);
+    }
     config.group_clock = match table.group_clock {
         Some(GroupClockName::Up) => GroupClock::PerCpu(WeightMode::Up),
         Some(GroupClockName::Smp) => GroupClock::PerCpu(WeightMode::Smp),
@@ -125,15 +155,23 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
         None => config.group_clock,
     };
     let times = [
-        (&mut config.base_slice, table.base_slice),
-        (&mut config.wakeup_granularity, table.wakeup_granularity),
-        (&mut config.quantum, table.quantum),
-        (&mut config.bandwidth_slice, table.bandwidth_slice),
+        (&mut config.base_slice, &table.base_slice),
+        (&mut config.wakeup_granularity, &table.wakeup_granularity),
+        (&mut config.quantum, &table.quantum),
+        (&mut config.bandwidth_slice, &table.bandwidth_slice),
     ];
     for (setting, given) in times {
-        if let Some(Time(value)) = given {
-            *setting = value;
-        }
+        *setting = time_of(given.as_ref()).unwrap_or(*setting);
+    }
+    config
+        .validate()
+        .map_err(|error| out_of_range(table, &error))?;
+    if let Some(every) = &table.balance_every
+        && every.get_ref().0 == Nanos::ZERO
+    {
+        let (value, least) = (Nanos::ZERO, Nanos(1));
+        let what = format!("balance_every = {value} is too little: {least} or more");
+        return Err(Fault::at(every.span(), what));
     }
     config.run_to_parity = table.run_to_parity.unwrap_or(config.run_to_parity);
     config.debts_fade = table.debts_fade.unwrap_or(config.debts_fade);
@@ -141,8 +179,8 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
         .moves_keep_requests
         .unwrap_or(config.moves_keep_requests);
     config.next_buddy = table.next_buddy.unwrap_or(config.next_buddy);
-    config.last_buddy = table.last_buddy.unwrap_or(config.last_buddy);
-    Settings {
+    config.last_buddy = of(table.last_buddy.as_ref()).unwrap_or(config.last_buddy);
+    Ok(Settings {
         config,
         load_average: match table.load_average {
             Some(LoadAverageName::EveryTick) => LoadAverage::EveryTick,
@@ -150,7 +188,7 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
             Some(LoadAverageName::RateLimited) => LoadAverage::RateLimited,
             Some(LoadAverageName::Off) | None => LoadAverage::Off,
         },
-        balance_every: table.balance_every.map(|Time(every)| every),
+        balance_every: time_of(table.balance_every.as_ref()),
         throttling: match table.throttle {
             Some(ThrottleName::ExitToUser) => Throttling::ExitToUser,
             Some(ThrottleName::Exact) => Throttling::Exact,
@@ -162,17 +200,60 @@ fn settings(table: &SchedulerTable, preset: Settings) -> Settings {
             Some(PolicyName::Core) | None => None,
         },
         ..preset
+    })
+}
+
+/// A setting of the core's that is out of range, at the field that says so.
+fn out_of_range(table: &SchedulerTable, error: &ConfigError) -> Fault {
+    let fields = [
+        ("base_slice", &table.base_slice),
+        ("wakeup_granularity", &table.wakeup_granularity),
+        ("quantum", &table.quantum),
+        ("bandwidth_slice", &table.bandwidth_slice),
+    ];
+    let given = fields.into_iter().find(|(field, _)| *field == error.field);
+    match given {
+        Some((field, Some(given))) => {
+            let (value, min, max) = (Nanos(error.value), Nanos(error.min), Nanos(error.max));
+            let what = format!("{field} = {value} is outside {min}..={max}");
+            Fault::at(given.span(), what)
+        }
+        _ => Fault::plain(error.to_string()),
     }
 }
 
 /// A runtime without a period is one of a second, as the kernel has it.
 fn rt_throttling(table: &SchedulerTable) -> Result<Option<(Nanos, Nanos)>, Fault> {
-    let period = table.rt_period.map(|Time(period)| period);
-    match (table.rt_runtime, period) {
-        (Some(Time(runtime)), period) => Ok(Some((runtime, period.unwrap_or(Nanos::from_secs(1))))),
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(Fault::plain("rt_period without rt_runtime".into())),
+    let second = Nanos::from_secs(1);
+    let period = match &table.rt_period {
+        None => second,
+        Some(given) => {
+            let Time(period) = *given.get_ref();
+            if table.rt_runtime.is_none() {
+                return Err(Fault::at(
+                    given.span(),
+                    "rt_period without rt_runtime".into(),
+                ));
+            }
+            if period == Nanos::ZERO || period > second {
+                let what = format!("rt_period = {period} is outside {}..={second}", Nanos(1));
+                return Err(Fault::at(given.span(), what));
+            }
+            period
+        }
+    };
+    let Some(given) = &table.rt_runtime else {
+        return Ok(None);
+    };
+    let Time(runtime) = *given.get_ref();
+    if runtime > period {
+        let what = format!(
+            "rt_runtime = {runtime} is outside {}..={period}, the rt_period",
+            Nanos::ZERO
+        );
+        return Err(Fault::at(given.span(), what));
     }
+    Ok(Some((runtime, period)))
 }
 
 fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
@@ -186,12 +267,21 @@ fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
         Some(given) => cpusets::read(given, cpus)?.into_iter().collect(),
         None => (0..cpus).collect(),
     };
-    let (work, period) = (table.work.0, table.period.0);
+    let (work, period) = (table.work.get_ref().0, table.period.0);
     often("period", period).map_err(|what| fault(format!("[[realtime]] {name:?}: {what}")))?;
+    // As much as the period is a thread that keeps the CPU. More would never be caught up with.
+    let (mean, most) = (work.mean(), period.mean());
+    if mean > most {
+        let what = format!(
+            "[[realtime]] {name:?}: work = {mean} on average is outside {}..={most}, the period",
+            Nanos::ZERO
+        );
+        return Err(Fault::at(table.work.span(), what));
+    }
     plan.real_time.push(RealTime {
         name: name.clone(),
         cpus,
-        begin: table.begin.map_or(Nanos::ZERO, |Time(begin)| begin),
+        begin: time_of(table.begin.as_ref()).unwrap_or(Nanos::ZERO),
         period,
         work,
         times: Vec::new(),
@@ -200,11 +290,46 @@ fn add_real_time(plan: &mut Plan, table: &RealTimeTable) -> Result<(), Fault> {
     Ok(())
 }
 
-fn costs(table: &CostTable) -> Costs {
+/// A CPU may come and go in turns only. What the file says counts, though the last CPU stays.
+fn check_hotplug(document: &Document, cpus: u32) -> Result<(), Fault> {
+    let mut events: Vec<_> = document.hotplug.iter().collect();
+    events.sort_by_key(|event| event.at.get_ref().0);
+    let mut is_online = vec![true; cpus as usize];
+    for event in events {
+        let (cpu, online) = (*event.cpu.get_ref(), *event.online.get_ref());
+        let Some(known) = is_online.get_mut(cpu as usize) else {
+            continue;
+        };
+        if *known == online {
+            let state = if online { "online" } else { "offline" };
+            let at = event.at.get_ref().0;
+            let what = format!(
+                "online = {online} of cpu {cpu} at {at}: it is {state} then, so that only {} is allowed",
+                !online
+            );
+            return Err(Fault::at(event.online.span(), what));
+        }
+        *known = online;
+    }
+    Ok(())
+}
+
+fn costs(table: &CostTable, tick_length: u64) -> Result<Costs, Fault> {
     let of = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-    Costs {
+    if let Some(given) = &table.tick
+        && given.get_ref().0.0 >= tick_length
+    {
+        let (value, most) = (given.get_ref().0, Nanos(tick_length - 1));
+        let what = format!(
+            "tick = {value} is outside {}..={most}: the next one comes after {}",
+            Nanos::ZERO,
+            Nanos(tick_length)
+        );
+        return Err(Fault::at(given.span(), what));
+    }
+    Ok(Costs {
         switch: of(table.switch),
-        tick: of(table.tick),
+        tick: time_of(table.tick.as_ref()).unwrap_or(Nanos::ZERO),
         ipi_send: of(table.ipi_send),
         ipi_receive: of(table.ipi_receive),
         wake: of(table.wake),
@@ -222,31 +347,40 @@ fn costs(table: &CostTable) -> Costs {
         answer_delay: of(table.answer_delay),
         noise_every: of(table.noise_every),
         noise_length: of(table.noise_length),
-    }
+    })
 }
 
 fn limit(
-    quota: Option<Time>,
-    period: Option<Time>,
-    burst: Option<Time>,
-    span: &Range<usize>,
+    quota: &Option<Spanned<Time>>,
+    period: &Option<Spanned<Time>>,
+    burst: &Option<Spanned<Time>>,
+    rules: BandwidthRules,
 ) -> Result<Option<Limit>, Fault> {
-    let Some(Time(quota)) = quota else {
-        return match (period, burst) {
-            (None, None) => Ok(None),
-            _ => Err(Fault::at(
-                span.clone(),
+    let Some(given) = quota else {
+        return match period.as_ref().or(burst.as_ref()) {
+            None => Ok(None),
+            Some(given) => Err(Fault::at(
+                given.span(),
                 "a period or burst without a quota".into(),
             )),
         };
     };
-    let period = period.map_or(Limit::PERIOD_DEFAULT, |Time(period)| period);
-    let burst = burst.map_or(Nanos::ZERO, |Time(burst)| burst);
-    let limit = Limit::new(quota, period).with_burst(burst);
-    // Whether the burst may exceed the quota depends on the rules; the plan's check knows them.
-    limit
-        .validate(false)
-        .map_err(|error| Fault::at(span.clone(), error.to_string()))?;
+    let Time(amount) = *given.get_ref();
+    let time = time_of(period.as_ref()).unwrap_or(Limit::PERIOD_DEFAULT);
+    let limit = Limit::new(amount, time).with_burst(time_of(burst.as_ref()).unwrap_or(Nanos::ZERO));
+    let by_kernel = rules != BandwidthRules::Default;
+    limit.validate(by_kernel).map_err(|error| {
+        let field = match &error {
+            LimitError::OutOfRange { field, .. } => *field,
+            _ => "quota",
+        };
+        let place = match field {
+            "period" => period.as_ref(),
+            "burst" => burst.as_ref(),
+            _ => None,
+        };
+        Fault::at(place.unwrap_or(given).span(), error.to_string())
+    })?;
     Ok(Some(limit))
 }
 
@@ -269,7 +403,8 @@ fn checked_group(plan: &mut Plan, path: &Spanned<String>) -> Result<usize, Fault
 
 fn add_group(plan: &mut Plan, table: &GroupTable) -> Result<(), Fault> {
     let index = checked_group(plan, &table.path)?;
-    let limit = limit(table.quota, table.period, table.burst, &table.path.span())?;
+    let rules = plan.settings.config.bandwidth;
+    let limit = limit(&table.quota, &table.period, &table.burst, rules)?;
     let group = &mut plan.groups[index];
     group.weight = weight_of(table.weight);
     group.idle = table.idle;
@@ -279,7 +414,16 @@ fn add_group(plan: &mut Plan, table: &GroupTable) -> Result<(), Fault> {
 
 fn add_change(plan: &mut Plan, table: &ChangeTable) -> Result<(), Fault> {
     let group = checked_group(plan, &table.group)? as u32;
-    let limit = limit(table.quota, table.period, table.burst, &table.group.span())?;
+    let rules = plan.settings.config.bandwidth;
+    let limit = limit(&table.quota, &table.period, &table.burst, rules)?;
+    let unlimited = table.unlimited.as_ref().filter(|given| *given.get_ref());
+    if let (Some(given), Some(limit)) = (unlimited, limit) {
+        let what = format!(
+            "unlimited = true beside quota = {}: only false is allowed there",
+            limit.quota
+        );
+        return Err(Fault::at(given.span(), what));
+    }
     let mut actions = Vec::new();
     if let Some(weight) = table.weight {
         actions.push(Action::Weight(weight_of(Some(weight))));
@@ -287,13 +431,13 @@ fn add_change(plan: &mut Plan, table: &ChangeTable) -> Result<(), Fault> {
     if let Some(idle) = table.idle {
         actions.push(Action::Idle(idle));
     }
-    if limit.is_some() || table.unlimited {
+    if limit.is_some() || unlimited.is_some() {
         actions.push(Action::Limit(limit));
     }
     if actions.is_empty() {
         return Err(Fault::at(table.group.span(), "a change of nothing".into()));
     }
-    let at = table.at.0;
+    let at = table.at.get_ref().0;
     plan.changes.extend(
         actions
             .into_iter()

@@ -12,6 +12,7 @@ use toml::Spanned;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a scenario file")]
 pub(super) struct Document {
+    #[serde(deserialize_with = "some_text")]
     pub(super) name: String,
     #[serde(default)]
     pub(super) about: String,
@@ -49,13 +50,12 @@ pub(super) struct Document {
 #[serde(deny_unknown_fields, expecting = "a table such as { shape = \"2x8\" }")]
 pub(super) struct MachineTable {
     pub(super) shape: Spanned<String>,
-    pub(super) caches: Option<u32>,
-    pub(super) hz: Option<u32>,
+    pub(super) caches: Option<Spanned<u32>>,
+    pub(super) hz: Option<Spanned<u32>>,
     pub(super) tick_skew: Option<bool>,
     pub(super) ticks: Option<TicksName>,
-    pub(super) smt_speed: Option<u32>,
-    #[serde(default)]
-    pub(super) distances: Vec<Vec<u32>>,
+    pub(super) smt_speed: Option<Spanned<u32>>,
+    pub(super) distances: Option<Spanned<Vec<Vec<u32>>>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -82,21 +82,21 @@ pub(super) struct SchedulerTable {
     pub(super) policy: Option<PolicyName>,
     pub(super) throttle: Option<ThrottleName>,
     pub(super) bandwidth: Option<BandwidthName>,
-    pub(super) slice_expiry: Option<bool>,
-    pub(super) bandwidth_slice: Option<Time>,
-    pub(super) rt_runtime: Option<Time>,
-    pub(super) rt_period: Option<Time>,
+    pub(super) slice_expiry: Option<Spanned<bool>>,
+    pub(super) bandwidth_slice: Option<Spanned<Time>>,
+    pub(super) rt_runtime: Option<Spanned<Time>>,
+    pub(super) rt_period: Option<Spanned<Time>>,
     pub(super) load_average: Option<LoadAverageName>,
     pub(super) group_clock: Option<GroupClockName>,
-    pub(super) base_slice: Option<Time>,
-    pub(super) wakeup_granularity: Option<Time>,
-    pub(super) quantum: Option<Time>,
-    pub(super) balance_every: Option<Time>,
+    pub(super) base_slice: Option<Spanned<Time>>,
+    pub(super) wakeup_granularity: Option<Spanned<Time>>,
+    pub(super) quantum: Option<Spanned<Time>>,
+    pub(super) balance_every: Option<Spanned<Time>>,
     pub(super) run_to_parity: Option<bool>,
     pub(super) debts_fade: Option<bool>,
     pub(super) moves_keep_requests: Option<bool>,
     pub(super) next_buddy: Option<bool>,
-    pub(super) last_buddy: Option<bool>,
+    pub(super) last_buddy: Option<Spanned<bool>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -155,7 +155,7 @@ pub(super) struct CostTable {
     #[serde(default)]
     pub(super) sources: Vec<String>,
     pub(super) switch: Option<Time>,
-    pub(super) tick: Option<Time>,
+    pub(super) tick: Option<Spanned<Time>>,
     pub(super) ipi_send: Option<Time>,
     pub(super) ipi_receive: Option<Time>,
     pub(super) wake: Option<Time>,
@@ -184,9 +184,9 @@ pub(super) struct GroupTable {
     pub(super) weight: Option<u32>,
     #[serde(default)]
     pub(super) idle: bool,
-    pub(super) quota: Option<Time>,
-    pub(super) period: Option<Time>,
-    pub(super) burst: Option<Time>,
+    pub(super) quota: Option<Spanned<Time>>,
+    pub(super) period: Option<Spanned<Time>>,
+    pub(super) burst: Option<Spanned<Time>>,
     #[serde(default)]
     pub(super) smooth: bool,
     #[serde(default)]
@@ -196,16 +196,15 @@ pub(super) struct GroupTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table [[change]]")]
 pub(super) struct ChangeTable {
-    pub(super) at: Time,
+    pub(super) at: Spanned<Time>,
     pub(super) group: Spanned<String>,
     #[serde(default, deserialize_with = "weight")]
     pub(super) weight: Option<u32>,
     pub(super) idle: Option<bool>,
-    pub(super) quota: Option<Time>,
-    pub(super) period: Option<Time>,
-    pub(super) burst: Option<Time>,
-    #[serde(default)]
-    pub(super) unlimited: bool,
+    pub(super) quota: Option<Spanned<Time>>,
+    pub(super) period: Option<Spanned<Time>>,
+    pub(super) burst: Option<Spanned<Time>>,
+    pub(super) unlimited: Option<Spanned<bool>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -274,8 +273,8 @@ pub(super) struct WorkloadTable {
     pub(super) threads: Option<Count>,
     #[serde(default, deserialize_with = "weight")]
     pub(super) weight: Option<u32>,
-    pub(super) slice: Option<Time>,
-    pub(super) begin: Option<Time>,
+    pub(super) slice: Option<Spanned<Time>>,
+    pub(super) begin: Option<Spanned<Time>>,
     pub(super) cpu: Option<Spanned<u32>>,
     pub(super) cpus: Option<Spanned<String>>,
     pub(super) work: Option<SpanValue>,
@@ -306,17 +305,17 @@ pub(super) struct WorkloadTable {
 pub(super) struct RealTimeTable {
     pub(super) name: Spanned<String>,
     pub(super) cpus: Option<Spanned<String>>,
-    pub(super) work: SpanValue,
+    pub(super) work: Spanned<SpanValue>,
     pub(super) period: SpanValue,
-    pub(super) begin: Option<Time>,
+    pub(super) begin: Option<Spanned<Time>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table [[hotplug]]")]
 pub(super) struct HotplugTable {
-    pub(super) at: Time,
+    pub(super) at: Spanned<Time>,
     pub(super) cpu: Spanned<u32>,
-    pub(super) online: bool,
+    pub(super) online: Spanned<bool>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -342,9 +341,9 @@ pub(super) struct ExpectTable {
     #[serde(default)]
     pub(super) unit: String,
     /// What the source of the scenario says.
-    pub(super) seed: Option<f64>,
-    pub(super) min: Option<f64>,
-    pub(super) max: Option<f64>,
+    pub(super) seed: Option<Spanned<f64>>,
+    pub(super) min: Option<Spanned<f64>>,
+    pub(super) max: Option<Spanned<f64>>,
 }
 
 /// Reads tables of which there may be several.
@@ -382,6 +381,17 @@ fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::
             "weight = {weight} is outside 1..=10000"
         ))),
     }
+}
+
+/// A name that somebody can be asked for.
+fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.trim().is_empty() {
+        return Err(de::Error::custom(format!(
+            "name = {text:?} is empty: it needs one letter or more"
+        )));
+    }
+    Ok(text)
 }
 
 fn positive_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {

@@ -9,6 +9,7 @@ mod document;
 mod expression;
 mod names;
 mod reference;
+mod unused;
 mod values;
 mod workload;
 
@@ -17,11 +18,11 @@ use crate::outcome::Outcome;
 use crate::plan::Plan;
 use core::fmt;
 use core::ops::Range;
-use document::Document;
+use document::{Document, ExpectTable};
 use serde::Serialize;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use toml::{Table, Value};
+use toml::{Spanned, Table, Value};
 
 pub use reference::reference;
 pub use values::{span, time};
@@ -241,18 +242,18 @@ impl Scenario {
             is_based: based,
         };
         let mut shapes = Vec::with_capacity(scenario.runs.len());
-        for index in 0..scenario.runs.len() {
+        let mut unused = unused::Unused::default();
+        for (index, run) in scenario.runs.iter().enumerate() {
             let plan = scenario.plan(index, None, None, files)?;
             shapes.push(names::shape(&plan));
+            unused.see(&run.document, &plan);
+        }
+        if let Some(mut found) = unused.first(&scenario.document) {
+            found.span = found.span.filter(|_| !based);
+            return Err(fault(found));
         }
         for expect in &scenario.document.expect {
-            if let (Some(min), Some(max)) = (expect.min, expect.max)
-                && min > max
-            {
-                let mut found = Fault::at(
-                    expect.value.span(),
-                    format!("min = {min} is above max = {max}: no value is both"),
-                );
+            if let Err(mut found) = check_bounds(expect) {
                 found.span = found.span.filter(|_| !based);
                 return Err(fault(found));
             }
@@ -327,22 +328,54 @@ impl Scenario {
                 figure if figure.is_infinite() => Some("infinite"),
                 _ => Some("undefined"),
             };
+            let bound = |given: &Option<Spanned<f64>>| given.as_ref().map(|given| *given.get_ref());
+            let (min, max) = (bound(&expect.min), bound(&expect.max));
             let met = value_is.is_none()
-                && expect.min.is_none_or(|min| value >= min)
-                && expect.max.is_none_or(|max| value <= max);
+                && min.is_none_or(|min| value >= min)
+                && max.is_none_or(|max| value <= max);
             findings.push(Finding {
                 what: expect.what.clone(),
                 unit: expect.unit.clone(),
-                seed: expect.seed,
+                seed: bound(&expect.seed),
                 value,
                 value_is,
-                min: expect.min,
-                max: expect.max,
+                min,
+                max,
                 met,
             });
         }
         Ok(findings)
     }
+}
+
+/// Whether a value can be held against what is expected.
+fn check_bounds(expect: &ExpectTable) -> Result<(), Fault> {
+    let bounds = [
+        ("seed", &expect.seed),
+        ("min", &expect.min),
+        ("max", &expect.max),
+    ];
+    for (field, given) in bounds {
+        if let Some(given) = given
+            && !given.get_ref().is_finite()
+        {
+            let what = format!(
+                "{field} = {} is outside {:e}..={:e}",
+                given.get_ref(),
+                f64::MIN,
+                f64::MAX
+            );
+            return Err(Fault::at(given.span(), what));
+        }
+    }
+    if let (Some(min), Some(max)) = (&expect.min, &expect.max)
+        && min.get_ref() > max.get_ref()
+    {
+        let (min, max) = (min.get_ref(), max.get_ref());
+        let what = format!("min = {min} is above max = {max}: no value is both");
+        return Err(Fault::at(expect.value.span(), what));
+    }
+    Ok(())
 }
 
 fn parse_fault(error: &toml::de::Error) -> Fault {

@@ -162,15 +162,17 @@ fn add_to_group(
             if table.weight.is_some() {
                 task.weight = weight_of(table.weight);
             }
-            if let Some(Time(begin)) = table.begin {
-                task.begin = begin;
+            if let Some(begin) = &table.begin {
+                task.begin = begin.get_ref().0;
             }
             if let Some(cpu) = &table.cpu {
                 task.cpu = Some(*cpu.get_ref());
             }
-            if let Some(Time(slice)) = table.slice {
-                let slice = Slice::new(slice)
-                    .map_err(|error| Fault::at(table.name.span(), error.to_string()))?;
+            if let Some(given) = &table.slice {
+                let slice = Slice::new(given.get_ref().0).map_err(|error| {
+                    let what = format!("workload {name}: {error}");
+                    Fault::at(given.span(), what)
+                })?;
                 task.slice = Some(slice);
             }
         }
@@ -206,7 +208,10 @@ fn add_synthetic(
                 parts: fields
                     .optional("parts", table.parts)
                     .map_or(1, |parts| parts.on(cpus)),
-                begin: table.begin.map_or(Nanos::ZERO, |Time(begin)| begin),
+                begin: table
+                    .begin
+                    .as_ref()
+                    .map_or(Nanos::ZERO, |begin| begin.get_ref().0),
             };
             synthetic::open_loop(plan, name, group, shape);
         }

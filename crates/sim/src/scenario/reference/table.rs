@@ -44,7 +44,11 @@ pub(super) const PARTS: &[Part] = &[
         about: "Fields before the first table.",
         fields: names::<Document>,
         lines: &[
-            ("name", TEXT, "what the scenario is called; needed"),
+            (
+                "name",
+                TEXT,
+                "what the scenario is called, one letter or more; needed",
+            ),
             ("about", TEXT, "what it shows, and where it comes from"),
             (
                 "base",
@@ -149,7 +153,7 @@ pub(super) const PARTS: &[Part] = &[
             (
                 "slice_expiry",
                 FLAG,
-                "kernel rules: slices are lost at the end of the period (2014 to 2019)",
+                "kernel rules only: slices are lost at the end of the period (2014 to 2019)",
             ),
             (
                 "bandwidth_slice",
@@ -175,22 +179,22 @@ pub(super) const PARTS: &[Part] = &[
             (
                 "base_slice",
                 TIME,
-                "request length; default 0.7ms times 1 + log2 of up to 8 CPUs",
+                "request length, 0.1ms..=100ms; default 0.7ms times 1 + log2 of up to 8 CPUs",
             ),
             (
                 "wakeup_granularity",
                 TIME,
-                "how far a buddy or a woken task may be preferred",
+                "how far a buddy or a woken task may be preferred, up to 1s",
             ),
             (
                 "quantum",
                 TIME,
-                "width of the buckets of deadlines; default 0s, exact",
+                "width of the buckets of deadlines, up to 100ms; default 0s, exact",
             ),
             (
                 "balance_every",
                 TIME,
-                "how often a busy CPU looks whether to pull; default 0.5ms for every 8 CPUs",
+                "how often a busy CPU looks whether to pull, above 0; default 0.5ms for every 8 CPUs",
             ),
             (
                 "run_to_parity",
@@ -230,7 +234,7 @@ pub(super) const PARTS: &[Part] = &[
                 "where the figures come from, printed with the result",
             ),
             ("switch", TIME, "switching to another task"),
-            ("tick", TIME, "one tick"),
+            ("tick", TIME, "one tick; less than the time to the next"),
             ("ipi_send", TIME, "sending an interrupt to another CPU"),
             ("ipi_receive", TIME, "being interrupted by another CPU"),
             ("wake", TIME, "waking a task, paid by the waker"),
@@ -326,7 +330,11 @@ pub(super) const PARTS: &[Part] = &[
                 "of each task within its group, 1..=10000; default 100",
             ),
             ("slice", TIME, "request length of each task, 0.1ms..=100ms"),
-            ("begin", TIME, "when it begins"),
+            (
+                "begin",
+                TIME,
+                "when it begins, up to the run's end; default at once",
+            ),
             (
                 "cpu",
                 NUMBER,
@@ -389,14 +397,14 @@ pub(super) const PARTS: &[Part] = &[
         about: "Changes a group on the way.",
         fields: names::<ChangeTable>,
         lines: &[
-            ("at", TIME, "when; needed"),
+            ("at", TIME, "when, up to the run's end; needed"),
             ("group", PATH, "whom; needed"),
             ("weight", NUMBER, "1..=10000"),
             ("idle", FLAG, "whether it is idle from then on"),
             ("quota", TIME, "another limit"),
             ("period", TIME, "its period; default 100ms"),
             ("burst", TIME, "its burst"),
-            ("unlimited", FLAG, "no limit any more"),
+            ("unlimited", FLAG, "no limit any more; not beside a quota"),
         ],
     },
     Part {
@@ -406,13 +414,21 @@ pub(super) const PARTS: &[Part] = &[
         lines: &[
             ("name", TEXT, "unique; needed"),
             ("cpus", TEXT, "such as \"0-3,8\"; default all"),
-            ("work", SPAN, "how long it takes each time; needed"),
+            (
+                "work",
+                SPAN,
+                "how long it takes each time: no more than `period` on average; needed",
+            ),
             (
                 "period",
                 SPAN,
                 "from one time to the next: 1us or more on average; needed",
             ),
-            ("begin", TIME, "the first time; default at once"),
+            (
+                "begin",
+                TIME,
+                "the first time, up to the run's end; default at once",
+            ),
         ],
     },
     Part {
@@ -420,12 +436,12 @@ pub(super) const PARTS: &[Part] = &[
         about: "A CPU goes: what is there moves, and is bound to no CPUs while none of its own is left. Or it comes.",
         fields: names::<HotplugTable>,
         lines: &[
-            ("at", TIME, "when; needed"),
+            ("at", TIME, "when, up to the run's end; needed"),
             ("cpu", NUMBER, "which; needed"),
             (
                 "online",
                 FLAG,
-                "whether it comes; needed. The last one stays",
+                "whether it comes, or goes: in turns, online at first; needed. The last one stays",
             ),
         ],
     },
@@ -460,8 +476,8 @@ pub(super) const PARTS: &[Part] = &[
             ("value", A("expression"), "of figures, see below; needed"),
             ("unit", TEXT, "printed behind it"),
             ("seed", NUMBER, "what the source says, printed beside it"),
-            ("min", NUMBER, "the least that is accepted"),
-            ("max", NUMBER, "the most that is accepted"),
+            ("min", NUMBER, "the least that is accepted, finite"),
+            ("max", NUMBER, "the most that is accepted, finite"),
         ],
     },
 ];
