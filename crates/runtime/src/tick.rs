@@ -112,6 +112,11 @@ impl TickControl {
         }
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_parked(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == PARKED
+    }
+
     fn stopped(&self) -> bool {
         self.state.load(Ordering::SeqCst) == STOPPED
     }
@@ -214,7 +219,10 @@ fn park(shared: &Shared) {
 fn has_to_look(shared: &Shared) -> bool {
     let stands_back = |vcpu: usize| shared.stands_back(vcpu);
     let keeps_back = |preempting: &Preempting| {
-        preempting.any_kept_back() || preempting.has_lines() || preempting.any_waits_for_payer()
+        preempting.any_kept_back()
+            || preempting.has_lines()
+            || preempting.any_waits_for_payer()
+            || preempting.has_dead()
     };
     awake(shared)
         || shared.preempt.as_ref().is_some_and(keeps_back)

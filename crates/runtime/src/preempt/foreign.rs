@@ -319,7 +319,13 @@ impl Preempting {
         let others = self.foreign.load(Ordering::Relaxed);
         let kept = self.begun() + self.functions.digging.load(Ordering::Relaxed);
         let room = is_kept || others.saturating_sub(kept) < self.settings.max_borne;
-        if shared.phase() == CLOSED || !room || !state.enlist(carrier) {
+        let may = shared.phase() != CLOSED && room;
+        if !may || !state.enlist(carrier) {
+            drop(state);
+            if may {
+                // Of what has ended: see `finished`.
+                shared.tick.hurry();
+            }
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }

@@ -101,6 +101,7 @@ mod charges;
 mod choices;
 mod courtesy;
 mod elsewhere;
+mod finished;
 mod foreign;
 mod functions;
 mod guest;

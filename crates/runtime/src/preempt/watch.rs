@@ -68,8 +68,8 @@ pub(super) struct WatchState {
     carriers: Vec<Option<Arc<Carrier>>>,
     /// Room for [`Preempt::max_borne`](crate::Preempt::max_borne) is reserved.
     pub(super) bearers: Vec<Arc<Carrier>>,
-    /// Those that have ended; the tick thread drops them, since freeing memory may want a lock.
-    dead: Vec<Arc<Carrier>>,
+    /// Those that have ended (`finished`): as much room as for the others.
+    pub(super) dead: Vec<Arc<Carrier>>,
     /// When the next short turns may be: of one, of one that others wait for, of all.
     pub(super) age_from: Nanos,
     pub(super) hasten_from: Nanos,
@@ -93,12 +93,13 @@ pub(super) struct WatchState {
 
 impl WatchState {
     pub(super) fn new(slots: usize, max_borne: usize) -> Self {
+        // Polls, threads of others with places, blocked, without, and that drop what never began; and as many that have ended.
+        let room = 4 * max_borne + BLOCKED_MAX + ALL_DIGGERS_MAX;
         Self {
             looks: vec![Look::default(); slots],
             carriers: vec![None; slots],
-            // Polls, threads of others with places, blocked, without, and that drop what never began; and as many that have ended.
-            bearers: Vec::with_capacity(4 * max_borne + BLOCKED_MAX + ALL_DIGGERS_MAX),
-            dead: Vec::with_capacity(max_borne),
+            bearers: Vec::with_capacity(room),
+            dead: Vec::with_capacity(room),
             age_from: Nanos::ZERO,
             hasten_from: Nanos::ZERO,
             rescue_from: Nanos::ZERO,
@@ -186,15 +187,6 @@ impl WatchState {
     /// One of the bearers, by its place among them now.
     pub(super) fn bearer(&self, index: usize) -> Option<Arc<Carrier>> {
         self.bearers.get(index).cloned()
-    }
-
-    /// One more bearer, from a thread that may allocate but does not: false if there is no room.
-    pub(super) fn enlist(&mut self, carrier: &Arc<Carrier>) -> bool {
-        let room = self.bearers.len() < self.bearers.capacity();
-        if room {
-            self.bearers.push(carrier.clone());
-        }
-        room
     }
 }
 
@@ -350,11 +342,6 @@ impl Preempting {
         times.fold(Nanos::ZERO, Nanos::saturating_add)
     }
 
-    /// A bearer that has ended.
-    pub(super) fn buried(&self) -> Option<Arc<Carrier>> {
-        lock(&self.watch).dead.pop()
-    }
-
     /// One look at everything. Whether there is something to look at soon.
     pub(crate) fn watch(&self, shared: &Arc<Shared>, now: Nanos) -> bool {
         let mut state = lock(&self.watch);
@@ -364,20 +351,13 @@ impl Preempting {
             state.starved = now;
         }
         state.looked = now;
+        // First, so that there is room for a poll that is detached now.
+        state.take_out_finished();
         for vcpu in 0..self.seats.len() {
             busy |= shared.vcpus[vcpu].polling_since.load(Ordering::Relaxed) != 0;
             stalled = stalled.max(self.look_at(shared, &mut state, vcpu, now));
         }
         self.spread(&mut state.spread);
-        let mut index = 0;
-        while index < state.bearers.len() {
-            if state.bearers[index].is_finished() && state.dead.len() < state.dead.capacity() {
-                let bearer = state.bearers.swap_remove(index);
-                state.dead.push(bearer);
-            } else {
-                index += 1;
-            }
-        }
         let waits = |bearer: &Arc<Carrier>| bearer.waits_in_the_kernel();
         let has_waiter = stalled >= STALLED_LOOKS || state.bearers.iter().any(waits);
         state.elsewhere.note(has_waiter);
@@ -409,6 +389,7 @@ impl Preempting {
             // Its proxy is queued again by the tick thread, which would sleep on if all virtual CPUs do.
             shared.tick.hurry();
         }
+        state.report_dead(shared);
         busy || !state.bearers.is_empty() || state.burst.is_some()
     }
 
