@@ -1,7 +1,8 @@
 //! Blocking code, charged to the group that asked for it, and under preemption by turns with its tasks.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
@@ -13,7 +14,9 @@ use crate::inbox::Arrival;
 use crate::local;
 use crate::loss::{Loss, note};
 use crate::meter::{ThreadMeter, settle_here};
-use crate::preempt::{Aborted, Begin, LINE_MAX, Waiting, buries_for, by_turns, is_scheduled};
+use crate::preempt::{
+    Aborted, Begin, LINE_MAX, Waiting, buries_for, by_turns, is_scheduled, keeps_from_beginning,
+};
 use crate::shared::OPEN;
 use crate::spawn::refused;
 use crate::task::trace::{Labels, TaskSpan};
@@ -66,7 +69,8 @@ impl Group {
     /// Under preemption a group with a limit, or below one, has as many functions at once as [`crate::Preempt::max_borne`] says; those that are
     /// blocked in the kernel do not count, up to 512 of them. Further ones wait in the group's line, without a thread: 65,536 at most, more are refused.
     /// An abort, [`Group::kill`] and the scheduler's end drop those that wait, and those that wait for their first turn. So functions that wait
-    /// asleep for others of their group, in line too, get on, unless 512 do so at the same time.
+    /// asleep for others of their group, in line too, get on, unless 512 do so at the same time. In a frozen group none begins, whatever its limit:
+    /// they wait in line until the thaw.
     ///
     /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.
     #[track_caller]
@@ -116,8 +120,9 @@ where
         Some(preempting) => {
             // Without a limit now it may have one by the time that it comes to a thread, and waits for a turn then.
             let (function, aborted) = function.watched(id);
-            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(&aborted)));
-            if !(group.inner.is_limited() && is_scheduled(group)) {
+            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(aborted)));
+            let may_wait = group.inner.is_limited() || group.inner.holds_unbegun();
+            if !(may_wait && is_scheduled(group)) {
                 waiting.go(&group.shared, Begin::Run(None));
                 return Ok(handle);
             }
@@ -160,13 +165,14 @@ where
             id,
             kills: self.group.inner.line.kills(),
             thread: Mutex::default(),
+            has_come: AtomicBool::new(false),
         });
         self.promise.watch(&Waker::from(aborted.clone()));
         (self, aborted)
     }
 
     /// On a thread of the pool.
-    fn go(mut self, begin: Begin, aborted: Option<&Aborted>) {
+    fn go(mut self, begin: Begin, aborted: Option<Arc<Aborted>>) {
         self.unrun.starts();
         if self.group.shared.preempt.is_some() {
             // Refused, it is as it was: `PreemptStats::guests_refused` counts that where it was told to wait.
@@ -176,31 +182,42 @@ where
             return self.never_begins();
         };
         let (shared, group) = (self.group.shared.clone(), self.group.clone());
-        if let Some(aborted) = aborted {
+        if let Some(aborted) = &aborted {
             // Before the look at the promise.
             aborted.waits_here();
         }
         let ended = |function: &Self| {
-            let killed = |aborted: &Aborted| {
+            let killed = |aborted: &Arc<Aborted>| {
                 let kills = function.group.inner.line.kills();
                 let limited = function.group.inner.is_limited();
                 kills != aborted.kills || limited && function.group.shared.phase() != OPEN
             };
-            function.promise.is_aborted() || aborted.is_some_and(killed)
+            function.promise.is_aborted() || aborted.as_ref().is_some_and(killed)
+        };
+        // Without a thread it waits for a thaw; once it has left, it goes by way of the line.
+        let leaves = Cell::new(false);
+        let ended_or_leaves = |function: &Self| {
+            leaves.set(leaves.get() || keeps_from_beginning(&group));
+            leaves.get() || ended(function)
         };
         let mut waiting = Some(self);
-        if by_turns(&group, place, &mut waiting, ended, Self::run).is_some() {
+        if by_turns(&group, place, &mut waiting, ended_or_leaves, Self::run).is_some() {
             return;
         }
         let Some(function) = waiting else {
             return;
         };
-        if !ended(&function) {
-            let _meter = ThreadMeter::enter_within(&group);
-            return function.run();
-        }
-        match &shared.preempt {
-            Some(preempting) if aborted.is_some() => {
+        let has_ended = ended(&function);
+        match (&shared.preempt, aborted) {
+            (Some(preempting), Some(aborted)) if leaves.get() && !has_ended => {
+                let function = function.waits_again(&aborted);
+                preempting.goes_back(&shared, &group.inner, &aborted, function);
+            }
+            _ if !has_ended => {
+                let _meter = ThreadMeter::enter_within(&group);
+                function.run();
+            }
+            (Some(preempting), Some(_)) => {
                 if !function.promise.is_aborted() {
                     let reason = "the group, or one above it, was killed";
                     note(&shared, &group.inner, Loss::KilledTask, 1, &reason);
@@ -210,6 +227,15 @@ where
             }
             _ => function.never_begins(),
         }
+    }
+
+    /// It has a thread no more.
+    fn waits_again(mut self, aborted: &Arc<Aborted>) -> Waiting {
+        aborted.leaves_its_thread();
+        self.unrun = Unrun(Some(self.group.clone()));
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        let aborted = aborted.clone();
+        Waiting::new(runtime, move |begin| self.go(begin, Some(aborted)))
     }
 
     fn run(self) {

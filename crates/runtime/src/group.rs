@@ -254,6 +254,10 @@ impl Group {
     /// Stops the dispatch of the group's tasks and of its descendants'. Polls in progress end as usual, preempted ones too: they may
     /// hold a lock that others want. Idempotent.
     ///
+    /// Under [`crate::Builder::preempt`] no blocking function begins either, nor a job in [`crate::ThreadMeter::run`]: functions wait without a thread
+    /// (65,536 of a group; more are refused), and [`crate::ThreadMeter::checkpoint`] sleeps. What has begun ends as usual. Without preemption, and in groups that
+    /// are not [`GroupBuilder::preemptible`], a freeze is not for these: the operating system schedules them.
+    ///
     /// # Errors
     /// [`Error::Root`] for the root group, [`Error::Removed`].
     pub fn freeze(&self) -> Result<(), Error> {
@@ -467,6 +471,10 @@ impl Group {
             }
             _ => drop(self.kill_subtree()),
         }
+        if let Some(preempting) = &self.shared.preempt {
+            // What a freeze has kept from beginning, and no kill has ended.
+            preempting.freezes_have_changed(&self.shared, &subtree);
+        }
         let _shield = self.shared.shield();
         for group in subtree.iter().rev() {
             if group.population.count() == 0 {
@@ -522,11 +530,18 @@ impl Group {
     }
 
     fn set_frozen_here(&self, frozen: bool, inside: bool) {
-        let _shape = self.shared.lock_shape();
-        self.inner.frozen.store(frozen, Ordering::Relaxed);
-        self.inner.frozen_inside.store(inside, Ordering::Relaxed);
-        for group in self.subtree_of_shape() {
-            group.settle_held(&self.shared);
+        let subtree = {
+            let _shape = self.shared.lock_shape();
+            self.inner.frozen.store(frozen, Ordering::Relaxed);
+            self.inner.frozen_inside.store(inside, Ordering::Relaxed);
+            let subtree = self.subtree_of_shape();
+            for group in &subtree {
+                group.settle_held(&self.shared);
+            }
+            subtree
+        };
+        if let Some(preempting) = &self.shared.preempt {
+            preempting.freezes_have_changed(&self.shared, &subtree);
         }
     }
 

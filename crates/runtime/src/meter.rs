@@ -157,12 +157,13 @@ impl ThreadMeter {
     ///
     /// The group is charged by turns then, some milliseconds later than by a meter. A job waits for its first turn, but for as many in
     /// a group without a limit as there are virtual CPUs, which stand after a millisecond until they have one. In a group with a limit it waits
-    /// before that for one of the places that [`Group::spawn_blocking`] speaks of. What the scheduler's end
+    /// before that for one of the places that [`Group::spawn_blocking`] speaks of, and in a frozen group for the thaw. What the scheduler's end
     /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered,
     /// and so it is in a group without a limit beyond [`crate::Preempt::max_borne`] at once.
     ///
     /// # Errors
-    /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place or its first turn.
+    /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place, its first turn or a
+    /// thaw.
     pub fn run<R>(group: &Group, job: impl FnOnce() -> R) -> Result<R, MeterError> {
         Self::check(group)?;
         let mut job = Some(job);

@@ -338,16 +338,17 @@ fn a_function_that_begins_in_a_frozen_group_runs() {
         let group = scheduler.group("group").unwrap().create().unwrap();
         group.freeze_immediately().unwrap();
         let function = Arc::new(Shared::default());
+        let (come, comes) = tokio::sync::oneshot::channel();
         let thread = {
             let (function, group) = (function.clone(), group.clone());
             std::thread::spawn(move || {
                 let body = || function.compute(|| function.stop.load(SeqCst));
+                come.send(()).unwrap();
                 ThreadMeter::run(&group, body).unwrap();
             })
         };
-        while scheduler.preempt_stats().unwrap().foreign == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        comes.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
         uses_at_most(&function, Duration::ZERO).await;
         group.thaw().unwrap();
         goes_on(&function).await;

@@ -268,12 +268,35 @@ impl GroupShared {
         // A moved task is not the group's to keep: its mover marks it before it takes this lock.
         let moved = task.context().marks.is_moved(Ordering::Acquire);
         let bearer = task.owned_mut().bearer();
-        let ends = bearer.is_some_and(|bearer| self.lets_end(bearer));
-        if !self.is_held() || moved || task.is_aborted() || ends {
+        let goes_on = bearer.is_some_and(|bearer| self.lets_go_on(bearer));
+        if !self.is_held() || moved || task.is_aborted() || goes_on {
             return Err(task);
         }
         parked.insert(task.id().number(), task);
         Ok(())
+    }
+
+    /// Whether a freeze of the group lets what the thread bears go on: what has begun, unless it is to stop where it is; and what ends.
+    pub(crate) fn lets_go_on(&self, bearer: &Carrier) -> bool {
+        let stops = if bearer.is_unbegun() {
+            self.holds_unbegun()
+        } else {
+            self.is_held_inside()
+        };
+        !stops || self.lets_end(bearer)
+    }
+
+    /// What had not begun has ended: its proxy, of this number, is not to be kept here.
+    pub(crate) fn let_go_of_unbegun(&self, shared: &Shared, proxy: Id) {
+        let released = self.lock_parked().remove(&proxy.number());
+        if let Some(proxy) = released {
+            shared.submit_remote(proxy, Enqueue::Wake);
+        }
+    }
+
+    /// The group above; `None` for the root group.
+    pub(crate) fn above(&self) -> Option<&Self> {
+        self.parent.as_deref()
     }
 
     /// Whether a freeze of the group does not hold what the thread bears: a poll that has ended, or whose task was aborted or is in another
@@ -454,8 +477,8 @@ impl GroupShared {
             let mut parked = self.lock_parked();
             self.held.store(held, Ordering::Relaxed);
             let stood = self.held_inside.swap(inside, Ordering::Relaxed);
-            // Polls that stood and now may end come out; what is to stay is held again.
-            if held && (inside || !stood) {
+            // Polls that stood and now may end come out, and what may begin since the group is removed; what is to stay is held again.
+            if held && (inside || !stood) && !self.is_removed() {
                 BTreeMap::new()
             } else {
                 std::mem::take(&mut *parked)

@@ -52,8 +52,7 @@ pub(crate) struct Carrier {
     runs_over: AtomicBool,
     /// Whose poll it bears.
     group: OnceLock<Arc<GroupShared>>,
-    /// Of a thread of others: it has begun; it has a place (`functions`).
-    begun: AtomicBool,
+    /// Of a thread of others: it has a place (`functions`).
     placed: AtomicBool,
     /// ... and began ahead of its first turn, and was not picked yet (`uncharged`).
     pub(super) ahead: AtomicBool,
@@ -86,7 +85,6 @@ impl Carrier {
             guarded: Guarded::default(),
             runs_over: AtomicBool::new(false),
             group: OnceLock::new(),
-            begun: AtomicBool::new(true),
             placed: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
             buried: AtomicU64::new(0),
@@ -187,20 +185,17 @@ impl Carrier {
 
     /// Before its region: it may not begin until it is chosen.
     pub(super) fn waits_for_its_turn(&self) {
-        self.begun.store(false, Ordering::Relaxed);
         self.turns.begins_forbidden();
     }
 
     /// Waits for its first turn; whether it begins, or has `ended` without.
     pub(super) fn begins(&self, ended: impl Fn() -> bool) -> bool {
-        let begins = self.turns.wait_until_allowed_unless(ended);
-        self.begun.store(begins, Ordering::Relaxed);
-        begins
+        self.turns.begins_unless(ended)
     }
 
-    /// Whether it waits for its first turn. A hint.
-    pub(super) fn is_unbegun(&self) -> bool {
-        !self.begun.load(Ordering::Relaxed)
+    /// Whether it waits for its first turn, or has ended without. A hint but for who has forbidden it (`frozen`).
+    pub(crate) fn is_unbegun(&self) -> bool {
+        self.turns.is_unbegun()
     }
 
     /// If it waits for its first turn, it looks whether it has ended.

@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`) |
+//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`); not in a frozen group (`frozen`) |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
@@ -29,6 +29,7 @@ use std::sync::atomic::{Ordering, fence};
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::carrier::{Carrier, Outcome};
+use super::frozen::keeps_from_beginning;
 use super::functions::Place;
 use super::others::{may_be_current, set_current};
 use super::overtime::charge_so_far;
@@ -46,25 +47,44 @@ pub(crate) fn is_scheduled(group: &Group) -> bool {
 
 /// Runs `body` with `state` for `group` on the calling thread, which nobody bills yet, by turns. Not, and the state stays where it is, if the
 /// group's functions are not scheduled, the thread is known already, there is no room (in a group without a limit), or it has `ended` before its
-/// turn: the caller asks.
+/// turn: the caller asks. While the group is frozen it waits with what has not ended.
 pub(crate) fn by_turns<T, R>(
     group: &Group,
-    mut place: Option<Place>,
+    place: Option<Place>,
     state: &mut Option<T>,
     ended: impl Fn(&T) -> bool,
     body: impl FnOnce(T) -> R,
 ) -> Option<R> {
+    in_turn(group, place, state, (&ended, true), body)
+}
+
+/// [`by_turns`]; `may_go_ahead` of its first turn, in a group without a limit.
+fn in_turn<T, R>(
+    group: &Group,
+    mut place: Option<Place>,
+    state: &mut Option<T>,
+    (ended, may_go_ahead): (&dyn Fn(&T) -> bool, bool),
+    body: impl FnOnce(T) -> R,
+) -> Option<R> {
     let mut body = Some(body);
-    let has_ended = |state: &Option<T>| state.as_ref().is_some_and(&ended);
+    let has_ended = |state: &Option<T>| state.as_ref().is_some_and(ended);
+    let leaves = |state: &Option<T>| has_ended(state) || keeps_from_beginning(group);
     loop {
+        let takes_part = is_scheduled(group) && !is_known();
+        if takes_part && has_ended(state) {
+            return None;
+        }
+        if takes_part && keeps_from_beginning(group) {
+            place = None;
+            group.shared.preempt.as_ref()?.wait_for_thaw(group);
+            continue;
+        }
         let limited = group.inner.is_limited();
-        let needs_place = limited && place.is_none() && is_scheduled(group) && !is_known();
-        if needs_place {
-            if has_ended(state) {
-                return None;
-            }
+        if takes_part && limited && place.is_none() {
             place = take_place(group);
-            if place.is_none() {
+            // A checkpoint has nothing that ends with its group: it waits for no place there that nobody may give up.
+            let waits = may_go_ahead || !group.inner.is_removed();
+            if place.is_none() && waits {
                 continue;
             }
         }
@@ -75,17 +95,19 @@ pub(crate) fn by_turns<T, R>(
                 group,
                 (preempting, carrier, place),
                 Begins::InTurn {
-                    may_go_ahead: !limited,
-                    has_ended: &has_ended,
+                    may_go_ahead: may_go_ahead && !limited && !keeps_from_beginning(group),
+                    has_ended: &leaves,
                 },
                 state,
                 &mut run,
             )
         });
         match tried {
+            // Frozen before its first turn, and perhaps thawed since.
+            Some(None) if state.is_some() && !has_ended(state) => {}
             Some(done) => return done,
             None if place.is_some() && is_scheduled(group) && !is_known() => {
-                // The watch has not taken out yet what has ended.
+                // All the room is taken by what has not ended, and by what the tick thread has not freed yet.
                 std::thread::sleep(FULL);
             }
             None => return None,
@@ -98,27 +120,8 @@ const FULL: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Waits until the thread's first turn for `group`, if its scheduler preempts and has room, and gives that back at once.
 pub(crate) fn wait_for_turn(group: &Group) {
-    let mut place = None;
-    while group.inner.is_limited() && is_scheduled(group) && !is_known() {
-        place = take_place(group);
-        if place.is_some() || group.inner.is_removed() {
-            break;
-        }
-    }
-    let work = Work::Function(&mut place);
-    enlisted(group, work, |preempting, carrier, place| {
-        let never = |_: &Option<()>| false;
-        take_turns(
-            group,
-            (preempting, carrier, place),
-            Begins::InTurn {
-                may_go_ahead: false,
-                has_ended: &never,
-            },
-            &mut Some(()),
-            &mut Some,
-        )
-    });
+    let never = |_: &()| false;
+    in_turn(group, None, &mut Some(()), (&never, false), |()| ());
 }
 
 /// Runs `drop_all`, which drops what of the group has ended without having begun, by turns on the calling thread (`burials`). False, and nothing was
@@ -291,7 +294,8 @@ fn take_turns<T, R>(
     let context = TaskContext::uncounted(shared.clone(), location, home);
     let entity = TaskEntity::new(Weight::DEFAULT, None);
     let proxy = vcpu::proxy(context, entity, &group.inner, carrier, shared.now());
-    carrier.show_as(proxy.id().number());
+    let id = proxy.id();
+    carrier.show_as(id.number());
     shared.submit_remote(proxy, Enqueue::Wake);
     if ended.is_none_or(|ended| carrier.begins(|| ended(state))) {
         let state = state.take()?;
@@ -300,6 +304,7 @@ fn take_turns<T, R>(
         return result;
     }
     drop(ends);
+    group.inner.let_go_of_unbegun(shared, id);
     None
 }
 

@@ -20,13 +20,13 @@
 //! # Nobody waits beyond its end
 //! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
 //! first turn. A kill and the scheduler's end empty the lines of their groups and wake all threads that wait so; each sees the kill's
-//! number, or the phase. What has ended without having begun is dropped elsewhere (`burials`).
+//! number, or the phase. (Of frozen groups, whose functions wait in line, too: `frozen`.) What has ended without having begun is dropped elsewhere (`burials`).
 //! The locks are leaves; whoever takes one in a poll shields itself.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Wake;
 use std::thread::Thread;
 use std::time::Duration;
@@ -93,11 +93,14 @@ impl Waiting {
     }
 }
 
+/// Functions that wait, by number.
+type Queue = BTreeMap<u64, Waiting>;
+
 /// What a group has of functions.
 #[derive(Default)]
 pub(crate) struct Line {
     /// By the numbers of their tasks: those that came first have the least.
-    waiting: Mutex<BTreeMap<u64, Waiting>>,
+    pub(super) waiting: Mutex<Queue>,
     /// The group is listed. Written under the lock.
     is_listed: AtomicBool,
     /// Places of the group and below it.
@@ -138,8 +141,9 @@ pub(super) struct Functions {
     /// Functions in lines, and how often one went there.
     in_line: AtomicUsize,
     lined_up: AtomicU64,
-    /// Groups with a line, each once.
+    /// Groups with a line that somebody is to look at, each once, and how many these are.
     lines: Mutex<Vec<Arc<GroupShared>>>,
+    listed: AtomicUsize,
     /// What has ended without having begun, by group, and how many groups these are.
     pub(super) ended: Mutex<Vec<(Arc<GroupShared>, Vec<Waiting>)>>,
     pub(super) unburied: AtomicUsize,
@@ -148,8 +152,10 @@ pub(super) struct Functions {
     /// Threads that see to these.
     pub(super) digging: AtomicUsize,
     /// For threads that wait for a place themselves.
-    gate: Mutex<()>,
+    pub(super) gate: Mutex<()>,
     room: Condvar,
+    /// ... or for a thaw (`frozen`).
+    pub(super) thawed: Condvar,
 }
 
 /// A thread takes functions out of lines while this lives, by unwinding too: what is told of losses is heard by code of the program's.
@@ -201,6 +207,8 @@ pub(crate) struct Aborted {
     pub(crate) kills: u64,
     /// The thread that waits for its first turn.
     pub(crate) thread: Mutex<Option<Thread>>,
+    /// A1 of `frozen`.
+    pub(crate) has_come: AtomicBool,
 }
 
 impl Aborted {
@@ -208,11 +216,31 @@ impl Aborted {
     pub(crate) fn waits_here(&self) {
         *lock(&self.thread) = Some(std::thread::current());
     }
+
+    /// W1 of `frozen`: it has not any more.
+    pub(crate) fn leaves_its_thread(&self) {
+        *lock(&self.thread) = None;
+    }
+
+    /// It ends if it waits in line.
+    pub(super) fn take_out_of_line(
+        &self,
+        preempting: &Preempting,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+    ) {
+        let found = lock(&group.line.waiting).remove(&self.id.number());
+        if let Some(found) = found {
+            preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
+            preempting.end_unbegun(shared, group, vec![found]);
+        }
+    }
 }
 
 impl Wake for Aborted {
     fn wake(self: Arc<Self>) {
         let _shield = quotient_pause::uninterrupted();
+        self.has_come.store(true, Ordering::SeqCst);
         let thread = lock(&self.thread).clone();
         if let Some(thread) = thread {
             return thread.unpark();
@@ -223,11 +251,7 @@ impl Wake for Aborted {
         let Some(preempting) = &shared.preempt else {
             return;
         };
-        let found = lock(&group.line.waiting).remove(&self.id.number());
-        if let Some(found) = found {
-            preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
-            preempting.end_unbegun(&shared, &group, vec![found]);
-        }
+        self.take_out_of_line(preempting, &shared, &group);
     }
 }
 
@@ -288,8 +312,7 @@ impl Preempting {
     /// Whether functions wait in lines, or to be dropped.
     pub(crate) fn has_lines(&self) -> bool {
         let functions = &self.functions;
-        functions.in_line.load(Ordering::SeqCst) > 0
-            || functions.unburied.load(Ordering::SeqCst) > 0
+        functions.listed.load(Ordering::SeqCst) > 0 || functions.unburied.load(Ordering::SeqCst) > 0
     }
 
     /// For a thread that has no place: waits a little, at most until one was given up.
@@ -299,7 +322,7 @@ impl Preempting {
         drop(self.functions.room.wait_timeout(gate, LOOK_AGAIN));
     }
 
-    /// Begins a function of a group with a limit, or puts it in line.
+    /// Begins a function of a group with a limit, or that is frozen, or puts it in line.
     ///
     /// # Errors
     /// It comes back if the line is full.
@@ -311,8 +334,15 @@ impl Preempting {
         function: Waiting,
     ) -> Result<(), Waiting> {
         let _shield = quotient_pause::uninterrupted();
-        let mut line = lock(&group.line.waiting);
+        let line = lock(&group.line.waiting);
+        if shared.phase() != OPEN {
+            // Whoever empties the lines may have passed this one.
+            drop(line);
+            function.go(shared, Begin::Run(None));
+            return Ok(());
+        }
         if line.is_empty()
+            && !group.holds_unbegun()
             && let Some(place) = self.find_place(shared, group)
         {
             drop(line);
@@ -322,17 +352,53 @@ impl Preempting {
         if line.len() >= LINE_MAX {
             return Err(function);
         }
-        line.insert(id.number(), function);
-        let is_new = !group.line.is_listed.swap(true, Ordering::Relaxed);
-        self.functions.in_line.fetch_add(1, Ordering::SeqCst);
-        drop(line);
         self.functions.lined_up.fetch_add(1, Ordering::Relaxed);
+        self.enters_line(shared, group, line, id, function);
+        Ok(())
+    }
+
+    /// L1, and the rest unless the group is frozen (Z1 of `frozen`).
+    pub(super) fn enters_line(
+        &self,
+        shared: &Shared,
+        group: &Arc<GroupShared>,
+        mut line: MutexGuard<'_, Queue>,
+        id: Id,
+        function: Waiting,
+    ) {
+        line.insert(id.number(), function);
+        self.functions.in_line.fetch_add(1, Ordering::Relaxed);
+        if !group.keeps_its_line(shared) {
+            self.list(shared, group, line);
+        }
+    }
+
+    /// Lists the group if functions wait in its line and no freeze keeps them there.
+    pub(super) fn list_thawed(&self, shared: &Shared, group: &Arc<GroupShared>) {
+        let line = lock(&group.line.waiting);
+        if !line.is_empty() && !group.keeps_its_line(shared) {
+            self.list(shared, group, line);
+        }
+    }
+
+    /// L2 and L3.
+    fn list(&self, shared: &Shared, group: &Arc<GroupShared>, line: MutexGuard<'_, Queue>) {
+        let is_new = !group.line.is_listed.swap(true, Ordering::Relaxed);
+        if is_new {
+            self.functions.listed.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(line);
         if is_new {
             lock(&self.functions.lines).push(group.clone());
         }
         fence(Ordering::SeqCst);
         shared.tick.hurry();
-        Ok(())
+    }
+
+    /// The group, whose line the caller has, is to be looked at no more.
+    fn delist(&self, group: &GroupShared) {
+        group.line.is_listed.store(false, Ordering::Relaxed);
+        self.functions.listed.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The tick thread: lets those begin for whom there are places.
@@ -346,19 +412,20 @@ impl Preempting {
         self.bury(shared);
     }
 
-    /// Whether some are left.
+    /// Whether somebody is to look again.
     fn let_line_go(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) -> bool {
         loop {
-            let needs_place = group.is_limited() && shared.phase() == OPEN;
+            let is_held = || shared.phase() == OPEN && group.holds_unbegun();
+            let needs_place = group.is_limited() && shared.phase() == OPEN && !is_held();
             let place = needs_place
                 .then(|| self.find_place(shared, group))
                 .flatten();
             let mut line = lock(&group.line.waiting);
-            if line.is_empty() {
-                group.line.is_listed.store(false, Ordering::Relaxed);
+            if line.is_empty() || group.keeps_its_line(shared) {
+                self.delist(group);
                 return false;
             }
-            if needs_place && place.is_none() {
+            if is_held() || needs_place && place.is_none() {
                 return true;
             }
             let first = line.pop_first();
@@ -382,7 +449,12 @@ impl Preempting {
         let _shield = quotient_pause::uninterrupted();
         let ending = Ending::of(&self.functions);
         let mut unbegun = Vec::new();
-        for group in groups {
+        // Once the scheduler closes, those too that were removed and are in no list of groups.
+        let listed = match shared.phase() {
+            OPEN => Vec::new(),
+            _ => lock(&self.functions.lines).clone(),
+        };
+        for group in groups.iter().chain(&listed) {
             group.line.kills.fetch_add(1, Ordering::Release);
             let waiting = std::mem::take(&mut *lock(&group.line.waiting));
             let functions = &self.functions;
@@ -398,6 +470,7 @@ impl Preempting {
         drop(ending);
         self.wake_unbegun();
         self.functions.room.notify_all();
+        self.open_gate();
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
         self.bury(shared);
     }

@@ -80,7 +80,8 @@
 //! stays below 1 % (5 % in the latter case) and 5 % of a processor, so that a busy machine does not make limits void. Both are counted.
 //!
 //! # Freezes and kills
-//! A freeze holds a group's tasks between polls; its proxies go on being chosen, so that a poll that holds a lock comes to its end.
+//! A freeze holds a group's tasks between polls, and functions and jobs that have not begun (`frozen`); its other proxies go on being chosen, so that a
+//! poll that holds a lock comes to its end.
 //! After [`freeze_immediately`](crate::Group::freeze_immediately) a proxy that is picked stops its bearer and is held as any token;
 //! such a bearer has no part in aging and rescue (a tenant that is frozen is to use nothing), until it is chosen again, or found killed.
 //! So nobody should be stopped so while it holds a lock that the thaw, or anybody else's group, needs: whatever of the runtime's own locks user
@@ -103,6 +104,7 @@ mod courtesy;
 mod elsewhere;
 mod finished;
 mod foreign;
+mod frozen;
 mod functions;
 mod guest;
 mod heartbeat;
@@ -136,6 +138,7 @@ pub(crate) use self::charges::{Charge, Parting};
 pub(crate) use self::courtesy::Brought;
 use self::courtesy::Courtesy;
 pub(crate) use self::foreign::{buries_for, by_turns, is_scheduled, wait_for_turn};
+pub(crate) use self::frozen::keeps_from_beginning;
 use self::functions::Functions;
 pub(crate) use self::functions::{Aborted, Begin, LINE_MAX, Line, Waiting};
 use self::heartbeat::Heartbeat;

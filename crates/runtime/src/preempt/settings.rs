@@ -153,7 +153,8 @@ pub struct PreemptStats {
     pub borne: usize,
     /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now, and threads that drop functions which never began.
     pub foreign: usize,
-    /// Blocking functions that wait in line to begin now, since their group, which has a limit, has its part of [`Preempt::max_borne`] in others.
+    /// Blocking functions that wait in line to begin now, since their group, which has a limit, has its part of [`Preempt::max_borne`] in others, or is
+    /// frozen.
     pub in_line: usize,
     /// Times that one had to.
     pub lined_up: u64,

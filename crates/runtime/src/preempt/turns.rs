@@ -11,6 +11,8 @@
 //!   it, and [`Turns::forbid`] does nothing while the proxy is away: the watch, which forbids whoever nobody has chosen, may look between the
 //!   dismissal and the putting away, or forbid behind it. (One killed in its poll, or whose payer has no budget, is put away forbidden, and
 //!   gets on by short turns.)
+//! - *Who has begun is known to who stops it.* A thread that waits before its first region notes that it has begun, and then looks once more whether it
+//!   may; who forbids it does so and then looks for the note (`frozen`).
 //! - *A proxy is in one place.* [`Turns::finish`] sets `finished` and takes the proxy that is away in one step; [`Turns::put_away`] after that
 //!   gives the proxy back. So of the bearer's end, the carrier that puts the proxy away, and the look that brings it back, one has it.
 
@@ -25,6 +27,8 @@ pub(super) struct Turns<P, T, O, C> {
     finished: AtomicBool,
     /// Policy lets it run.
     allowed: AtomicBool,
+    /// It is in its first region, or beyond.
+    begun: AtomicBool,
     inner: Mutex<Inner<P, T, O, C>>,
 }
 
@@ -64,6 +68,7 @@ impl<P, T, O, C: Default> Turns<P, T, O, C> {
         Self {
             finished: AtomicBool::new(false),
             allowed: AtomicBool::new(true),
+            begun: AtomicBool::new(true),
             inner: Mutex::new(Inner {
                 by: NOBODY,
                 pause: None,
@@ -94,7 +99,26 @@ impl<P, T, O, C> Turns<P, T, O, C> {
 
     /// Before its first region: it may not begin until it is chosen.
     pub(super) fn begins_forbidden(&self) {
+        self.begun.store(false, Ordering::SeqCst);
         self.allowed.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether it waits for its first turn. Certain (H2 of `frozen`) for who has forbidden it before, and while nobody lets it run.
+    pub(super) fn is_unbegun(&self) -> bool {
+        !self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Waits for its first turn; whether it begins, or has `ended` without.
+    pub(super) fn begins_unless(&self, ended: impl Fn() -> bool) -> bool {
+        while self.wait_until_allowed_unless(&ended) {
+            // G1 and G2 of `frozen`.
+            self.begun.store(true, Ordering::SeqCst);
+            if self.allowed.load(Ordering::SeqCst) {
+                return true;
+            }
+            self.begun.store(false, Ordering::SeqCst);
+        }
+        false
     }
 
     /// Lets it run, as the choice of `vcpu`. `on_resume` sees each request to stand still that ends so, under the lock, and by whom it was
@@ -233,7 +257,8 @@ impl<P, T, O, C> Turns<P, T, O, C> {
 }
 
 /// Seen to fail with a `forbid` that does not look at `by`, an `enforce` that looks at `allowed` before it has the lock, an `allow` that leaves
-/// the request in place, a `put_away` that does not look at `finished`, one that leaves it forbidden, and a `forbid` of one that is away.
+/// the request in place, a `put_away` that does not look at `finished`, one that leaves it forbidden, a `forbid` of one that is away, and a
+/// `begins_unless` that does not look again.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;
@@ -361,6 +386,37 @@ mod models {
             let all = [kept, look.join().unwrap(), bearer.join().unwrap()];
             let found: Vec<_> = all.into_iter().flatten().collect();
             assert_eq!(found, [7], "lost, or twice");
+        });
+    }
+
+    /// A freeze as a thread is about to begin: either it has begun, or it does not before the thaw.
+    #[test]
+    fn loom_who_has_not_begun_begins_in_a_frozen_group() {
+        loom::model(|| {
+            let model = Model::new();
+            model.word.begins_forbidden();
+            let (thawed, too_early) =
+                (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let bearer = {
+                let (model, thawed) = (model.clone(), thawed.clone());
+                let too_early = too_early.clone();
+                loom::thread::spawn(move || {
+                    assert!(model.word.begins_unless(|| false));
+                    let early = usize::from(thawed.load(Ordering::SeqCst) == 0);
+                    too_early.store(early, Ordering::SeqCst);
+                })
+            };
+            model.allow(1, &bearer);
+            model.word.forbid(1, |_| None);
+            let held = model.word.is_unbegun();
+            if held {
+                thawed.store(1, Ordering::SeqCst);
+            }
+            // Of a thread that has begun the proxy goes on, and is chosen.
+            model.allow(1, &bearer);
+            bearer.join().unwrap();
+            let too_early = too_early.load(Ordering::SeqCst) != 0;
+            assert!(!(held && too_early), "begun, and held");
         });
     }
 

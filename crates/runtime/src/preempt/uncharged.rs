@@ -9,7 +9,7 @@
 //! While the group owes, that is late; and if each function that comes begins, the group has the more the more it owes. (Four threads with jobs of 1.5
 //! ms in a group of weight 100 had 8.1 s of CPU time beside long polls of one of 300, which had 1.4; the group's clock said 0.5 s.) So:
 //! - *In a group and below it no more are ahead at a time than there are virtual CPUs*, those included that have ended and whose proxy waits. Each pick
-//!   makes room for one more; others wait for their first turn, as in a group with a limit.
+//!   makes room for one more; others wait for their first turn, as in a group with a limit. In a frozen group nobody begins (`frozen`).
 //! - *Who is ahead stands after [`UNCHARGED_MAX`]* until it is picked: the watch sees to that, as it does for whoever runs beside the
 //!   tasks of the virtual CPU that has chosen it.
 //!

@@ -426,16 +426,24 @@ pub(crate) fn proxy(
     proxy
 }
 
-/// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is; if it has
-/// ended, its task was aborted or killed, or the scheduler ends, in any case.
+/// Whether it is a proxy whose poll goes on to its end, although its group is frozen: unless it was asked to stop where it is, or has not begun; if
+/// it has ended, its task was aborted or killed, or the scheduler ends, in any case.
 pub(super) fn goes_on_though_held(task: &mut Task) -> bool {
     let owned = task.owned_mut();
-    let Some(bearer) = owned.bearer() else {
+    let Some(bearer) = owned.bearer().cloned() else {
         return false;
     };
-    !owned.group.is_held_inside()
-        || owned.group.lets_end(bearer)
-        || task.context().shared.phase() != OPEN
+    let group = owned.group.clone();
+    let shared = &task.context().shared;
+    if group.lets_go_on(&bearer) || shared.phase() != OPEN {
+        return true;
+    }
+    let (true, Some(preempting)) = (bearer.is_unbegun(), &shared.preempt) else {
+        return false;
+    };
+    // H1 and H2 of `preempt::frozen`: it may just begin.
+    preempting.stop_anywhere(&bearer);
+    group.lets_go_on(&bearer)
 }
 
 /// A proxy's group is frozen: its bearer stops.
