@@ -66,7 +66,7 @@ impl Group {
     /// [`ThreadMeter::run`]. The handle is the same as a task's; as with tokio, aborting stops only a function that has not started.
     ///
     /// # How many at a time
-    /// Under preemption a group with a limit, or below one, has as many functions at once as [`crate::Preempt::max_borne`] says; those that are
+    /// Under preemption a group has as many functions at once as [`crate::Preempt::max_borne`] says of polls; those that are
     /// blocked in the kernel do not count, up to 512 of them. Further ones wait in the group's line, without a thread: 65,536 at most, more are refused.
     /// An abort, [`Group::kill`] and the scheduler's end drop those that wait, and those that wait for their first turn. So functions that wait
     /// asleep for others of their group, in line too, get on, unless 512 do so at the same time. In a frozen group none begins, whatever its limit:
@@ -118,11 +118,9 @@ where
     let runtime = tokio::runtime::Handle::try_current().ok();
     match &group.shared.preempt {
         Some(preempting) => {
-            // Without a limit now it may have one by the time that it comes to a thread, and waits for a turn then.
             let (function, aborted) = function.watched(id);
             let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(aborted)));
-            let may_wait = group.inner.is_limited() || group.inner.holds_unbegun();
-            if !(may_wait && is_scheduled(group)) {
+            if !is_scheduled(group) {
                 waiting.go(&group.shared, Begin::Run(None));
                 return Ok(handle);
             }

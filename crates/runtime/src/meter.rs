@@ -156,10 +156,9 @@ impl ThreadMeter {
     /// groups are ahead of it. So limit and weight hold for jobs of rayon and of other pools, too.
     ///
     /// The group is charged by turns then, some milliseconds later than by a meter. A job waits for its first turn, but for as many in
-    /// a group without a limit as there are virtual CPUs, which stand after a millisecond until they have one. In a group with a limit it waits
-    /// before that for one of the places that [`Group::spawn_blocking`] speaks of, and in a frozen group for the thaw. What the scheduler's end
-    /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered,
-    /// and so it is in a group without a limit beyond [`crate::Preempt::max_borne`] at once.
+    /// a group without a limit as there are virtual CPUs, which stand after a millisecond until they have one. Before that it waits
+    /// for one of the places that [`Group::spawn_blocking`] speaks of, and in a frozen group for the thaw. What the scheduler's end
+    /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered.
     ///
     /// # Errors
     /// As [`ThreadMeter::enter`]; `job` was not run. [`MeterError::GroupRemoved`] too if that happened while it waited for its place, its first turn or a

@@ -55,6 +55,60 @@ fn three_hundred_functions_void_a_limit() {
     });
 }
 
+/// In a group without a limit those beyond the places were only metered, which nobody read before they ended: the group's clock said a fiftieth of what
+/// they used, a group of three times the weight had 0.05 of a CPU beside them, and a limit that was set later never held.
+#[test]
+fn three_hundred_functions_void_a_limit_that_is_set_later() {
+    run(256, |scheduler| async move {
+        let (free, heavy) = (scheduler.group("free"), scheduler.group("heavy"));
+        let free = free.unwrap().create().unwrap();
+        let heavy = heavy.unwrap().weight(300).create().unwrap();
+        let (used, theirs) = (Arc::new(Used::default()), Arc::new(Used::default()));
+        for _ in 0..300 {
+            let used = used.clone();
+            drop(free.spawn_blocking(move || used.compute(HANG)));
+        }
+        for _ in 0..4 {
+            let theirs = theirs.clone();
+            drop(heavy.spawn(async move {
+                while !theirs.stop.load(Ordering::Relaxed) {
+                    theirs.compute(Duration::from_micros(300));
+                    tokio::task::yield_now().await;
+                }
+            }));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = (used.so_far(), theirs.so_far(), free.cpu_time());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let had = (used.so_far() - before.0, theirs.so_far() - before.1);
+        let clock = free.cpu_time() - before.2;
+        println!("{had:?}, its clock says {clock:?}");
+        // Three times as much are due to the heavy one; a machine that others keep busy takes from it first.
+        assert!(had.1 > had.0, "{had:?}");
+        assert!(
+            clock > had.0.mul_f64(0.7),
+            "used {:?}, its clock says {clock:?}",
+            had.0
+        );
+
+        free.set_max("5ms/100ms").unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (before, began) = (used.so_far(), Instant::now());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (time, passed) = (used.so_far() - before, began.elapsed());
+        used.stop.store(true, Ordering::Relaxed);
+        theirs.stop.store(true, Ordering::Relaxed);
+        free.set_max("max").unwrap();
+        println!("{time:?} in {passed:?}");
+        assert!(time <= allowed(passed), "{time:?} in {passed:?}");
+        eventually("the last one", || {
+            let stats = scheduler.preempt_stats().unwrap();
+            stats.in_line + stats.foreign == 0
+        })
+        .await;
+    });
+}
+
 #[test]
 fn jobs_of_many_threads_void_a_limit() {
     run(4, |scheduler| async move {

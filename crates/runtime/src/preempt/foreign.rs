@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | in a group with a limit needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`); not in a frozen group (`frozen`) |
+//! | begins | running, chosen if nobody else is | needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`); not in a frozen group (`frozen`) |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
@@ -46,7 +46,7 @@ pub(crate) fn is_scheduled(group: &Group) -> bool {
 }
 
 /// Runs `body` with `state` for `group` on the calling thread, which nobody bills yet, by turns. Not, and the state stays where it is, if the
-/// group's functions are not scheduled, the thread is known already, there is no room (in a group without a limit), or it has `ended` before its
+/// group's functions are not scheduled, the thread is known already, or it has `ended` before its
 /// turn: the caller asks. While the group is frozen it waits with what has not ended.
 pub(crate) fn by_turns<T, R>(
     group: &Group,
@@ -79,8 +79,7 @@ fn in_turn<T, R>(
             group.shared.preempt.as_ref()?.wait_for_thaw(group);
             continue;
         }
-        let limited = group.inner.is_limited();
-        if takes_part && limited && place.is_none() {
+        if takes_part && place.is_none() {
             place = take_place(group);
             // A checkpoint has nothing that ends with its group: it waits for no place there that nobody may give up.
             let waits = may_go_ahead || !group.inner.is_removed();
@@ -95,7 +94,9 @@ fn in_turn<T, R>(
                 group,
                 (preempting, carrier, place),
                 Begins::InTurn {
-                    may_go_ahead: may_go_ahead && !limited && !keeps_from_beginning(group),
+                    may_go_ahead: may_go_ahead
+                        && !group.inner.is_limited()
+                        && !keeps_from_beginning(group),
                     has_ended: &leaves,
                 },
                 state,

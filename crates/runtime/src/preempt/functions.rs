@@ -1,8 +1,10 @@
-//! Blocking functions and jobs of groups with a limit: how many of them take turns at once, and who waits to begin.
+//! Blocking functions and jobs: how many of them take turns at once, and who waits to begin.
 //!
 //! # Why they wait
 //! What has begun is scheduled by a thread of its own and a proxy, and there is room for so many of these. Whoever was beyond that ran as if there
-//! were no limit: 300 functions at a time had 7 s of CPU time where 0.6 were allowed. So in a group with a limit a function needs a *place* to begin.
+//! were no limit: 300 functions at a time had 7 s of CPU time where 0.6 were allowed. Of a group without a limit, too: nobody read the meters of those that
+//! were only metered until they ended, so that 300 that computed without end had 1.2 CPUs under a limit of 5 % that was set later, their group's clock
+//! said a fiftieth of that, and a group of three times the weight had 0.05 of a CPU. So a function needs a *place* to begin.
 //!
 //! # Places
 //! [`Preempt::max_borne`](crate::Preempt::max_borne) are shared by the rule of `parts`: a group (with what is below it) may have seven times as many as are
@@ -41,7 +43,7 @@ use crate::task::Id;
 
 /// How often what is left for all a group may have, as in `parts`.
 pub(super) const SHARE: usize = 7;
-/// Functions and jobs of groups with a limit that are blocked at once, beyond the places. Unit: functions. As many as tokio's pool has threads by
+/// Functions and jobs that are blocked at once, beyond the places. Unit: functions. As many as tokio's pool has threads by
 /// default.
 pub(super) const BLOCKED_MAX: usize = 512;
 /// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
@@ -322,7 +324,7 @@ impl Preempting {
         drop(self.functions.room.wait_timeout(gate, LOOK_AGAIN));
     }
 
-    /// Begins a function of a group with a limit, or that is frozen, or puts it in line.
+    /// Begins a function, or puts it in line.
     ///
     /// # Errors
     /// It comes back if the line is full.
@@ -416,7 +418,8 @@ impl Preempting {
     fn let_line_go(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) -> bool {
         loop {
             let is_held = || shared.phase() == OPEN && group.holds_unbegun();
-            let needs_place = group.is_limited() && shared.phase() == OPEN && !is_held();
+            let is_scheduled = group.is_preemptible() && shared.phase() == OPEN;
+            let needs_place = is_scheduled && !is_held();
             let place = needs_place
                 .then(|| self.find_place(shared, group))
                 .flatten();

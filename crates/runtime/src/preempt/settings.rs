@@ -62,8 +62,8 @@ impl Preempt {
 
     /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
     /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
-    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once in groups without a limit, further ones are only
-    /// metered; and as many in groups with one, where further ones wait ([`Group::spawn_blocking`](crate::Group::spawn_blocking)).
+    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once; further ones wait to begin
+    /// ([`Group::spawn_blocking`](crate::Group::spawn_blocking)).
     ///
     /// No group gets all of these places. One place is set aside for each virtual CPU and stand-in; of the rest a group, with all below it,
     /// may have seven times as many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. A group that has
