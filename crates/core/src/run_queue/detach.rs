@@ -119,8 +119,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             else {
                 break;
             };
-            if request.group == 0
-                || request.noted && !request.own && self.has_just_come(index, now)
+            if request.group == 0 || request.noted && !request.own && self.has_just_come(index, now)
             {
                 self.carry_missed(self.slab.get(index).timeline);
             }
