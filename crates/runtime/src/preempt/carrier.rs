@@ -50,6 +50,8 @@ pub(crate) struct Carrier {
     guarded: Guarded,
     /// It has run since its last charge although it should stand.
     runs_over: AtomicBool,
+    /// A thread of others that was found to compute in a turn, and not to sleep since.
+    computes: AtomicBool,
     /// Whose poll it bears.
     group: OnceLock<Arc<GroupShared>>,
     /// Of a thread of others: it has a place (`functions`).
@@ -84,6 +86,8 @@ impl Carrier {
             short_turn: AtomicU64::new(0),
             guarded: Guarded::default(),
             runs_over: AtomicBool::new(false),
+            // A poll has run for long as it comes to be borne.
+            computes: AtomicBool::new(true),
             group: OnceLock::new(),
             placed: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
@@ -100,6 +104,7 @@ impl Carrier {
     pub(super) fn foreign(handle: Handle) -> Self {
         let mut carrier = Self::new(handle);
         carrier.others = Others::of_foreign();
+        carrier.computes(false);
         carrier
     }
 
@@ -120,6 +125,15 @@ impl Carrier {
     }
 
     // ---- the governors' side
+
+    /// Its virtual CPU has found out that it does, or does not since it sleeps.
+    pub(crate) fn computes(&self, does: bool) {
+        self.computes.store(does, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_known_to_compute(&self) -> bool {
+        self.computes.load(Ordering::Relaxed)
+    }
 
     /// Whether the poll has ended.
     pub(crate) fn is_finished(&self) -> bool {

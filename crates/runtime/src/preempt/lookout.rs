@@ -132,7 +132,7 @@ impl Preempting {
 
 impl Carrier {
     /// It may run, and does not, nor waits for a processor.
-    fn is_stuck_in_its_turn(&self) -> bool {
+    pub(crate) fn is_stuck_in_its_turn(&self) -> bool {
         self.is_running_its_turn() && self.handle.is_asleep() == Some(true)
     }
 

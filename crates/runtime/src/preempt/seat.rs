@@ -59,7 +59,12 @@ impl Default for Seat {
 }
 
 impl Seat {
-    /// Whether the watch has said so of the one whose turn it is, since it was asked last.
+    /// Whether the watch has said so of the one whose turn it is, since that was taken last.
+    pub(crate) fn is_said_to_be_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
+    }
+
+    /// The same, and takes the word.
     pub(crate) fn take_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) && self.blocked.swap(false, Ordering::Relaxed)
     }

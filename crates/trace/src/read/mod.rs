@@ -38,9 +38,9 @@ use crate::record::{Meaning, Record, VERSION, in_a_line};
 /// miss by a few events; a trace that is further off was not merged.
 pub const REORDER_EVENTS: usize = 1_024;
 
-/// How late an event may be that one clock stamped. Default 100 ms: the runtime's recorder waits 10 ms for who is about to write, and the
-/// machine may keep somebody from it for longer.
-pub const LATE_MAX: Nanos = Nanos(100_000_000);
+/// How late an event may be that one clock stamped. Default 1 s: the runtime's recorder waits 10 ms for who is about to write, and a busy machine
+/// may keep somebody from it for far longer.
+pub const LATE_MAX: Nanos = Nanos(1_000_000_000);
 
 /// How many lines one may be: three names of fifteen bytes.
 const JOINED_MAX: usize = 45;
