@@ -342,8 +342,12 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
     /// whole turn, it is noted where it has just had its turn, and keeps others waiting: 0.85 for 0.91 of a part, and 0.87.)
     fn has_just_come(&self, index: u32, now: Nanos) -> bool {
-        let since = tick(now).wrapping_sub(self.slab.get(index).migrated);
-        since < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+        self.since_last_move(index, tick(now)) < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+    }
+
+    /// How long the task has been on its CPU, in ticks of a move's time stamp; `now` likewise.
+    fn since_last_move(&self, index: u32, now: u32) -> u32 {
+        now.wrapping_sub(self.slab.get(index).migrated)
     }
 
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
@@ -357,7 +361,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (mut best, mut seen, mut refusals) = (None, 0, CANDIDATES_MAX);
         let mut consider = |entity: u32| {
             if let Some(index) = self.first_below(entity, to, &mut refusals) {
-                let age = now.wrapping_sub(self.slab.get(index).migrated);
+                let age = self.since_last_move(index, now);
                 if best.is_none_or(|(_, oldest)| age > oldest) {
                     best = Some((index, age));
                 }

@@ -50,7 +50,7 @@ pub(crate) struct Carrier {
     guarded: Guarded,
     /// It has run since its last charge although it should stand.
     runs_over: AtomicBool,
-    /// A thread of others that was found to compute in a turn, and not to sleep since.
+    /// It was found to compute in a turn, or is a poll that came to be borne, and was not found to sleep since.
     computes: AtomicBool,
     /// Whose poll it bears.
     group: OnceLock<Arc<GroupShared>>,

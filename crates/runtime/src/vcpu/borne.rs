@@ -29,7 +29,7 @@ const LIMITED_TURN: Duration = Duration::from_millis(1);
 /// The same while other tasks wait in the run queue and policy has let the borne one go first, the rest of its request: nothing
 /// will end the nap for them. Unit: time. The base slice.
 const SHARED_TURN: Duration = Duration::from_micros(250);
-/// How long the first turn of a thread of others lasts before the carrier looks whether the thread sleeps in the kernel, in a file or a socket perhaps.
+/// How long the first turn of a thread of others, and of a poll that has slept, lasts before the carrier looks whether the thread sleeps in the kernel, in a file or a socket perhaps.
 /// Unit: time. A timer and a system call of 3 us, once: such a thread is not looked at again until it has slept. (Found by the watch's second look,
 /// a function that sleeps kept its virtual CPU for 1 to 2 ms: 400 of 20 ms at a time took 270 ms, and 1,000 of 2 ms as long.)
 const PEEK: Duration = Duration::from_micros(100);
@@ -462,7 +462,7 @@ pub(super) fn stop_frozen(task: &mut Task) {
     }
 }
 
-/// Sleeps for the turn of a bearer, or until there is work. Whether a thread of others was found asleep in the kernel early in it.
+/// Sleeps for the turn of a bearer, or until there is work. Whether that was found asleep in the kernel early in it ([`PEEK`]).
 fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> bool {
     if bearer.is_known_to_compute() || turn < 2 * PEEK {
         seat.nap.sleep(turn, has_work);

@@ -4,7 +4,7 @@ use super::document::{
     BandwidthName, ChangeTable, CostTable, Document, GroupClockName, GroupTable, LoadAverageName,
     MachineTable, PickName, PolicyName, RealTimeTable, SchedulerTable, ThrottleName,
 };
-use super::values::Time;
+use super::values::{Time, of, time_of};
 use super::workload::{add_workload, often};
 use super::{Fault, Files, cpusets, names};
 use crate::costs::Costs;
@@ -103,16 +103,6 @@ fn own_machine(table: &MachineTable) -> Result<Machine, Fault> {
             .unwrap_or_default(),
         ..parsed
     })
-}
-
-/// A value without its place.
-fn of<T: Copy>(given: Option<&Spanned<T>>) -> Option<T> {
-    given.map(|given| *given.get_ref())
-}
-
-/// A time without its place.
-fn time_of(given: Option<&Spanned<Time>>) -> Option<Nanos> {
-    of(given).map(|Time(time)| time)
 }
 
 /// A machine that cannot be, at the field that says so.

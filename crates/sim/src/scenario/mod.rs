@@ -22,9 +22,10 @@ use document::{Document, ExpectTable};
 use serde::Serialize;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use toml::{Spanned, Table, Value};
+use toml::{Table, Value};
 
 pub use reference::reference;
+use values::of;
 pub use values::{span, time};
 
 /// Most files that a scenario may be based on, one on the other.
@@ -328,15 +329,14 @@ impl Scenario {
                 figure if figure.is_infinite() => Some("infinite"),
                 _ => Some("undefined"),
             };
-            let bound = |given: &Option<Spanned<f64>>| given.as_ref().map(|given| *given.get_ref());
-            let (min, max) = (bound(&expect.min), bound(&expect.max));
+            let (min, max) = (of(expect.min.as_ref()), of(expect.max.as_ref()));
             let met = value_is.is_none()
                 && min.is_none_or(|min| value >= min)
                 && max.is_none_or(|max| value <= max);
             findings.push(Finding {
                 what: expect.what.clone(),
                 unit: expect.unit.clone(),
-                seed: bound(&expect.seed),
+                seed: of(expect.seed.as_ref()),
                 value,
                 value_is,
                 min,

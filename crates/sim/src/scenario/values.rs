@@ -3,6 +3,7 @@
 use crate::random::Span;
 use quotient_core::Nanos;
 use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
 
 /// Units of time, longest name first where one ends like another.
 const UNITS: [(&str, u64); 5] = [
@@ -12,6 +13,16 @@ const UNITS: [(&str, u64); 5] = [
     ("min", 60_000_000_000),
     ("s", 1_000_000_000),
 ];
+
+/// A value without its place.
+pub(super) fn of<T: Copy>(given: Option<&Spanned<T>>) -> Option<T> {
+    given.map(|given| *given.get_ref())
+}
+
+/// A time without its place.
+pub(super) fn time_of(given: Option<&Spanned<Time>>) -> Option<Nanos> {
+    of(given).map(|Time(time)| time)
+}
 
 /// Reads a time such as `1.5ms`: a decimal number and one of ns, us, ms, s, min.
 ///

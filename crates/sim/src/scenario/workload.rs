@@ -2,7 +2,7 @@
 
 use super::build::weight_of;
 use super::document::{ClockName, Kind, LoopName, WorkloadTable};
-use super::values::{SpanValue, Time};
+use super::values::{SpanValue, Time, time_of};
 use super::{Fault, Files};
 use crate::plan::Plan;
 use crate::program::ClockRead;
@@ -162,8 +162,8 @@ fn add_to_group(
             if table.weight.is_some() {
                 task.weight = weight_of(table.weight);
             }
-            if let Some(begin) = &table.begin {
-                task.begin = begin.get_ref().0;
+            if let Some(begin) = time_of(table.begin.as_ref()) {
+                task.begin = begin;
             }
             if let Some(cpu) = &table.cpu {
                 task.cpu = Some(*cpu.get_ref());
@@ -208,10 +208,7 @@ fn add_synthetic(
                 parts: fields
                     .optional("parts", table.parts)
                     .map_or(1, |parts| parts.on(cpus)),
-                begin: table
-                    .begin
-                    .as_ref()
-                    .map_or(Nanos::ZERO, |begin| begin.get_ref().0),
+                begin: time_of(table.begin.as_ref()).unwrap_or(Nanos::ZERO),
             };
             synthetic::open_loop(plan, name, group, shape);
         }
