@@ -34,6 +34,8 @@ pub(crate) struct Told {
     pub(crate) crowded: i32,
     /// What those that came were owed less what those are owed that went, in virtual time x shares.
     pub(crate) deficit: i64,
+    /// V as that was right; as the clock is told, if none.
+    pub(crate) since: Option<VirtualTime>,
     /// Who went is counted on another CPU already.
     pub(crate) moved: bool,
     /// The one here, if it is alone on its CPU.
@@ -53,6 +55,14 @@ pub(crate) struct Lone {
     pub(crate) for_long: bool,
 }
 
+impl Told {
+    /// What those that came are owed by V as it is `now`, less what those would be that went.
+    fn deficit_by(&self, now: VirtualTime) -> i128 {
+        let drift = self.since.map_or(0, |since| now.since(since));
+        i128::from(self.deficit) + i128::from(drift) * i128::from(self.shares)
+    }
+}
+
 impl Clock {
     /// Own tasks of the parent received service and weigh more or less than before. They are not chosen by V but by what competes beside
     /// them on their CPU, and who is alone there never owes less for it, nor is owed more: see *Tasks beside groups*. Nothing is remembered once none
@@ -63,9 +73,10 @@ impl Clock {
         self.weight = self.weight.saturating_add_signed(told.shares);
         self.tasks_crowded = self.tasks_crowded.saturating_add_signed(told.crowded);
         let total = i128::from(told.own) << VIRTUAL_SHIFT;
-        self.tasks_deficit += i128::from(told.deficit) - total;
+        let change = told.deficit_by(self.now);
+        self.tasks_deficit += change - total;
         let are_alone = self.tasks > 0 && self.tasks_crowded == 0;
-        self.deficit += self.count_absent(told);
+        self.deficit += self.count_absent(change, told.moved);
         if self.tasks == 0 {
             // Before V goes on: who leaves takes all that he is owed along, and V would jump by what was wrong about that.
             self.deficit -= core::mem::take(&mut self.tasks_deficit);
@@ -121,13 +132,12 @@ impl Clock {
     /// much ([`Clock::serve`]), and is what those that come are owed first. Taken out at once, V would jump to the mean of the others and could not
     /// go back when they return: three tasks that slept for a microsecond after each 500 us moved V twice as fast as service did,
     /// were owed more than they may keep, and had 0.006 of a CPU for 0.5 beside a child group, whose credit nothing bounds while it waits.
-    fn count_absent(&mut self, told: &Told) -> i128 {
-        let change = i128::from(told.deficit);
+    fn count_absent(&mut self, change: i128, moved: bool) -> i128 {
         if change > 0 {
             let returned = change.min(self.absent);
             self.absent -= returned;
             change - returned
-        } else if told.moved {
+        } else if moved {
             change
         } else {
             self.absent -= change;

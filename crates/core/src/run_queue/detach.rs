@@ -10,7 +10,7 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::Stay;
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos, VirtualTime, to_service, to_virtual};
+use crate::units::{CpuId, Nanos, VirtualTime, to_service};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -241,10 +241,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             entity.past = entity.past.overdue();
         }
         if let Some(lag) = owed {
-            // The clock that it stands by is the same there, so that it takes more along than a sleeper may keep. (Cut down to that at each
-            // move, what is cut would go to everybody else, V with it, and they would move it again.)
-            let most = to_virtual(self.rules.debt_limit, shares).cast_signed();
-            entity.lag = lag.clamp(-most, most);
+            // The clock that it stands by is the same there.
+            entity.lag = self.rules.clamp_missed(lag, shares);
             if lag <= 0 {
                 // Uncounted before the other queue counts it: counted twice, what it owes would move V.
                 self.tell_tasks(level, true);

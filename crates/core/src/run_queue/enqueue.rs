@@ -281,17 +281,15 @@ impl<T, G: Gates> RunQueue<T, G> {
                     timeline.offset = offset.wrapping_add(lag);
                 }
                 if is_own_task && timeline.is_anchored {
-                    if request == Request::Whole && lag > 0 {
-                        // As it went to sleep it may have kept more, since all here were owed something then.
-                        let beyond = timeline.anchor().since(reference).max(0);
-                        lag = lag
-                            .min(beyond + self.rules.clamp_lag(i64::MAX, node.slice, node.shares));
-                    }
                     reference = timeline.anchor();
                     timeline.place_anchored(node, lag, request);
                 } else {
                     if is_own_task && timeline.nr == 0 && matches!(request, Request::Rest(_)) {
                         timeline.arrived = Arrived::at(index, node, lag);
+                    }
+                    if request == Request::Whole && self.rules.is_cut(lag, node) {
+                        // It slept beside child groups, and comes to another group.
+                        lag = self.rules.clamp_lag(lag, node.slice, node.shares);
                     }
                     timeline.place_eevdf(node, lag, request, reference);
                 }

@@ -53,7 +53,7 @@ use crate::node::{NONE, Node, Slab};
 use crate::stopwatch::CpuClock;
 use crate::timeline::{Rules, Timeline};
 use crate::tree::{Changes, GroupTree};
-use crate::units::{CpuId, Nanos};
+use crate::units::{CpuId, Nanos, VIRTUAL_SHIFT};
 use core::fmt;
 use core::marker::PhantomData;
 use std::collections::VecDeque;
@@ -321,7 +321,24 @@ impl Rules {
         self.clamp_lag(lag.max(0), slice, shares) + lag.clamp(-owing, 0)
     }
 
-    /// The same for a task.
+    /// What a task beside child groups may take along when it moves or sleeps. More than a sleeper: by the clock that it stands by it is owed nothing for
+    /// sleep, only for having waited, and what is cut would go to everybody else. (Cut at each move, V went on for it, and they would move it again. Cut
+    /// to a sleeper's credit beyond those here, who may be owed as much as it is and wait for no tick, one that slept for 50 us after each 100 had
+    /// 0.28 of a CPU for 0.44.)
+    #[inline]
+    pub(crate) fn clamp_missed(&self, lag: i64, shares: u32) -> i64 {
+        let most = crate::units::to_virtual(self.debt_limit, shares).cast_signed();
+        lag.clamp(-most, most)
+    }
+
+    /// Whether [`Rules::clamp_lag`] would cut what is owed to a task. Takes no division.
+    #[inline]
+    pub(crate) fn is_cut<T>(&self, lag: i64, node: &Node<T>) -> bool {
+        let most = (u64::from(node.slice) + self.lag_limit) << VIRTUAL_SHIFT;
+        lag.saturating_mul(i64::from(node.shares)) > most.cast_signed()
+    }
+
+    /// What a task may take along elsewhere.
     #[inline]
     pub(crate) fn clamp_lag(&self, lag: i64, slice: u32, shares: u32) -> i64 {
         let owed =

@@ -266,8 +266,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let node = &mut nodes[index as usize];
         node.place = Place::Off;
+        let by_groups = timeline.is_anchored && node.is_task();
         let mut beyond = 0;
-        let distance = if timeline.is_anchored && node.is_task() {
+        let distance = if by_groups {
             let distance = timeline.anchor().since(node.v);
             if distance > 0 {
                 // What all here are owed is nothing that one is ahead of the others by. (Where all of a machine were owed something by that clock, one
@@ -287,9 +288,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         };
         let lag = match distance {
             0 => 0,
-            lag if node.is_task() => {
-                beyond + self.rules.clamp_lag(lag - beyond, node.slice, node.shares)
-            }
+            lag if by_groups => beyond + self.rules.clamp_missed(lag - beyond, node.shares),
+            lag if node.is_task() => self.rules.clamp_lag(lag, node.slice, node.shares),
             lag => self.rules.clamp_group_lag(lag, node.slice, node.shares),
         };
         timeline.average.remove(node.v, node.shares);

@@ -54,7 +54,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             let level = reference.since(siblings.now());
             let owed = self.owed_to_tasks(parent, level);
             let above = &mut self.timelines[parent as usize];
-            above.offset = level.wrapping_add(owed);
+            let offset = level.wrapping_add(owed);
+            above.set_offset(offset);
             above.is_anchored = self.rules.policy == Policy::Eevdf;
             above.buddies.ask_always(above.is_anchored);
         }
@@ -109,6 +110,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         timeline.offset = timeline.reference(policy, 0).since(time.now());
+        timeline.untold_since = time.now();
         timeline.is_anchored = true;
         timeline.buddies.ask_always(true);
         self.tell_tasks(level, true);
@@ -258,16 +260,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         let crowded = self.is_crowded(level);
         let timeline = &mut self.timelines[level as usize];
         let own = core::mem::take(&mut timeline.untold);
-        let before = core::mem::replace(&mut timeline.told_load, load);
+        let shares = timeline.untold_load();
+        timeline.told_load = load;
         timeline.may_tell = true;
-        let change = load.cast_signed() - before.cast_signed();
         let was_crowded = core::mem::replace(&mut timeline.told_crowded, crowded);
         let deficit = core::mem::take(&mut timeline.untold_deficit);
+        let since = timeline.untold_since;
         let told = Told {
             own,
-            shares: change,
+            shares,
             crowded: i32::from(crowded) - i32::from(was_crowded),
             deficit,
+            since: Some(since),
             moved: false,
             lone: self.lone(level, own),
         };
@@ -296,14 +300,15 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// returns what that clock is to be told once the other CPU has counted it ([`crate::group_time::Stay`]).
     pub(super) fn keep_counted(&mut self, level: u32, shares: u32, lag: i64) -> Told {
         let timeline = &mut self.timelines[level as usize];
-        timeline.told_load -= u64::from(shares);
         // Its leaving will take that away.
         timeline.count_lag(lag, shares);
+        timeline.told_load -= u64::from(shares);
         let mut told = Told {
             own: 0,
             shares: -i64::from(shares),
             crowded: 0,
             deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
+            since: Some(timeline.untold_since),
             moved: true,
             lone: Lone::default(),
         };
