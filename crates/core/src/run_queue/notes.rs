@@ -31,6 +31,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let lag = time.lag(siblings);
         time.note_waiting(lag);
         if lag > OWED_MIN {
+            self.drop_note_of(timeline.parent, above.current);
             siblings.note_owed(self.cpu, timeline.group.id(), lag);
         } else if lag < -self.service_clock.credit.cast_signed() {
             let owes = time.v().since(siblings.now()).max(0).unsigned_abs();
