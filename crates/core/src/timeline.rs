@@ -138,6 +138,8 @@ pub(crate) struct Timeline {
     /// time x shares, as of V at `untold_since`: who came is owed more, and who went would be, as V goes on.
     pub(crate) untold_deficit: i64,
     pub(crate) untold_since: VirtualTime,
+    /// What of that those who went to sleep were owed and will not come back for, likewise; zero or more.
+    pub(crate) untold_cut: i64,
     /// Whether it may be told at once of one that wakes.
     pub(crate) may_tell: bool,
     /// Whether it was told that something competes beside them.
@@ -210,6 +212,7 @@ impl Timeline {
             told_load: 0,
             untold_deficit: 0,
             untold_since: VirtualTime::default(),
+            untold_cut: 0,
             may_tell: false,
             told_crowded: false,
             may_be_owed: i64::MAX,
@@ -362,6 +365,15 @@ impl Timeline {
     #[inline]
     pub(crate) fn count_deficit(&mut self, weighted: i64) {
         self.untold_deficit = self.untold_deficit.saturating_add(weighted);
+    }
+
+    /// Who goes to sleep is owed so much more, in virtual time, than it takes along.
+    #[inline]
+    pub(crate) fn count_cut(&mut self, cut: i64, shares: u32) {
+        if cut > 0 {
+            let weighted = cut.saturating_mul(i64::from(shares));
+            self.untold_cut = self.untold_cut.saturating_add(weighted);
+        }
     }
 
     /// Brings what the children's clock was not told of up to where V is. (Left as of before, V ran ahead of all, by 1 ms in 8 s among sleepers, and

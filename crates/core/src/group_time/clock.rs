@@ -36,6 +36,8 @@ pub(crate) struct Told {
     pub(crate) deficit: i64,
     /// V as that was right; as the clock is told, if none.
     pub(crate) since: Option<VirtualTime>,
+    /// What of that those who went to sleep were owed and will not come back for, likewise; zero or more.
+    pub(crate) cut: i64,
     /// Who went is counted on another CPU already.
     pub(crate) moved: bool,
     /// The one here, if it is alone on its CPU.
@@ -76,7 +78,8 @@ impl Clock {
         let change = told.deficit_by(self.now);
         self.tasks_deficit += change - total;
         let are_alone = self.tasks > 0 && self.tasks_crowded == 0;
-        self.deficit += self.count_absent(change, told.moved);
+        let cut = i128::from(told.cut);
+        self.deficit += self.count_absent(change + cut, told.moved) - cut;
         if self.tasks == 0 {
             // Before V goes on: who leaves takes all that he is owed along, and V would jump by what was wrong about that.
             self.deficit -= core::mem::take(&mut self.tasks_deficit);

@@ -186,7 +186,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             _ => 0,
         };
-        let lag = self.withdraw(level, index, extra);
+        let lag = self.withdraw(level, index, leave, extra);
         self.average_emptied(level, now);
         self.count_task(level, false);
         let timeline = &self.timelines[level as usize];
@@ -256,7 +256,13 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`. `extra` is service (times shares) of the current
     /// entity that is not charged yet.
-    pub(super) fn withdraw(&mut self, level: u32, index: u32, extra: i128) -> i64 {
+    pub(super) fn withdraw(
+        &mut self,
+        level: u32,
+        index: u32,
+        leave: Leave,
+        extra: i128,
+    ) -> i64 {
         let nodes = &mut self.slab.nodes;
         let timeline = &mut self.timelines[level as usize];
         if timeline.current == index {
@@ -292,6 +298,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             lag if node.is_task() => self.rules.clamp_lag(lag, node.slice, node.shares),
             lag => self.rules.clamp_group_lag(lag, node.slice, node.shares),
         };
+        if by_groups && leave == Leave::Sleeps {
+            timeline.count_cut(distance.saturating_sub(lag), node.shares);
+        }
         timeline.average.remove(node.v, node.shares);
         timeline.nr -= 1;
         if !node.is_task() {

@@ -266,12 +266,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         let was_crowded = core::mem::replace(&mut timeline.told_crowded, crowded);
         let deficit = core::mem::take(&mut timeline.untold_deficit);
         let since = timeline.untold_since;
+        let cut = core::mem::take(&mut timeline.untold_cut);
         let told = Told {
             own,
             shares,
             crowded: i32::from(crowded) - i32::from(was_crowded),
             deficit,
             since: Some(since),
+            cut,
             moved: false,
             lone: self.lone(level, own),
         };
@@ -309,6 +311,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             crowded: 0,
             deficit: lag.saturating_mul(i64::from(shares)).wrapping_neg(),
             since: Some(timeline.untold_since),
+            cut: 0,
             moved: true,
             lone: Lone::default(),
         };

@@ -1,6 +1,7 @@
 //! Throttling on one CPU: taking a dry group's entity out of its parent's timeline and putting it back, with all of its
 //! tasks left where they are. The protocol with pool and refill is in [`crate::bandwidth`].
 
+use super::put::Leave;
 use super::siblings::Return;
 use super::{CALM_SHIFT, ROOT, RunQueue};
 use crate::bandwidth::Opened;
@@ -255,7 +256,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             (timeline.node, timeline.parent)
         };
         self.average_one(parent, now);
-        let lag = self.withdraw(parent, node, 0);
+        let lag = self.withdraw(parent, node, Leave::Sleeps, 0);
         self.average_emptied(parent, now);
         let left_v = self.slab.get(node).v;
         let timeline = &mut self.timelines[level as usize];
