@@ -419,8 +419,9 @@ impl<T, G: Gates> RunQueue<T, G> {
                     extra,
                     wakes,
                 };
-                let long_owed = self.service_clock.is_global()
-                    && (!woken.is_task() || timeline.is_anchored)
+                let by_groups = self.service_clock.is_global()
+                    && (!woken.is_task() || timeline.is_anchored);
+                let long_owed = (by_groups || wakes && self.rules.parity_from_arrival)
                     && current_v.since(woken.v).max(0).unsigned_abs()
                         > to_virtual(
                             OWED_MIN.unsigned_abs() + u64::from(woken.slice),
