@@ -88,6 +88,44 @@ impl Arrived {
     }
 }
 
+/// An own task beside child groups, and what it was owed by their clock when that was told last.
+///
+/// What it comes to be owed beyond the time for which it waited since is what it could not use, having no more than one CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    /// Its node, or `NONE`.
+    pub(crate) index: u32,
+    /// What it had got by then, ns.
+    pub(crate) sum_exec: u64,
+    /// What it might be owed, in virtual time.
+    pub(crate) most: i64,
+    pub(crate) at: Nanos,
+}
+
+impl Default for Watched {
+    fn default() -> Watched {
+        Watched {
+            index: NONE,
+            sum_exec: 0,
+            most: 0,
+            at: Nanos::ZERO,
+        }
+    }
+}
+
+impl Watched {
+    /// What it may be owed `now`, in virtual time: by so much more as it has waited.
+    pub(crate) fn may_be_owed<T>(&self, index: u32, node: &Node<T>, now: Nanos) -> i64 {
+        if self.index != index {
+            return i64::MAX;
+        }
+        let had = node.sum_exec.wrapping_sub(self.sum_exec);
+        let waited = (now - self.at).0.saturating_sub(had);
+        self.most
+            .saturating_add_unsigned(to_virtual(waited, node.shares))
+    }
+}
+
 pub(crate) struct Timeline {
     pub(crate) group: Arc<Group>,
     pub(crate) cell: Arc<CpuCell>,
@@ -146,6 +184,8 @@ pub(crate) struct Timeline {
     pub(crate) told_crowded: bool,
     /// What its own task, alone on its CPU, may be owed, in virtual time; `i64::MAX` where it was not alone when the clock was told last.
     pub(crate) may_be_owed: i64,
+    /// The own task that was owed most as it ran and the children's clock was told.
+    pub(crate) watched: Watched,
     /// Service that it had since it came to be alone, ns, up to 4 s.
     pub(crate) had_alone: u32,
     /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
@@ -216,6 +256,7 @@ impl Timeline {
             may_tell: false,
             told_crowded: false,
             may_be_owed: i64::MAX,
+            watched: Watched::default(),
             had_alone: 0,
             missed: 0,
             promised: 0,

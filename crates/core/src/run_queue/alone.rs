@@ -5,7 +5,7 @@ use super::RunQueue;
 use crate::gates::Gates;
 use crate::group_time::{FORGET, Lone};
 use crate::node::NONE;
-use crate::timeline::Timeline;
+use crate::timeline::{Timeline, Watched};
 use crate::units::to_virtual;
 
 /// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
@@ -17,16 +17,19 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// beside it, is forgotten at a part of `own`, its service since the last time. Nor can anybody be paid what it owes.
     pub(super) fn lone(&mut self, level: u32, own: u64) -> Lone {
         let found = self.owed_to_sole(level);
+        let beside = self.running_beside(level);
         let timeline = &mut self.timelines[level as usize];
         let Some((shares, owed)) = found else {
             timeline.had_alone = 0;
-            return Lone::default();
+            return beside;
         };
         let had = u32::try_from(own).unwrap_or(u32::MAX);
         timeline.had_alone = timeline.had_alone.saturating_add(had);
         let faded = to_virtual(own / FORGET, shares).cast_signed();
         let least = to_virtual(self.service_clock.credit, shares).cast_signed();
+        let is_long = timeline.had_alone >= ALONE_LONG;
         let most = match timeline.may_be_owed {
+            _ if !is_long && beside.shares == shares => beside.most,
             // It has just come to be alone.
             i64::MAX => i64::MAX,
             most => most.saturating_sub(faded).max(least),
@@ -36,8 +39,52 @@ impl<T, G: Gates> RunQueue<T, G> {
             owed,
             most,
             least,
-            for_long: timeline.had_alone >= ALONE_LONG,
+            for_long: most < i64::MAX || is_long,
         }
+    }
+
+    /// An own task that runs beside others, and what it may be owed as it has not had a CPU for itself.
+    fn running_beside(&self, level: u32) -> Lone {
+        let timeline = &self.timelines[level as usize];
+        if self.leaf != level || self.current == NONE || !timeline.is_anchored {
+            return Lone::default();
+        }
+        let node = self.slab.get(self.current);
+        let most = timeline.watched.may_be_owed(self.current, node, self.last);
+        let least = to_virtual(self.service_clock.credit, node.shares).cast_signed();
+        Lone {
+            shares: node.shares,
+            owed: timeline.anchor().since(node.v),
+            most: most.max(least),
+            least: i64::MAX,
+            for_long: true,
+        }
+    }
+
+    /// Remembers what the own task that runs is owed, if that is more than what is remembered of another one here.
+    fn watch(&mut self, level: u32) {
+        let timeline = &mut self.timelines[level as usize];
+        if self.leaf != level || self.current == NONE || !timeline.is_anchored {
+            return;
+        }
+        let node = self.slab.get(self.current);
+        let owed = timeline.anchor().since(node.v);
+        let watched = &mut timeline.watched;
+        let most = if watched.index == self.current {
+            let slack = to_virtual(self.service_clock.credit, node.shares);
+            let most = watched.may_be_owed(self.current, node, self.last);
+            most.min(owed.saturating_add_unsigned(slack))
+        } else if watched.index == NONE || watched.most < owed {
+            owed
+        } else {
+            return;
+        };
+        *watched = Watched {
+            index: self.current,
+            sum_exec: node.sum_exec,
+            most,
+            at: self.last,
+        };
     }
 
     /// The clock was told, and has `forgotten` that much of what the task is owed, in virtual time, or forgiven as much; `None`: it remembers
@@ -45,12 +92,14 @@ impl<T, G: Gates> RunQueue<T, G> {
     pub(super) fn has_forgotten(&mut self, level: u32, forgotten: Option<i64>) {
         let credit = self.service_clock.credit;
         let current = self.current;
+        let is_sole = self.owed_to_sole(level).is_some();
         let timeline = &mut self.timelines[level as usize];
         let Some(forgotten) = forgotten else {
             timeline.may_be_owed = i64::MAX;
+            self.watch(level);
             return;
         };
-        if timeline.groups() == 0 {
+        if is_sole && timeline.groups() == 0 {
             timeline.offset = timeline.offset.wrapping_sub(forgotten);
         } else if let Some(node) = self.slab.nodes.get_mut(current as usize) {
             // The groups that wait beside it stay where they are.
@@ -64,6 +113,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             Some((shares, owed)) => owed.max(to_virtual(credit, shares).cast_signed()),
             None => i64::MAX,
         };
+        self.watch(level);
     }
 
     /// The shares of the own task at `level` that has this CPU for itself, and what it is owed by the children's clock, in virtual time: one that is

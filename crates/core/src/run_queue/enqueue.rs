@@ -419,8 +419,8 @@ impl<T, G: Gates> RunQueue<T, G> {
                     extra,
                     wakes,
                 };
-                let by_groups = self.service_clock.is_global()
-                    && (!woken.is_task() || timeline.is_anchored);
+                let by_groups =
+                    self.service_clock.is_global() && (!woken.is_task() || timeline.is_anchored);
                 let long_owed = (by_groups || wakes && self.rules.parity_from_arrival)
                     && current_v.since(woken.v).max(0).unsigned_abs()
                         > to_virtual(

@@ -256,13 +256,7 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Takes a node out of a timeline and returns its lag, limited. Its place is then `Off`. `extra` is service (times shares) of the current
     /// entity that is not charged yet.
-    pub(super) fn withdraw(
-        &mut self,
-        level: u32,
-        index: u32,
-        leave: Leave,
-        extra: i128,
-    ) -> i64 {
+    pub(super) fn withdraw(&mut self, level: u32, index: u32, leave: Leave, extra: i128) -> i64 {
         let nodes = &mut self.slab.nodes;
         let timeline = &mut self.timelines[level as usize];
         if timeline.current == index {
@@ -311,6 +305,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.buddies.forget(index);
         timeline.arrived.forget(index);
+        if timeline.watched.index == index {
+            timeline.watched.index = NONE;
+        }
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(nodes, self.last);
         }
