@@ -60,7 +60,8 @@ pub struct Config {
     /// Number of CPUs, each with one [`crate::RunQueue`]: those that compute at the same time. Others may come now and then, with numbers
     /// beyond; nothing is laid out for them. Default 1.
     pub cpus: u32,
-    /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250).
+    /// What a sleeper may keep of service that it is owed, beyond its own slice. Default 4 ms (a tick at HZ=250). Tasks beside child groups keep up to
+    /// `debt_limit`: they are owed nothing for sleep, only for what they missed as they waited.
     pub lag_limit: Nanos,
     /// What a task may owe within its group at most when it leaves a CPU, and a limited group for time outside of all run
     /// queues. Default 100 ms for every 32 CPUs that are begun, at most 10 s: beyond it, long polls would build debts that

@@ -104,6 +104,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrived;
 mod average;
 pub mod balance;
 mod bandwidth;
@@ -132,6 +133,7 @@ mod timeline;
 mod topology;
 mod tree;
 mod units;
+mod watched;
 mod weight;
 
 pub use balance::{Pull, Reason};

@@ -1,5 +1,6 @@
 //! A timeline: what competes inside one group on one CPU, tasks and child groups alike.
 
+use crate::arrived::Arrived;
 use crate::average::Average;
 use crate::bandwidth::Meter;
 use crate::buddy::Buddies;
@@ -10,6 +11,7 @@ use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
 use crate::run_queue::QueueLoad;
 use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
+use crate::watched::Watched;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,97 +35,6 @@ pub(crate) struct Rules {
     pub(crate) sleeper_credit: u64,
     pub(crate) min_granularity: u64,
     pub(crate) latency: u64,
-}
-
-/// A task that came from another CPU to where it is alone, and what it was owed among those that it left.
-///
-/// Who is alone is level with itself. If it waits there without a turn and is taken away again, it takes along what it came with: else one that is
-/// handed from CPU to CPU for its group's sake, which each time has its turn elsewhere, is owed nothing for all its waiting. (Of two spinners
-/// of a light group beside heavier ones one had all that the group got.)
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived {
-    /// Its node, or `NONE`.
-    index: u32,
-    /// In virtual time; nothing of who owes.
-    lag: i64,
-    /// What it had got by then, ns, without what 32 bits do not hold: it is only asked whether that is more by now.
-    sum_exec: u32,
-}
-
-impl Default for Arrived {
-    fn default() -> Arrived {
-        Arrived {
-            index: NONE,
-            lag: 0,
-            sum_exec: 0,
-        }
-    }
-}
-
-impl Arrived {
-    pub(crate) fn at<T>(index: u32, node: &Node<T>, lag: i64) -> Arrived {
-        Arrived {
-            index,
-            lag: lag.max(0),
-            sum_exec: node.sum_exec as u32,
-        }
-    }
-
-    /// What a task that leaves while it is alone takes along.
-    #[inline]
-    pub(crate) fn kept<T>(&self, index: u32, node: &Node<T>) -> i64 {
-        if self.index == index && self.sum_exec == node.sum_exec as u32 {
-            self.lag
-        } else {
-            0
-        }
-    }
-
-    /// The node leaves.
-    #[inline]
-    pub(crate) fn forget(&mut self, index: u32) {
-        if self.index == index {
-            self.index = NONE;
-        }
-    }
-}
-
-/// An own task beside child groups, and what it was owed by their clock when that was told last.
-///
-/// What it comes to be owed beyond the time for which it waited since is what it could not use, having no more than one CPU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Watched {
-    /// Its node, or `NONE`.
-    pub(crate) index: u32,
-    /// What it had got by then, ns.
-    pub(crate) sum_exec: u64,
-    /// What it might be owed, in virtual time.
-    pub(crate) most: i64,
-    pub(crate) at: Nanos,
-}
-
-impl Default for Watched {
-    fn default() -> Watched {
-        Watched {
-            index: NONE,
-            sum_exec: 0,
-            most: 0,
-            at: Nanos::ZERO,
-        }
-    }
-}
-
-impl Watched {
-    /// What it may be owed `now`, in virtual time: by so much more as it has waited.
-    pub(crate) fn may_be_owed<T>(&self, index: u32, node: &Node<T>, now: Nanos) -> i64 {
-        if self.index != index {
-            return i64::MAX;
-        }
-        let had = node.sum_exec.wrapping_sub(self.sum_exec);
-        let waited = (now - self.at).0.saturating_sub(had);
-        self.most
-            .saturating_add_unsigned(to_virtual(waited, node.shares))
-    }
 }
 
 pub(crate) struct Timeline {

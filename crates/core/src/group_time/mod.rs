@@ -42,7 +42,8 @@
 //! [`crate::Config::debt_limit`], and who is given back at once keeps all of it. What those that come
 //! and go are owed is told to the clock, as their weight is: at once for the first and the last on a CPU, for those that move, and once for who
 //! wakes after the clock was told of those here, else within 250 us of service. One that is owed something and moves is never uncounted in between (`stay`), or V would jump to the mean of the others; and what one that
-//! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason. The offset
+//! goes to sleep is owed is taken out of D no faster than others receive it (`clock`), for the same reason; but what it does not take along goes at once, since
+//! nobody comes back for it. What is told later is told as of when it was: who came is owed what V went on by meanwhile, and who went would be. The offset
 //! holds while groups come and go, or sleepers would find each time who waits for them level with them. A group that comes back where none but
 //! tasks stand is level with their mean, if that is before V, as far as they are remembered to be. Of debts no more than L is kept then
 //! where the clock remembers no more either, since none of the tasks shares its CPU: forgiven elsewhere, without its being told, they
@@ -59,6 +60,11 @@
 //! It is also so for one that has had 20 ms while child groups wait beside it and none of them is chosen, since they owe: it has the CPU for itself as
 //! well. (A group of 1 that waited beside a task of 100 had a sibling on the other CPU owe for all that the task was owed beyond one CPU, and have
 //! nothing for 5 s.) What it is not owed moves the task on there, and the groups stay where they are.
+//! And whoever comes to its CPU for a moment, one is owed no more than by the time for which it waited: it has no more than one CPU. Each CPU remembers of
+//! the own task that is owed most what it might be owed ([`crate::watched`]): more by the time for which it waits, and never further beyond
+//! what it is than a sleeper's credit, since V goes on in steps. (Bounded only while it was alone, and anew after each visitor, a task of 1000 that others
+//! came to for moments was owed half a second. All others owed that; of those only groups remember it, since debts of tasks fade: they had a third of
+//! their part.)
 //! The CPU measures, the clock decides under its lock, and both change by the same amount: where the clock forgave what the CPU
 //! remembered, a child group owed for 7 s of an idle CPU.
 //!
@@ -124,7 +130,7 @@
 //! A group whose tasks are between two queues is among its siblings still, and so is a task beside child groups that is owed something (`stay`).
 //! Which task of the group goes is not the group's affair, but must not be lost on the way: who is taken for the group's sake takes along what it is
 //! owed among the tasks of the group there, what runs there not being charged yet included, and keeps it where it waits alone until the
-//! next CPU takes it ([`crate::timeline`], `Arrived`).
+//! next CPU takes it ([`crate::arrived`]).
 //!
 //! # Where a group has its turn
 //! A group that runs on several CPUs gets as much wherever it runs, but what is inside does not: the only task of a child that

@@ -5,8 +5,9 @@ use super::RunQueue;
 use crate::gates::Gates;
 use crate::group_time::{FORGET, Lone};
 use crate::node::NONE;
-use crate::timeline::{Timeline, Watched};
+use crate::timeline::Timeline;
 use crate::units::to_virtual;
+use crate::watched::Watched;
 
 /// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
 /// of the longest turns.

@@ -2,6 +2,7 @@
 
 use super::siblings::Return;
 use super::{ROOT, RunQueue};
+use crate::arrived::Arrived;
 use crate::cfs::lag_after_sleep;
 use crate::config::{GroupClock, Policy};
 use crate::eevdf::{Contest, Request};
@@ -10,7 +11,6 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::OWED_MIN;
 use crate::node::{NONE, Node, Place};
-use crate::timeline::Arrived;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
