@@ -181,13 +181,14 @@ impl GroupShared {
 
     /// Polls in progress `now` are to get on no more, but for short turns.
     pub(super) fn kill_inside(&self, now: Nanos) {
+        // K2 of `preempt::foreign`.
         self.killed_inside
-            .fetch_max(now.as_nanos(), Ordering::Relaxed);
+            .fetch_max(now.as_nanos(), Ordering::Release);
     }
 
     /// Whether a poll that began then is killed in its middle.
     pub(crate) fn is_killed_inside(&self, began: Nanos) -> bool {
-        began.as_nanos() < self.killed_inside.load(Ordering::Relaxed)
+        began.as_nanos() < self.killed_inside.load(Ordering::Acquire)
     }
 
     /// Sets whether polls of the group, and of everything below, may be preempted; `None`: nothing is said of it any more. Called under

@@ -17,6 +17,7 @@ use super::turns::{Allowed, Turns};
 use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
 use crate::group::GroupShared;
+use crate::shared::Shared;
 use crate::task::Parking;
 use crate::task_context::{Task, TaskContext};
 
@@ -202,9 +203,24 @@ impl Carrier {
         self.turns.begins_forbidden();
     }
 
-    /// Waits for its first turn; whether it begins, or has `ended` without.
-    pub(super) fn begins(&self, ended: impl Fn() -> bool) -> bool {
-        self.turns.begins_unless(ended)
+    /// Waits for its first turn; whether it begins, or has `ended` without. See "Who waits as its group is killed" in `foreign`.
+    pub(super) fn begins(&self, shared: &Shared, ended: impl Fn() -> bool) -> bool {
+        self.turns.begins_unless(|| {
+            // F1 to F3, in this order.
+            let group = self.group();
+            let killed = group.is_some_and(|group| group.is_killed_inside(self.began()));
+            let ends = ended();
+            if killed && !ends {
+                let now = shared.now().as_nanos();
+                self.began.store(now, Ordering::Relaxed);
+            }
+            ends
+        })
+    }
+
+    /// Whether a kill of the group stops it where it is: it has begun before. (F4 of `foreign`: asked in this order.)
+    pub(crate) fn is_killed_in(&self, group: &GroupShared) -> bool {
+        !self.is_unbegun() && group.is_killed_inside(self.began())
     }
 
     /// Whether it waits for its first turn, or has ended without. A hint but for who has forbidden it (`frozen`).

@@ -16,6 +16,16 @@
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
 //! | its meter | none | knows the group, and bills nothing |
 //!
+//! # Who waits as its group is killed
+//! A function that has not begun ends by a kill. Jobs and checkpoints, which have nobody who could be told, wait on and begin; and a
+//! [`kill_immediately`](crate::Group::kill_immediately), which stops what has begun before, is not for them. So what waits for its first turn is not
+//! killed (its proxy is picked as ever), and what begins after a kill *began* after it: the thread, before it begins, (F1) looks
+//! whether its group was killed since it began to wait; (F2) looks whether it has ended by that; (F3) if not, begins to
+//! wait anew; then it notes that it has begun (G1 of `frozen`). (F4) Who picks its proxy looks for that note, and then at the kill: with the note it sees F3.
+//! The kill (K1) counts itself, by which functions end, and then (K2) says from when on it stops: if F1 sees K2, F2 sees K1, so no function
+//! that was killed takes itself for one that began later. A thread that F1 lets pass just before K2 was in progress as it was killed, and
+//! gets on by short turns, as all such.
+//!
 //! # Nobody stands for ever
 //! Enlisting and setting free both hold the watch's lock, and the phase is written before the latter: a thread that comes too late
 //! for being set free sees the phase, and runs without turns. The region's end posts the outcome as a bearer's does (E1 to E3), so the
@@ -298,7 +308,7 @@ fn take_turns<T, R>(
     let id = proxy.id();
     carrier.show_as(id.number());
     shared.submit_remote(proxy, Enqueue::Wake);
-    if ended.is_none_or(|ended| carrier.begins(|| ended(state))) {
+    if ended.is_none_or(|ended| carrier.begins(shared, || ended(state))) {
         let state = state.take()?;
         let result = quotient_pause::region(|| body(state)).0;
         drop(ends);

@@ -277,7 +277,7 @@ impl Vcpu {
         bearer.has_had_a_turn();
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
-        let doomed = owned.group.is_killed_inside(bearer.began());
+        let doomed = bearer.is_killed_in(&owned.group);
         if doomed && shared.phase() == OPEN && !bearer.is_finished() {
             // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
             preempting.stop_anywhere(bearer);

@@ -117,7 +117,7 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             let shared = proxy.context().shared.clone();
             let back = match (bearer, &shared.preempt) {
                 (Some(bearer), Some(preempting)) => {
-                    let killed = proxy.owned_mut().group.is_killed_inside(bearer.began());
+                    let killed = bearer.is_killed_in(&proxy.owned_mut().group);
                     let unpaid = bearer.is_unpaid();
                     let back = bearer.put_away(&preempting.log, proxy, killed || unpaid);
                     if back.is_none() {
