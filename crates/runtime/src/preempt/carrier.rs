@@ -10,6 +10,7 @@ use quotient_pause::{Handle, Pause, PauseState, Processor};
 
 use super::NOBODY;
 use super::charges::{Charge, Charges, Parting};
+use super::dozing::Awakening;
 use super::others::{Due, Others};
 use super::overtime::Guarded;
 use super::payers::tenant_of;
@@ -64,6 +65,8 @@ pub(crate) struct Carrier {
     pub(super) buried: AtomicU64,
     /// The watch has found that it gets on, or the tick thread that its payer has budget again, though its proxy is away.
     gets_on: AtomicBool,
+    /// ... and does so to pay only (`dozing`).
+    dozes: AtomicBool,
     /// It is to stand until its payer has budget (`payers`).
     unpaid: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
@@ -94,6 +97,7 @@ impl Carrier {
             ahead: AtomicBool::new(false),
             buried: AtomicU64::new(0),
             gets_on: AtomicBool::new(false),
+            dozes: AtomicBool::new(false),
             unpaid: AtomicBool::new(false),
             others: Others::default(),
             shown: AtomicU32::new(0),
@@ -249,14 +253,24 @@ impl Carrier {
         self.turns.is_away()
     }
 
-    /// The watch, of one whose proxy is away: whether that should compete again, and is to be brought back.
-    pub(super) fn has_returned(&self) -> bool {
-        let now = self.cpu_time();
-        let gets_on = now.is_some_and(|now| self.turns.lock().charges.gets_on(now));
-        if gets_on {
-            self.is_to_return();
-        }
-        gets_on
+    /// The watch, of one whose proxy is away, and has used so much by now.
+    pub(super) fn looks_away(&self, cpu: Nanos, wall: Nanos) -> Awakening {
+        let charges = &mut self.turns.lock().charges;
+        charges.look_while_away(OwnTime { wall, cpu })
+    }
+
+    /// Its proxy, which comes back, does so to pay only, or not (`dozing`).
+    pub(super) fn dozes(&self, does: bool) {
+        self.dozes.store(does, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_dozing(&self) -> bool {
+        self.dozes.load(Ordering::Relaxed)
+    }
+
+    /// The same, and takes the mark.
+    pub(super) fn takes_doze(&self) -> bool {
+        self.is_dozing() && self.dozes.swap(false, Ordering::Relaxed)
     }
 
     /// The watch: whether it was found to be blocked although it may run; perhaps for a lock of one that stands.
@@ -373,6 +387,11 @@ impl Carrier {
     /// Stops it, if `vcpu` was the last to choose it; whether it was asked to stop just now.
     pub(crate) fn forbid(&self, log: &PauseLog, vcpu: usize) -> bool {
         self.turns.forbid(vcpu, |by| self.stop(log, by))
+    }
+
+    /// The watch: stops it although its proxy is away, since that [is to return](Self::is_to_return); whether it was asked to stop just now.
+    pub(super) fn forbid_returning(&self, log: &PauseLog) -> bool {
+        self.turns.forbid_returning(|by| self.stop(log, by))
     }
 
     /// Asks it to stand still. What misses is brought about by the watch.
@@ -506,12 +525,18 @@ impl Carrier {
 
     /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. It may run unless it `stands`: its
     /// poll was killed, or its payer has no budget.
-    pub(crate) fn put_away(&self, log: &PauseLog, proxy: Task, stands: bool) -> Option<Task> {
-        let at = self.cpu_time().unwrap_or_default();
+    pub(crate) fn put_away(
+        &self,
+        log: &PauseLog,
+        proxy: Task,
+        stands: bool,
+        wall: Nanos,
+    ) -> Option<Task> {
+        let cpu = self.cpu_time().unwrap_or_default();
         let put = self.turns.put_away(
             proxy,
             stands,
-            |charges| charges.blocked_at = at,
+            |charges| charges.goes_away(OwnTime { wall, cpu }),
             |by| log.resumed(self.shown(), by, ResumeReason::Turn),
         );
         match put {

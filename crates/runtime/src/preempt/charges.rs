@@ -3,6 +3,7 @@
 use quotient_core::Nanos;
 use quotient_pause::Processor;
 
+use super::dozing::Awakening;
 use crate::cpu_clock::OwnTime;
 
 /// What a bearer has used, and what of that is charged.
@@ -17,8 +18,9 @@ pub(super) struct Charges {
     pub(super) early: Nanos,
     /// Its thread's CPU time at the end.
     pub(super) total: Option<Nanos>,
-    /// CPU time when it was found to be blocked.
-    pub(super) blocked_at: Nanos,
+    /// Both clocks when its proxy went away, and its CPU time at the last look since.
+    pub(super) blocked_at: OwnTime,
+    pub(super) seen_at: Nanos,
     /// Where its poll ended.
     pub(super) ended_on: Option<Processor>,
 }
@@ -82,14 +84,20 @@ impl Charges {
         all.saturating_sub(self.charged.saturating_add(self.theirs))
     }
 
-    /// Whether a bearer that was found to be blocked uses time again.
-    pub(super) fn gets_on(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.blocked_at) >= RETURN_AFTER
+    /// Its proxy goes away.
+    pub(super) fn goes_away(&mut self, at: OwnTime) {
+        self.blocked_at = at;
+        self.seen_at = at.cpu;
+    }
+
+    /// A look at a bearer whose proxy is away.
+    pub(super) fn look_while_away(&mut self, at: OwnTime) -> Awakening {
+        let stirs = std::mem::replace(&mut self.seen_at, at.cpu) != at.cpu;
+        let used = at.cpu.saturating_sub(self.blocked_at.cpu);
+        let passed = at.wall.saturating_sub(self.blocked_at.wall);
+        Awakening::of(used, passed, stirs)
     }
 }
-
-/// A blocked bearer that has used this much CPU time competes again. Unit: nanoseconds.
-const RETURN_AFTER: Nanos = Nanos(50_000);
 
 #[cfg(test)]
 mod tests {

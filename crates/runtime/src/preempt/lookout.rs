@@ -4,7 +4,7 @@
 //! The carrier sleeps for the turn, 4 ms, and sees only at its end that the bearer has fallen asleep in the kernel: for a lock, for another
 //! thread of its pool (rayon's threads wait for each other at each join). Other bearers of the virtual CPU stand meanwhile. And where wake-ups end each
 //! nap before a millisecond is over, the carrier, which judges by the wall time of its nap, never sees it. So the watch looks: *the chosen one of a napping virtual CPU has used
-//! no CPU time since the last look, and the kernel says that it sleeps* → [`Seat::blocked`] is set, and the nap is ended. The carrier takes
+//! the processor for less than half of the time since the last look, and the kernel says that it sleeps* (if it wakes soon, it is one that `dozing` is about) → [`Seat::blocked`] is set, and the nap is ended. The carrier takes
 //! the word (one swap) and puts the proxy away as it does at the end of a turn. A word that comes late meets the next nap, perhaps of another
 //! bearer: so the carrier asks the kernel, too, before it believes it.
 //!
@@ -41,6 +41,14 @@ pub(super) struct Turn {
     cpu: Nanos,
 }
 
+impl Turn {
+    /// Whether its bearer had less than half of the time that has `passed` since the look `before`, which found the same one.
+    fn leaves_idle(self, before: Self, passed: Nanos) -> bool {
+        let used = self.cpu.saturating_sub(before.cpu);
+        self.bearer == before.bearer && used.as_nanos() <= passed.as_nanos() / 2
+    }
+}
+
 /// When two shared a processor, and how many looks are left until the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spread {
@@ -75,7 +83,7 @@ fn shared_place(places: &[u32]) -> Option<usize> {
 
 impl Preempting {
     /// Ends the nap of a virtual CPU whose chosen bearer sleeps in the kernel; see the module's header.
-    pub(super) fn look_at_turn(&self, vcpu: usize, before: Turn) -> Turn {
+    pub(super) fn look_at_turn(&self, vcpu: usize, before: Turn, passed: Nanos) -> Turn {
         let seat = &self.seats[vcpu];
         if !seat.has_chosen.load(Ordering::Relaxed) || !seat.nap.is_on() {
             return Turn::default();
@@ -91,7 +99,7 @@ impl Preempting {
             bearer: Arc::as_ptr(bearer) as *const () as usize,
             cpu,
         };
-        if turn == before && bearer.is_stuck_in_its_turn() {
+        if turn.leaves_idle(before, passed) && bearer.is_stuck_in_its_turn() {
             seat.blocked.store(true, Ordering::Relaxed);
             drop(chosen);
             seat.nap.end();

@@ -101,6 +101,7 @@ mod carrier;
 mod charges;
 mod choices;
 mod courtesy;
+mod dozing;
 mod elsewhere;
 mod finished;
 mod foreign;

@@ -10,7 +10,8 @@
 //! - *Who is away is let run.* Only the bearer itself can bring its proxy back, by getting on. So [`Turns::put_away`] of one that is blocked allows
 //!   it, and [`Turns::forbid`] does nothing while the proxy is away: the watch, which forbids whoever nobody has chosen, may look between the
 //!   dismissal and the putting away, or forbid behind it. (One killed in its poll, or whose payer has no budget, is put away forbidden, and
-//!   gets on by short turns.)
+//!   gets on by short turns. One whose proxy is about to be brought back is stopped by [`Turns::forbid_returning`]: whoever forbids it has marked the proxy
+//!   before, and who finds the mark queues the proxy, whether the bearer runs or stands; both under the watch's lock, `dozing`.)
 //! - *Who has begun is known to who stops it.* A thread that waits before its first region notes that it has begun, and then looks once more whether it
 //!   may; who forbids it does so and then looks for the note (`frozen`).
 //! - *A proxy is in one place.* [`Turns::finish`] sets `finished` and takes the proxy that is away in one step; [`Turns::put_away`] after that
@@ -145,6 +146,16 @@ impl<P, T, O, C> Turns<P, T, O, C> {
     pub(super) fn forbid(&self, vcpu: usize, stop: impl FnOnce(usize) -> Option<P>) -> bool {
         let mut inner = self.lock();
         if inner.by != vcpu || inner.away.is_some() || !self.allowed.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        self.stop(&mut inner, stop);
+        true
+    }
+
+    /// The watch: stops one whose proxy is away and is to be brought back in any case, by somebody else than the bearer. Whether it was asked to stop just now.
+    pub(super) fn forbid_returning(&self, stop: impl FnOnce(usize) -> Option<P>) -> bool {
+        let mut inner = self.lock();
+        if inner.away.is_none() || !self.allowed.swap(false, Ordering::SeqCst) {
             return false;
         }
         self.stop(&mut inner, stop);

@@ -85,7 +85,8 @@ impl Preempting {
             true => UNCHARGED_POLL_MAX,
             false => UNCHARGED_MAX,
         };
-        if is_bound && bearer.may_run_for(by) && bearer.uncharged() > most {
+        let is_over = || bearer.uncharged() > most && !bearer.may_pay_later();
+        if is_bound && bearer.may_run_for(by) && is_over() {
             self.forbid(bearer, by);
         }
     }

@@ -10,6 +10,7 @@ use quotient_pause::{Demoted, Demotion, Region};
 
 use super::burials::ALL_DIGGERS_MAX;
 use super::carrier::Carrier;
+use super::dozing::quiet_period;
 use super::elsewhere::Elsewhere;
 use super::functions::BLOCKED_MAX;
 use super::heartbeat::Patience;
@@ -33,9 +34,6 @@ const IDLE_LOOKS: u32 = 25;
 /// How long it parks at most. Unit: time. Every look of the tick thread ends it; this is only a bound.
 const PARKED_PERIOD: Duration = Duration::from_millis(100);
 
-/// How many of those whose proxies are away are looked at in one look. Unit: bearers. A system call of some 250 ns each: below 2 % of a
-/// processor, however many are blocked.
-const AWAY_LOOKS: usize = 64;
 /// A look that comes later than this after the one before says that the machine has no time for us. Unit: nanoseconds. Five periods.
 const STARVED: Nanos = Nanos::from_micros(5_000);
 
@@ -78,7 +76,7 @@ pub(super) struct WatchState {
     pub(super) cursor: usize,
     pub(super) hastened: usize,
     /// Whom to look at first among those whose proxies are away.
-    away_from: usize,
+    pub(super) away_from: usize,
     /// The turn that is not over.
     pub(super) burst: Option<Burst>,
     /// The last look, and the last one that came late.
@@ -157,26 +155,6 @@ impl WatchState {
         self.dead.extend(former);
     }
 
-    /// Whether one of those whose proxies are away gets on. At most [`AWAY_LOOKS`] are looked at, in turn.
-    fn any_returns(&mut self) -> bool {
-        let count = self.bearers.len();
-        let (mut looked, mut returns) = (0, false);
-        for step in 0..count {
-            let index = (self.away_from + step) % count;
-            let bearer = &self.bearers[index];
-            if !bearer.is_away() {
-                continue;
-            }
-            if looked == AWAY_LOOKS {
-                self.away_from = index;
-                return returns;
-            }
-            looked += 1;
-            returns |= bearer.has_returned();
-        }
-        returns
-    }
-
     /// The threads that wait for their first turn look whether they have ended.
     pub(super) fn wake_unbegun(&self) {
         for bearer in &self.bearers {
@@ -188,6 +166,18 @@ impl WatchState {
     pub(super) fn bearer(&self, index: usize) -> Option<Arc<Carrier>> {
         self.bearers.get(index).cloned()
     }
+}
+
+/// What a look has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Something to look at soon.
+    Busy,
+    /// Bearers that sleep (`dozing`).
+    Sleepers {
+        any_short: bool,
+    },
+    Nothing,
 }
 
 /// How others reach the watch.
@@ -247,6 +237,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
 fn look_on(weak: &Weak<Shared>) {
     let mut idle = 0;
     let mut next = Instant::now();
+    let mut pause = PERIOD;
     while let Some(shared) = weak.upgrade() {
         let Some(preempting) = &shared.preempt else {
             return;
@@ -264,23 +255,29 @@ fn look_on(weak: &Weak<Shared>) {
             next = Instant::now();
         }
         let left = next.saturating_duration_since(Instant::now());
-        let pause = if asked && !left.is_zero() {
+        let rest = if asked && !left.is_zero() {
             preempting.look_promptly(&shared, shared.now());
             left
         } else {
-            let busy = preempting.watch(&shared, shared.now());
-            idle = if busy { 0 } else { idle + 1 };
-            let pause = if idle < IDLE_LOOKS {
+            let seen = preempting.watch(&shared, shared.now(), pause);
+            idle = match seen {
+                Seen::Busy => 0,
+                Seen::Sleepers { .. } | Seen::Nothing => idle.saturating_add(1),
+            };
+            pause = if idle < IDLE_LOOKS {
                 PERIOD
             } else {
                 control.parked.store(true, Ordering::SeqCst);
-                PARKED_PERIOD
+                match seen {
+                    Seen::Sleepers { any_short } => quiet_period(idle - IDLE_LOOKS, any_short),
+                    _ => PARKED_PERIOD,
+                }
             };
             next = Instant::now() + pause;
             pause
         };
         drop(shared);
-        std::thread::park_timeout(pause);
+        std::thread::park_timeout(rest);
     }
 }
 
@@ -342,8 +339,8 @@ impl Preempting {
         times.fold(Nanos::ZERO, Nanos::saturating_add)
     }
 
-    /// One look at everything. Whether there is something to look at soon.
-    pub(crate) fn watch(&self, shared: &Arc<Shared>, now: Nanos) -> bool {
+    /// One look at everything, so long after the last.
+    fn watch(&self, shared: &Arc<Shared>, now: Nanos, pause: Duration) -> Seen {
         let mut state = lock(&self.watch);
         let mut busy = false;
         let mut stalled = 0;
@@ -385,12 +382,21 @@ impl Preempting {
                 self.let_some_run(&mut state, stalled, now);
             }
         }
-        if state.any_returns() {
+        let away = state.look_at_away((shared, self), now, pause);
+        if away.returns {
             // Its proxy is queued again by the tick thread, which would sleep on if all virtual CPUs do.
             shared.tick.hurry();
         }
         state.report_dead(shared);
-        busy || !state.bearers.is_empty() || state.burst.is_some()
+        if busy || standing || state.burst.is_some() || !away.all_sleep {
+            Seen::Busy
+        } else if state.bearers.is_empty() {
+            Seen::Nothing
+        } else {
+            Seen::Sleepers {
+                any_short: away.any_short,
+            }
+        }
     }
 
     /// What is forbidden stands; whether it does.
@@ -410,7 +416,7 @@ impl Preempting {
         };
         let chosen = lock(&seat.chosen);
         let is_chosen = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
-        if !is_chosen && bearer.may_run_for(by) {
+        if !is_chosen && bearer.may_run_for(by) && !bearer.may_pay_later() {
             self.forbid(bearer, by);
         }
     }
@@ -459,7 +465,7 @@ impl Preempting {
             spent,
             at: now,
             stalled,
-            turn: self.look_at_turn(vcpu, before.turn),
+            turn: self.look_at_turn(vcpu, before.turn, now.saturating_sub(before.at)),
         };
         if let Some(region) = region
             && since != 0

@@ -30,11 +30,19 @@ const LIMITED_TURN: Duration = Duration::from_millis(1);
 /// will end the nap for them. Unit: time. The base slice.
 const SHARED_TURN: Duration = Duration::from_micros(250);
 /// How long the first turn of a thread of others, and of a poll that has slept, lasts before the carrier looks whether the thread sleeps in the kernel, in a file or a socket perhaps.
-/// Unit: time. A timer and a system call of 3 us, once: such a thread is not looked at again until it has slept. (Found by the watch's second look,
+/// Unit: time. A timer and a system call of 3 us, for some of them in a turn: a thread that computes for one is not looked at again until it has slept. (Found by the watch's second look,
 /// a function that sleeps kept its virtual CPU for 1 to 2 ms: 400 of 20 ms at a time took 270 ms, and 1,000 of 2 ms as long.)
 const PEEK: Duration = Duration::from_micros(100);
-/// A bearer that used less than this part of a turn may be blocked.
-const BLOCKED_PART: u64 = 16;
+/// A bearer that used less than this part of a turn may be blocked, and is asked for; so often where turns are long. Where they are short, a bearer of
+/// low priority has little of each.
+const IDLE_PART: u64 = 2;
+/// The same where turns are short. If it is not blocked, it has had no processor.
+const STARVED_PART: u64 = 16;
+/// A turn after which one is asked for that used little of it. Unit: nanoseconds. A [`LIMITED_TURN`].
+const LONG_TURN: Nanos = Nanos::from_millis(1);
+/// Who used this much in a turn, and more than [`IDLE_PART`] of it, is not looked at early in the next. Unit: nanoseconds. As others leave of a
+/// [`SHARED_TURN`] at least: each look is one more change of threads, on the processor where it computes.
+const COMPUTES_AFTER: Nanos = Nanos::from_micros(150);
 
 impl Vcpu {
     /// As [`Vcpu::new`], for a virtual CPU that `bearer` has lost.
@@ -289,6 +297,10 @@ impl Vcpu {
             let (_, now) = self.charge_turn(shared, me, bearer, started);
             return (Previous::Away(proxy), now);
         }
+        if bearer.only_pays(shared) {
+            let (_, now) = self.charge_turn(shared, me, bearer, started);
+            return (Previous::Away(proxy), now);
+        }
         self.brought.rest(preempting, self.index);
         preempting.choose(self.index, bearer, &owned.group);
         let limited = owned.group.is_limited();
@@ -313,6 +325,7 @@ impl Vcpu {
                 || shared.phase() == CLOSED
         };
         let seat = &preempting.seats[self.index];
+        let before = bearer.cpu_time().unwrap_or_default();
         let nap = || nap_for(seat, bearer, turn, has_work);
         let sleeps = if limited && !bearer.bears_a_task() {
             // Its priority is not lowered, so who looks after the budget is not ahead of it by that.
@@ -323,15 +336,23 @@ impl Vcpu {
         let said = seat.take_blocked() || sleeps;
         // Before the charge: what the bearer posts later is charged with the outcome.
         let finished = bearer.is_finished();
-        let (charge, now) = self.charge_turn(shared, me, bearer, started);
+        let after = bearer.cpu_time().unwrap_or(before);
+        let (_, now) = self.charge_turn(shared, me, bearer, started);
         let wall = now.saturating_sub(started);
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
         }
-        let slept = Duration::from_nanos(wall.as_nanos()) >= LIMITED_TURN || turn == SHARED_TURN;
-        let idle = charge.sum().as_nanos() < wall.as_nanos() / BLOCKED_PART;
-        if slept && idle || said {
+        let used = after.saturating_sub(before).as_nanos();
+        let (is_long, is_shared) = (wall >= LONG_TURN, turn == SHARED_TURN);
+        let starved = used < wall.as_nanos() / STARVED_PART;
+        let idle = used < wall.as_nanos() / IDLE_PART && is_long || starved && is_shared;
+        if used >= (wall.as_nanos() / IDLE_PART).max(COMPUTES_AFTER.as_nanos()) {
+            bearer.computes(true);
+        } else if is_long && idle {
+            bearer.computes(false);
+        }
+        if idle || said {
             let asleep = bearer.handle.is_asleep();
             if asleep == Some(true) {
                 preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
@@ -339,7 +360,7 @@ impl Vcpu {
                 preempting.dismiss(self.index, bearer, false);
                 return (Previous::Away(proxy), now);
             }
-            if asleep == Some(false) {
+            if asleep == Some(false) && starved {
                 preempting.bring_here(self.index, bearer);
             }
         }
@@ -462,20 +483,21 @@ pub(super) fn stop_frozen(task: &mut Task) {
     }
 }
 
-/// Sleeps for the turn of a bearer, or until there is work. Whether that was found asleep in the kernel early in it ([`PEEK`]).
+/// Sleeps for the turn of a bearer, or until there is work. Whether that was found asleep in the kernel early in it ([`PEEK`], and then ever later:
+/// who computes for as long as it has is found soon after, by one look more for each doubling).
 fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> bool {
-    if bearer.is_known_to_compute() || turn < 2 * PEEK {
-        seat.nap.sleep(turn, has_work);
-        return false;
+    let (mut peek, mut left) = (PEEK, turn);
+    while !bearer.is_known_to_compute() && left >= 2 * peek {
+        seat.nap.sleep(peek, &has_work);
+        if has_work() || seat.is_said_to_be_blocked() {
+            return false;
+        }
+        if bearer.is_stuck_in_its_turn() {
+            return true;
+        }
+        left -= peek;
+        peek *= 2;
     }
-    seat.nap.sleep(PEEK, &has_work);
-    if has_work() || seat.is_said_to_be_blocked() {
-        return false;
-    }
-    if bearer.is_stuck_in_its_turn() {
-        return true;
-    }
-    bearer.computes(true);
-    seat.nap.sleep(turn - PEEK, has_work);
+    seat.nap.sleep(left, has_work);
     false
 }

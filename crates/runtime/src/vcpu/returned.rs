@@ -119,7 +119,7 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                 (Some(bearer), Some(preempting)) => {
                     let killed = bearer.is_killed_in(&proxy.owned_mut().group);
                     let unpaid = bearer.is_unpaid();
-                    let back = bearer.put_away(&preempting.log, proxy, killed || unpaid);
+                    let back = bearer.put_away(&preempting.log, proxy, killed || unpaid, now);
                     if back.is_none() {
                         preempting.has_gone_away(&shared, &bearer);
                         if unpaid {
