@@ -66,10 +66,11 @@ impl Group {
     /// [`ThreadMeter::run`]. The handle is the same as a task's; as with tokio, aborting stops only a function that has not started.
     ///
     /// # How many at a time
-    /// Under preemption a group has as many functions at once as [`crate::Preempt::max_borne`] says of polls; those that are
-    /// blocked in the kernel do not count, up to 512 of them. Further ones wait in the group's line, without a thread: 65,536 at most, more are refused.
+    /// Under preemption a group has as many functions at once as [`crate::Preempt::max_borne`] says; those that are
+    /// blocked in the kernel do not count, up to 440 in all, so that others find threads in tokio's pool. Further ones wait in the group's line, without a
+    /// thread: 65,536 at most, more are refused.
     /// An abort, [`Group::kill`] and the scheduler's end drop those that wait, and those that wait for their first turn. So functions that wait
-    /// asleep for others of their group, in line too, get on, unless 512 do so at the same time. In a frozen group none begins, whatever its limit:
+    /// asleep for others of their group, in line too, get on, unless 440 do so at the same time, or what other groups leave. In a frozen group none begins, whatever its limit:
     /// they wait in line until the thaw.
     ///
     /// One that could not be spawned (see [`Group::try_spawn`]) has a handle that resolves at once to an error.

@@ -120,6 +120,7 @@ mod preempt {
     mod jobs;
     mod nap;
     mod turns;
+    mod waiter;
 
     /// As in the whole module.
     pub(crate) const NOBODY: usize = usize::MAX;

@@ -31,7 +31,8 @@ use quotient_core::Nanos;
 
 use super::carrier::Carrier;
 use super::foreign::drop_by_turns;
-use super::functions::{Begin, SHARE, Waiting};
+use super::functions::{Begin, Waiting};
+use super::places::SHARE;
 use super::{NOBODY, Preempting, current, lock};
 use crate::group::{Group, GroupShared};
 use crate::shared::{CLOSED, OPEN, Shared};

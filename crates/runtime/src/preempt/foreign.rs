@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | begins | running, chosen if nobody else is | needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`); not in a frozen group (`frozen`) |
 //! | priority | lowered | left alone: nobody could raise it again |
-//! | counts | as one of `Preempt::max_borne` | as one of as many again |
+//! | counts | as one of `Preempt::max_borne` | as one of as many again, and of what is shared beyond (`places`) |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
 //! | its meter | none | knows the group, and bills nothing |
 //!
@@ -40,9 +40,9 @@ use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::carrier::{Carrier, Outcome};
 use super::frozen::keeps_from_beginning;
-use super::functions::Place;
 use super::others::{may_be_current, set_current};
 use super::overtime::charge_so_far;
+use super::places::Place;
 use super::{Preempting, lock};
 use crate::group::{Group, GroupShared};
 use crate::meter::ThreadMeter;
@@ -90,9 +90,9 @@ fn in_turn<T, R>(
             continue;
         }
         if takes_part && place.is_none() {
-            place = take_place(group);
             // A checkpoint has nothing that ends with its group: it waits for no place there that nobody may give up.
             let waits = may_go_ahead || !group.inner.is_removed();
+            place = take_place(group, waits, &|| has_ended(state));
             if place.is_none() && waits {
                 continue;
             }
@@ -160,14 +160,13 @@ fn is_known() -> bool {
     !may_be_current() || super::current().is_some()
 }
 
-/// A place, or some time later nothing.
-fn take_place(group: &Group) -> Option<Place> {
+/// A place; nothing if there is none and it does not wait, or if the caller is to look at everything again.
+fn take_place(group: &Group, waits: bool, has_ended: &dyn Fn() -> bool) -> Option<Place> {
     let preempting = group.shared.preempt.as_ref()?;
-    let place = preempting.find_place(&group.shared, &group.inner);
-    if place.is_none() {
-        preempting.wait_for_place();
+    match waits {
+        true => preempting.wait_for_place(group, has_ended),
+        false => preempting.find_place(&group.shared, &group.inner, false),
     }
-    place
 }
 
 /// What a thread takes turns for.

@@ -5,7 +5,8 @@
 //! - *A blocking function* waits in its group's line (`functions`), without a thread and without a place: the threads of the blocking pool are
 //!   everybody's, and a frozen tenant that has as many functions as there are threads would keep all others' from theirs. One that has
 //!   come to a thread, or waits there for its first turn as its group is frozen, goes (back) to the line.
-//! - *A job, and a checkpoint*, has its thread already and waits there, at a gate, with neither place nor proxy.
+//! - *A job, and a checkpoint*, has its thread already and waits there, at a gate, with neither place nor proxy; or in line, if it waits for a place
+//!   as its group is frozen.
 //!
 //! # Until when
 //! Until no freeze holds the group any more. A group that was removed is held by a freeze of what is above it, if that lives, since nobody could

@@ -7,50 +7,45 @@
 //! said a fiftieth of that, and a group of three times the weight had 0.05 of a CPU. So a function needs a *place* to begin.
 //!
 //! # Places
-//! [`Preempt::max_borne`](crate::Preempt::max_borne) are shared by the rule of `parts`: a group (with what is below it) may have seven times as many as are
-//! left for all, and who has none may have one. *Who is blocked in the kernel has none*: its proxy is away, and competes for nothing. So functions
-//! that wait for others of their group do not keep those from beginning, up to [`BLOCKED_MAX`] that are blocked at once; if all of these wait for
-//! one that has not begun, they wait for ever (tokio's bound is its blocking pool's, 512). One that comes back from a block takes its place again,
-//! whether there is one or not. A function that waits for another one in a loop of its own, without sleeping, keeps its place.
+//! How many may have begun, of all groups and of one, is `places`. *Who is blocked in the kernel has no place*: its proxy is away, and competes for
+//! nothing. So functions that wait for others of their group do not keep those from beginning, up to a bound on what has begun (660 of one group, and 440
+//! functions, which have threads of tokio's pool; by default, and less beside other groups): if all of these wait for one that has not begun, they
+//! wait for ever. A function that waits for another one in a loop of its own, without sleeping, keeps its place.
 //!
 //! # The line
-//! A blocking function that finds no place waits in its group's line and holds no thread: the pool of blocking threads is everybody's. (A job in
-//! [`ThreadMeter::run`](crate::ThreadMeter::run) has its thread already, and waits there.) Who waits: (L1) enters the line, under its lock; (L2) lists the group, if it was
-//! not; (L3) makes sure that the tick thread looks. Who gives a place up: (R1) counts it out; (R2) sees whether a group is listed, and makes the tick
-//! thread look. If R2 misses L2, R1 is before L2 and the look of L3 knows of it. That look lets as many begin as there are places.
+//! Who finds no place waits in its group's line: a blocking function without a thread, since the pool of blocking threads is everybody's; a job in
+//! [`ThreadMeter::run`](crate::ThreadMeter::run), which has its thread already, asleep (`in_line`). Who waits: (L1) enters the line, under its lock;
+//! (L2) lists the group, if it was not; (L3) makes sure that somebody looks: the tick thread, or a thread itself. Who gives a place up: (R1) counts
+//! it out; (R2) sees whether a group is listed, and looks, or makes the tick thread look. If R2 misses L2, R1 is before L2 and the look of L3
+//! knows of it. That look lets as many begin as there are places. Where both wait, functions and threads begin in turn.
 //!
 //! # Nobody waits beyond its end
 //! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
-//! first turn. A kill and the scheduler's end empty the lines of their groups and wake all threads that wait so; each sees the kill's
-//! number, or the phase. (Of frozen groups, whose functions wait in line, too: `frozen`.) What has ended without having begun is dropped elsewhere (`burials`).
+//! first turn. A kill and the scheduler's end empty the lines of their groups and wake the threads among them; each sees the kill's
+//! number, or the phase, and those that it does not end come again. (Of frozen groups, whose functions wait in line, too: `frozen`.)
+//! What has ended without having begun is dropped elsewhere (`burials`).
 //! The locks are leaves; whoever takes one in a poll shields itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Wake;
 use std::thread::Thread;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::in_line::Threads;
+use super::places::{AllPlaces, GroupPlaces, Place};
+use super::waiter::Waiter;
 use super::{Preempting, lock};
 use crate::group::GroupShared;
 use crate::loss::{Loss, note};
 use crate::shared::{OPEN, Shared};
 use crate::task::Id;
 
-/// How often what is left for all a group may have, as in `parts`.
-pub(super) const SHARE: usize = 7;
-/// Functions and jobs that are blocked at once, beyond the places. Unit: functions. As many as tokio's pool has threads by
-/// default.
-pub(super) const BLOCKED_MAX: usize = 512;
 /// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
 pub(crate) const LINE_MAX: usize = 65_536;
-/// How long a thread that waits for a place sleeps before it looks whether it still has to. Unit: time. A bound: it is woken for a place.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
 /// How a function that has waited goes on.
 pub(crate) enum Begin {
     /// It begins, with its place if it needs one.
@@ -95,18 +90,74 @@ impl Waiting {
     }
 }
 
-/// Functions that wait, by number.
-type Queue = BTreeMap<u64, Waiting>;
+/// Who waits in a group's line.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// By the numbers of their tasks: those that came first have the least.
+    functions: BTreeMap<u64, Waiting>,
+    pub(super) threads: Threads,
+    /// Where both wait.
+    threads_are_next: bool,
+}
+
+/// Who is taken out of it.
+enum Next {
+    Function(Waiting),
+    Thread(Arc<Waiter<Place>>),
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.threads.is_empty()
+    }
+
+    pub(super) fn has_functions(&self) -> bool {
+        !self.functions.is_empty()
+    }
+
+    pub(super) fn functions_are_next(&self) -> bool {
+        self.has_functions() && (self.threads.is_empty() || !self.threads_are_next)
+    }
+
+    pub(super) fn pop_thread(&mut self) -> Option<Arc<Waiter<Place>>> {
+        self.threads_are_next = false;
+        self.threads.pop()
+    }
+
+    fn pop_function(&mut self) -> Option<Waiting> {
+        self.threads_are_next = true;
+        self.functions.pop_first().map(|(_, function)| function)
+    }
+
+    /// The first one, with what `find_place` gives to a function or a thread: who finds nothing keeps nobody of the other kind.
+    fn take_first<P>(&mut self, find_place: impl Fn(bool) -> Option<P>) -> Option<(Next, P)> {
+        let functions_first = self.functions_are_next();
+        for is_function in [functions_first, !functions_first] {
+            let waits = match is_function {
+                true => self.has_functions(),
+                false => !self.threads.is_empty(),
+            };
+            let Some(place) = waits.then(|| find_place(is_function)).flatten() else {
+                continue;
+            };
+            let next = match is_function {
+                true => self.pop_function().map(Next::Function),
+                false => self.pop_thread().map(Next::Thread),
+            };
+            return next.map(|next| (next, place));
+        }
+        None
+    }
+}
 
 /// What a group has of functions.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// By the numbers of their tasks: those that came first have the least.
     pub(super) waiting: Mutex<Queue>,
     /// The group is listed. Written under the lock.
     is_listed: AtomicBool,
-    /// Places of the group and below it.
-    places: AtomicU32,
+    /// What has begun of the group and below it.
+    pub(super) places: GroupPlaces,
     /// What began ahead of its first turn there (`uncharged`).
     pub(super) ahead: AtomicU32,
     /// Grows with each kill.
@@ -121,7 +172,7 @@ impl std::fmt::Debug for Line {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Line")
-            .field("places", &self.places.load(Ordering::Relaxed))
+            .field("places", &self.places)
             .finish_non_exhaustive()
     }
 }
@@ -136,15 +187,13 @@ impl Line {
 /// All lines of a scheduler.
 #[derive(Default)]
 pub(super) struct Functions {
-    /// Functions with a place.
-    placed: AtomicUsize,
-    /// These, and those that are blocked.
-    begun: AtomicUsize,
+    /// What has begun.
+    pub(super) places: AllPlaces,
     /// Functions in lines, and how often one went there.
     in_line: AtomicUsize,
     lined_up: AtomicU64,
     /// Groups with a line that somebody is to look at, each once, and how many these are.
-    lines: Mutex<Vec<Arc<GroupShared>>>,
+    pub(super) lines: Mutex<VecDeque<Arc<GroupShared>>>,
     listed: AtomicUsize,
     /// What has ended without having begun, by group, and how many groups these are.
     pub(super) ended: Mutex<Vec<(Arc<GroupShared>, Vec<Waiting>)>>,
@@ -153,10 +202,8 @@ pub(super) struct Functions {
     pub(super) ending: AtomicUsize,
     /// Threads that see to these.
     pub(super) digging: AtomicUsize,
-    /// For threads that wait for a place themselves.
+    /// For threads that wait for a thaw (`frozen`).
     pub(super) gate: Mutex<()>,
-    room: Condvar,
-    /// ... or for a thaw (`frozen`).
     pub(super) thawed: Condvar,
 }
 
@@ -173,30 +220,6 @@ impl<'a> Ending<'a> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.ending.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The right of one function to take turns.
-#[derive(Debug)]
-pub(crate) struct Place {
-    shared: Arc<Shared>,
-    group: Arc<GroupShared>,
-    /// It counts; it does not while its function is blocked.
-    pub(super) counts: bool,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Some(preempting) = &self.shared.preempt else {
-            return;
-        };
-        let functions = &preempting.functions;
-        functions.begun.fetch_sub(1, Ordering::Relaxed);
-        if self.counts {
-            preempting.gives_up_place(&self.shared, &self.group);
-        } else {
-            preempting.look_at_lines(&self.shared);
-        }
     }
 }
 
@@ -231,7 +254,9 @@ impl Aborted {
         shared: &Arc<Shared>,
         group: &Arc<GroupShared>,
     ) {
-        let found = lock(&group.line.waiting).remove(&self.id.number());
+        let found = lock(&group.line.waiting)
+            .functions
+            .remove(&self.id.number());
         if let Some(found) = found {
             preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
             preempting.end_unbegun(shared, group, vec![found]);
@@ -258,57 +283,12 @@ impl Wake for Aborted {
 }
 
 impl Preempting {
-    /// A place for a function of the group, if there is one.
-    pub(crate) fn find_place(
-        &self,
-        shared: &Arc<Shared>,
-        group: &Arc<GroupShared>,
-    ) -> Option<Place> {
-        let functions = &self.functions;
-        // Two that come at once may find the same room: there is more than is counted on (`WatchState::new`), and each waits for that.
-        if functions.begun.load(Ordering::Relaxed) >= self.settings.max_borne + BLOCKED_MAX {
-            return None;
-        }
-        let all = functions.placed.load(Ordering::Relaxed);
-        let part = SHARE * self.settings.max_borne.saturating_sub(all);
-        let has_room = |group: &Arc<GroupShared>| {
-            (group.line.places.load(Ordering::Relaxed) as usize) < part.max(1)
-        };
-        if !group.bearing().all(has_room) {
-            return None;
-        }
-        functions.begun.fetch_add(1, Ordering::Relaxed);
-        self.takes_place(group);
-        Some(Place {
-            shared: shared.clone(),
-            group: group.clone(),
-            counts: true,
-        })
-    }
-
-    /// A function has a place, or has it again.
-    pub(super) fn takes_place(&self, group: &Arc<GroupShared>) {
-        self.functions.placed.fetch_add(1, Ordering::Relaxed);
-        for group in group.bearing() {
-            group.line.places.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// R1 and R2: it has ended, or blocks.
-    pub(crate) fn gives_up_place(&self, shared: &Shared, group: &Arc<GroupShared>) {
-        self.functions.placed.fetch_sub(1, Ordering::Relaxed);
-        for group in group.bearing() {
-            group.line.places.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.look_at_lines(shared);
-    }
-
-    fn look_at_lines(&self, shared: &Shared) {
+    /// R2, by the tick thread.
+    pub(super) fn look_at_lines(&self, shared: &Shared) {
         fence(Ordering::SeqCst);
         if self.has_lines() {
             shared.tick.hurry();
         }
-        self.functions.room.notify_all();
     }
 
     /// Whether functions wait in lines, or to be dropped.
@@ -317,11 +297,11 @@ impl Preempting {
         functions.listed.load(Ordering::SeqCst) > 0 || functions.unburied.load(Ordering::SeqCst) > 0
     }
 
-    /// For a thread that has no place: waits a little, at most until one was given up.
-    pub(super) fn wait_for_place(&self) {
-        let gate = lock(&self.functions.gate);
-        // A wake-up that comes before this costs the time, and no more.
-        drop(self.functions.room.wait_timeout(gate, LOOK_AGAIN));
+    /// Whether no more than so many groups are listed, and no functions wait to be dropped.
+    pub(super) fn is_all_there_is(&self, listed: usize) -> bool {
+        let functions = &self.functions;
+        functions.listed.load(Ordering::SeqCst) <= listed
+            && functions.unburied.load(Ordering::SeqCst) == 0
     }
 
     /// Begins a function, or puts it in line.
@@ -345,13 +325,13 @@ impl Preempting {
         }
         if line.is_empty()
             && !group.holds_unbegun()
-            && let Some(place) = self.find_place(shared, group)
+            && let Some(place) = self.find_place(shared, group, true)
         {
             drop(line);
             function.go(shared, Begin::Run(Some(place)));
             return Ok(());
         }
-        if line.len() >= LINE_MAX {
+        if line.functions.len() >= LINE_MAX {
             return Err(function);
         }
         self.functions.lined_up.fetch_add(1, Ordering::Relaxed);
@@ -368,10 +348,10 @@ impl Preempting {
         id: Id,
         function: Waiting,
     ) {
-        line.insert(id.number(), function);
+        line.functions.insert(id.number(), function);
         self.functions.in_line.fetch_add(1, Ordering::Relaxed);
         if !group.keeps_its_line(shared) {
-            self.list(shared, group, line);
+            self.list_for_tick(shared, group, line);
         }
     }
 
@@ -379,22 +359,33 @@ impl Preempting {
     pub(super) fn list_thawed(&self, shared: &Shared, group: &Arc<GroupShared>) {
         let line = lock(&group.line.waiting);
         if !line.is_empty() && !group.keeps_its_line(shared) {
-            self.list(shared, group, line);
+            self.list_for_tick(shared, group, line);
         }
     }
 
-    /// L2 and L3.
-    fn list(&self, shared: &Shared, group: &Arc<GroupShared>, line: MutexGuard<'_, Queue>) {
+    /// L2, and L3 by the tick thread.
+    fn list_for_tick(
+        &self,
+        shared: &Shared,
+        group: &Arc<GroupShared>,
+        line: MutexGuard<'_, Queue>,
+    ) {
+        self.list(group, line);
+        fence(Ordering::SeqCst);
+        shared.tick.hurry();
+    }
+
+    /// L2. Whether it was not listed.
+    pub(super) fn list(&self, group: &Arc<GroupShared>, line: MutexGuard<'_, Queue>) -> bool {
         let is_new = !group.line.is_listed.swap(true, Ordering::Relaxed);
         if is_new {
             self.functions.listed.fetch_add(1, Ordering::SeqCst);
         }
         drop(line);
         if is_new {
-            lock(&self.functions.lines).push(group.clone());
+            lock(&self.functions.lines).push_back(group.clone());
         }
-        fence(Ordering::SeqCst);
-        shared.tick.hurry();
+        is_new
     }
 
     /// The group, whose line the caller has, is to be looked at no more.
@@ -408,7 +399,7 @@ impl Preempting {
         let lines = std::mem::take(&mut *lock(&self.functions.lines));
         for group in lines {
             if self.let_line_go(shared, &group) {
-                lock(&self.functions.lines).push(group);
+                lock(&self.functions.lines).push_back(group);
             }
         }
         self.bury(shared);
@@ -416,26 +407,40 @@ impl Preempting {
 
     /// Whether somebody is to look again.
     fn let_line_go(&self, shared: &Arc<Shared>, group: &Arc<GroupShared>) -> bool {
+        self.tell_of_removal(group);
         loop {
-            let is_held = || shared.phase() == OPEN && group.holds_unbegun();
-            let is_scheduled = group.is_preemptible() && shared.phase() == OPEN;
-            let needs_place = is_scheduled && !is_held();
-            let place = needs_place
-                .then(|| self.find_place(shared, group))
-                .flatten();
             let mut line = lock(&group.line.waiting);
             if line.is_empty() || group.keeps_its_line(shared) {
                 self.delist(group);
                 return false;
             }
-            if is_held() || needs_place && place.is_none() {
+            let is_open = shared.phase() == OPEN;
+            if is_open && group.holds_unbegun() {
                 return true;
             }
-            let first = line.pop_first();
+            let needs_place = is_open && group.is_preemptible();
+            let first = line.take_first(|is_function| match needs_place {
+                true => self.find_place(shared, group, is_function).map(Some),
+                false => Some(None),
+            });
             drop(line);
-            if let Some((_, function)) = first {
-                self.functions.in_line.fetch_sub(1, Ordering::Relaxed);
-                function.go(shared, Begin::Run(place));
+            match first {
+                None => return true,
+                Some((Next::Thread(waiter), place)) => waiter.goes_on(place),
+                Some((Next::Function(function), place)) => {
+                    self.functions.in_line.fetch_sub(1, Ordering::Relaxed);
+                    function.go(shared, Begin::Run(place));
+                }
+            }
+        }
+    }
+
+    /// Threads that wait in a group that was removed meanwhile look again: a job ends with its group.
+    fn tell_of_removal(&self, group: &Arc<GroupShared>) {
+        if group.is_removed() {
+            let unaware = lock(&group.line.waiting).threads.take_unaware();
+            for waiter in unaware {
+                waiter.goes_on(None);
             }
         }
     }
@@ -455,11 +460,15 @@ impl Preempting {
         // Once the scheduler closes, those too that were removed and are in no list of groups.
         let listed = match shared.phase() {
             OPEN => Vec::new(),
-            _ => lock(&self.functions.lines).clone(),
+            _ => lock(&self.functions.lines).iter().cloned().collect(),
         };
         for group in groups.iter().chain(&listed) {
             group.line.kills.fetch_add(1, Ordering::Release);
-            let waiting = std::mem::take(&mut *lock(&group.line.waiting));
+            let mut waiting = std::mem::take(&mut *lock(&group.line.waiting));
+            while let Some(waiter) = waiting.threads.pop() {
+                waiter.goes_on(None);
+            }
+            let waiting = waiting.functions;
             let functions = &self.functions;
             functions
                 .in_line
@@ -472,15 +481,9 @@ impl Preempting {
         self.note_unbegun(unbegun);
         drop(ending);
         self.wake_unbegun();
-        self.functions.room.notify_all();
         self.open_gate();
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
         self.bury(shared);
-    }
-
-    /// Functions with a place, and those that are blocked.
-    pub(super) fn begun(&self) -> usize {
-        self.functions.begun.load(Ordering::Relaxed)
     }
 
     /// How many wait in lines now, and how often one had to.

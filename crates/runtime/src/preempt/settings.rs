@@ -62,8 +62,9 @@ impl Preempt {
 
     /// How many long polls there can be at once, 1 to 1,024; 256 by default. Each keeps a thread: its stack (some 100 KiB in use), and
     /// whatever the poll holds. Beyond it polls run to their end, as without preemption; [`PreemptStats::refused`] counts them. As many
-    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once; further ones wait to begin
-    /// ([`Group::spawn_blocking`](crate::Group::spawn_blocking)).
+    /// blocking functions and jobs in [`crate::ThreadMeter::run`] can take turns at once, seven eighths of them of one group with all below it; further ones
+    /// wait to begin ([`Group::spawn_blocking`](crate::Group::spawn_blocking)). A group below the root that has less than one for each virtual CPU, with all
+    /// below it, waits for nobody else's, unless 768 of such groups are there beyond what is shared.
     ///
     /// No group gets all of these places. One place is set aside for each virtual CPU and stand-in; of the rest a group, with all below it,
     /// may have seven times as many as are left for all: seven eighths if it is alone, 221 of 256 with two virtual CPUs. A group that has
@@ -153,8 +154,8 @@ pub struct PreemptStats {
     pub borne: usize,
     /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now, and threads that drop functions which never began.
     pub foreign: usize,
-    /// Blocking functions that wait in line to begin now, since their group, which has a limit, has its part of [`Preempt::max_borne`] in others, or is
-    /// frozen.
+    /// Blocking functions that wait in line to begin now, since their group has its part of [`Preempt::max_borne`], or of the threads of tokio's pool, in
+    /// others, or is frozen.
     pub in_line: usize,
     /// Times that one had to.
     pub lined_up: u64,

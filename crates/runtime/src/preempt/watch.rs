@@ -12,9 +12,9 @@ use super::burials::ALL_DIGGERS_MAX;
 use super::carrier::Carrier;
 use super::dozing::quiet_period;
 use super::elsewhere::Elsewhere;
-use super::functions::BLOCKED_MAX;
 use super::heartbeat::Patience;
 use super::lookout::{Spread, Turn};
+use super::places::BEGUN_BEYOND;
 use super::pool::Job;
 use super::prompt::Asks;
 use super::short_turns::{Burst, STALLED_LOOKS};
@@ -91,8 +91,8 @@ pub(super) struct WatchState {
 
 impl WatchState {
     pub(super) fn new(slots: usize, max_borne: usize) -> Self {
-        // Polls, threads of others with places, blocked, without, and that drop what never began; and as many that have ended.
-        let room = 4 * max_borne + BLOCKED_MAX + ALL_DIGGERS_MAX;
+        // Polls, threads of others with places, blocked or beyond, without, and that drop what never began; and as many that have ended.
+        let room = 4 * max_borne + BEGUN_BEYOND + ALL_DIGGERS_MAX;
         Self {
             looks: vec![Look::default(); slots],
             carriers: vec![None; slots],
