@@ -127,8 +127,9 @@ fn checkpoints_return_after_a_kill() {
 #[test]
 fn checkpoints_return_from_a_group_that_was_killed_and_removed() {
     on_two(|scheduler| async move {
-        for how in [Leftover::Kill, Leftover::MoveToParent] {
-            let group = limited(&scheduler, "removed", "5ms/100ms");
+        // Two paths: the first is free again only some moments after the last of the threads has left.
+        for (path, how) in [("gone", Leftover::Kill), ("left", Leftover::MoveToParent)] {
+            let group = limited(&scheduler, path, "5ms/100ms");
             let threads = Threads::of(&group, checkpoints);
             threads.get_on("before the end").await;
             group.kill_immediately().unwrap();
