@@ -315,7 +315,7 @@ impl Timeline {
 
     /// Own tasks are owed so much more, in virtual time x shares, that the children's clock has to be told of.
     #[inline]
-    pub(crate) fn count_deficit(&mut self, weighted: i64) {
+    fn count_deficit(&mut self, weighted: i64) {
         self.untold_deficit = self.untold_deficit.saturating_add(weighted);
     }
 
@@ -331,7 +331,7 @@ impl Timeline {
     /// Brings what the children's clock was not told of up to where V is. (Left as of before, V ran ahead of all, by 1 ms in 8 s among sleepers, and
     /// who sleeps lost what it was owed: a light group had 0.18 of a CPU after ten minutes that had 0.36 at first.)
     #[inline]
-    pub(crate) fn date_untold(&mut self) {
+    fn date_untold(&mut self) {
         let now = self.group.time.now();
         let load = self.untold_load();
         if load != 0 {

@@ -39,4 +39,12 @@ impl Watched {
         self.most
             .saturating_add_unsigned(to_virtual(waited, node.shares))
     }
+
+    /// The node leaves.
+    #[inline]
+    pub(crate) fn forget(&mut self, index: u32) {
+        if self.index == index {
+            self.index = NONE;
+        }
+    }
 }

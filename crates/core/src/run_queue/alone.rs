@@ -4,7 +4,7 @@
 use super::RunQueue;
 use crate::gates::Gates;
 use crate::group_time::{FORGET, Lone};
-use crate::node::NONE;
+use crate::node::{NONE, Node};
 use crate::timeline::Timeline;
 use crate::units::to_virtual;
 use crate::watched::Watched;
@@ -44,18 +44,27 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// An own task that runs beside others, and what it may be owed as it has not had a CPU for itself.
-    fn running_beside(&self, level: u32) -> Lone {
+    /// The own task at `level` that runs, and what it is owed by the children's clock, in virtual time.
+    fn owed_to_current(&self, level: u32) -> Option<(&Node<T>, i64)> {
         let timeline = &self.timelines[level as usize];
         if self.leaf != level || self.current == NONE || !timeline.is_anchored {
-            return Lone::default();
+            return None;
         }
         let node = self.slab.get(self.current);
-        let most = timeline.watched.may_be_owed(self.current, node, self.last);
+        Some((node, timeline.anchor().since(node.v)))
+    }
+
+    /// An own task that runs beside others, and what it may be owed as it has not had a CPU for itself.
+    fn running_beside(&self, level: u32) -> Lone {
+        let Some((node, owed)) = self.owed_to_current(level) else {
+            return Lone::default();
+        };
+        let watched = &self.timelines[level as usize].watched;
+        let most = watched.may_be_owed(self.current, node, self.last);
         let least = to_virtual(self.service_clock.credit, node.shares).cast_signed();
         Lone {
             shares: node.shares,
-            owed: timeline.anchor().since(node.v),
+            owed,
             most: most.max(least),
             least: i64::MAX,
             for_long: true,
@@ -64,13 +73,10 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Remembers what the own task that runs is owed, if that is more than what is remembered of another one here.
     fn watch(&mut self, level: u32) {
-        let timeline = &mut self.timelines[level as usize];
-        if self.leaf != level || self.current == NONE || !timeline.is_anchored {
+        let Some((node, owed)) = self.owed_to_current(level) else {
             return;
-        }
-        let node = self.slab.get(self.current);
-        let owed = timeline.anchor().since(node.v);
-        let watched = &mut timeline.watched;
+        };
+        let watched = self.timelines[level as usize].watched;
         let most = if watched.index == self.current {
             let slack = to_virtual(self.service_clock.credit, node.shares);
             let most = watched.may_be_owed(self.current, node, self.last);
@@ -80,7 +86,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         } else {
             return;
         };
-        *watched = Watched {
+        self.timelines[level as usize].watched = Watched {
             index: self.current,
             sum_exec: node.sum_exec,
             most,
@@ -124,12 +130,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         if timeline.groups() == 0 {
             return timeline.owed_to_lone();
         }
-        let runs = timeline.tasks == 1 && self.leaf == level && self.current != NONE;
-        if !runs || !timeline.is_anchored || self.anything_beside(timeline.parent) {
-            return None;
-        }
-        let node = self.slab.get(self.current);
-        Some((node.shares, timeline.anchor().since(node.v)))
+        let (node, owed) = self.owed_to_current(level)?;
+        let is_sole = timeline.tasks == 1 && !self.anything_beside(timeline.parent);
+        is_sole.then_some((node.shares, owed))
     }
 }
 

@@ -65,8 +65,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             let timeline = &self.timelines[self.cursor as usize];
             if timeline.is_anchored && timeline.tasks > 0 {
-                let load = timeline.average.load() - timeline.group_load;
-                if load != timeline.told_load {
+                if timeline.untold_load() != 0 {
                     self.tell_tasks(self.cursor, true);
                 }
                 self.note_tasks_waiting(self.cursor, NONE);

@@ -305,9 +305,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.buddies.forget(index);
         timeline.arrived.forget(index);
-        if timeline.watched.index == index {
-            timeline.watched.index = NONE;
-        }
+        timeline.watched.forget(index);
         if self.rules.policy == Policy::Cfs {
             timeline.update_min(nodes, self.last);
         }

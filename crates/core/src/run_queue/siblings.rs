@@ -291,7 +291,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !timeline.is_anchored {
             return None;
         }
-        if timeline.told_load != timeline.average.load() - timeline.group_load {
+        if timeline.untold_load() != 0 {
             self.tell_tasks(level, true);
         }
         let v = self.slab.get(index).v;
@@ -328,10 +328,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[inline]
     pub(super) fn tell_woken(&mut self, level: u32) {
         let timeline = &self.timelines[level as usize];
-        if timeline.is_anchored
-            && timeline.may_tell
-            && timeline.told_load < timeline.average.load() - timeline.group_load
-        {
+        if timeline.is_anchored && timeline.may_tell && timeline.untold_load() > 0 {
             self.tell_tasks(level, true);
             self.timelines[level as usize].may_tell = false;
         }
