@@ -338,7 +338,7 @@ impl task::Context for TaskContext {
             group.left(&task.context().shared);
         }
         if task.context().alarm.load(Ordering::SeqCst) != u64::MAX {
-            task.context().shared.cpu_timers.task_ended(task);
+            task.context().shared.task_with_timers_ended(task);
         }
         if task.id().is_named() {
             task.context().shared.names.forget(task.id());

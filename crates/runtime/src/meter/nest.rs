@@ -279,8 +279,9 @@ impl Meter {
         core.show_foreign_cpu_time(self.processor, time);
         entry.unpaid = entry.unpaid.saturating_add(time);
         let is_due = entry.unpaid >= BATCH;
-        if entry.group.shared.cpu_timers.are_armed() {
-            entry.group.shared.cpu_timers.look_at_group(core);
+        let shared = &entry.group.shared;
+        if shared.cpu_timers.are_armed() && shared.cpu_timers.mark_group(core) {
+            shared.tick.hurry();
         }
         if is_due {
             self.settle_top();

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use super::{CLOSED, CLOSING, OPEN, Shared};
 use crate::local_tasks;
 use crate::loss::Loss;
+use crate::task_context::TaskRef;
 
 impl Shared {
     /// Refuses spawns from now on and aborts every live task. Idempotent. O(tasks).
@@ -46,6 +47,14 @@ impl Shared {
     /// A task is about to be listed in a group.
     pub(crate) fn task_began(&self) {
         self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A task with timers on its clock has ended. For any thread: the tick thread wakes who waits.
+    #[cold]
+    pub(crate) fn task_with_timers_ended(&self, task: &TaskRef) {
+        if self.cpu_timers.task_ended(task) {
+            self.tick.hurry();
+        }
     }
 
     /// A task's future was dropped and its output stored.
