@@ -318,8 +318,14 @@ fn plan_owed(
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;
     }
-    if running.is_none() && group.time.has_groups() && group.time.is_own_task_owed(group.id()) {
-        // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by.
+    if running.is_none()
+        && group.time.has_groups()
+        && group.time.is_own_task_owed(group.id())
+        && !mine.owes_alone()
+    {
+        // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by. Where nothing else
+        // is there to be chosen, there is none. (Beside a child that had a CPU and was due one, a task had nothing for as long as the machine ran, and
+        // its sibling a CPU for itself.)
         return None;
     }
     // The very group that runs here was owed something as it was noted, and is not by now. What is pulled is one of several that wait there, which

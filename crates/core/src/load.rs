@@ -22,6 +22,8 @@ pub struct CpuLoad {
     stolen: AtomicU32,
     /// The timeline whose turn it is, as an index into `groups`.
     leaf: AtomicU32,
+    /// The timeline of which an own task has this CPU for itself and owes, as an index and one; 0 for none.
+    owes_alone: AtomicU32,
     /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
     groups: Mutex<Vec<Arc<Group>>>,
     /// Groups that got budget and wait for this CPU to unthrottle them.
@@ -65,6 +67,19 @@ impl CpuLoad {
     #[inline]
     pub(crate) fn publish_leaf(&self, leaf: u32) {
         self.leaf.store(leaf, Relaxed);
+    }
+
+    /// Whether an own task of the timeline has this CPU for itself and owes, as of now.
+    pub(crate) fn publish_owes_alone(&self, leaf: u32, owes: bool) {
+        let mark = if owes { leaf + 1 } else { 0 };
+        if self.owes_alone.load(Relaxed) != mark {
+            self.owes_alone.store(mark, Relaxed);
+        }
+    }
+
+    /// Whether the own task that runs here had the CPU for itself and owed when the clock of its group's children was told last.
+    pub(crate) fn owes_alone(&self) -> bool {
+        self.owes_alone.load(Relaxed) == self.leaf.load(Relaxed) + 1
     }
 
     /// Notes that the published virtual times are right up to `now`.

@@ -107,6 +107,8 @@ pub(crate) struct Timeline {
     pub(crate) burst: u32,
     /// Whether what ran inside last, at any level, is owed something by its siblings there.
     pub(crate) owed_inside: bool,
+    /// Whether the group had any service here since it came.
+    pub(crate) served: bool,
     /// Whether the group owed more than turns and polls explain when it was chosen last, here.
     pub(crate) knowingly: bool,
     /// The child group that was put back last, until the next choice, or `NONE`.
@@ -173,6 +175,7 @@ impl Timeline {
             promised: 0,
             burst: 0,
             owed_inside: false,
+            served: false,
             knowingly: false,
             put_back: NONE,
             unpublished: 0,

@@ -3,10 +3,10 @@
 
 use super::RunQueue;
 use crate::gates::Gates;
-use crate::group_time::{FORGET, Lone};
+use crate::group_time::{FORGET, Lone, OWED_MIN};
 use crate::node::{NONE, Node};
 use crate::timeline::Timeline;
-use crate::units::to_virtual;
+use crate::units::{to_service_lag, to_virtual};
 use crate::watched::Watched;
 
 /// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
@@ -121,6 +121,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             None => i64::MAX,
         };
         self.watch(level);
+    }
+
+    /// Tells this CPU's balancer whether an own task has the CPU for itself and owes.
+    pub(super) fn publish_owes_alone(&self, level: u32) {
+        if level == self.leaf {
+            let sole = self.owed_to_sole(level);
+            let owes = sole.is_some_and(|(shares, owed)| to_service_lag(owed, shares) < -OWED_MIN);
+            self.load.publish_owes_alone(level, owes);
+        }
     }
 
     /// The shares of the own task at `level` that has this CPU for itself, and what it is owed by the children's clock, in virtual time: one that is

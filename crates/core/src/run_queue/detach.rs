@@ -112,14 +112,14 @@ impl<T, G: Gates> RunQueue<T, G> {
                 .unwrap_or(NONE);
             let Some(index) = (level != NONE && !self.is_kept_back(level))
                 .then(|| match request.own {
-                    false => self.candidate(level, to, now),
+                    false => self.candidate(level, to, request.noted, now),
                     true => self.own_candidate(level, to, now),
                 })
                 .flatten()
             else {
                 break;
             };
-            if request.group == 0 || request.noted && !request.own && self.has_just_come(index, now)
+            if request.group == 0 || request.noted && !request.own && self.comes_in_vain(index, now)
             {
                 self.carry_missed(self.slab.get(index).timeline);
             }
@@ -339,8 +339,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second three tasks had
     /// nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
     /// whole turn, it is noted where it has just had its turn, and keeps others waiting: 0.85 for 0.91 of a part, and 0.87.)
-    fn has_just_come(&self, index: u32, now: Nanos) -> bool {
-        self.since_last_move(index, tick(now)) < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+    fn comes_in_vain(&self, index: u32, now: Nanos) -> bool {
+        let timeline = &self.timelines[self.slab.get(index).timeline as usize];
+        !timeline.served
+            || self.since_last_move(index, tick(now))
+                < tick(Nanos(u64::from(self.rules.base_slice) / 2))
     }
 
     /// How long the task has been on its CPU, in ticks of a move's time stamp; `now` likewise.
@@ -350,18 +353,24 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
     /// the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
-    fn candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
+    fn candidate(&self, level: u32, to: Option<CpuId>, by_lag: bool, now: Nanos) -> Option<u32> {
         if to.is_some_and(|to| !self.is_open_on(level, to)) {
             return None;
         }
         let timeline = &self.timelines[level as usize];
         let now = tick(now);
+        let mean = timeline.average.mean();
         let (mut best, mut seen, mut refusals) = (None, 0, CANDIDATES_MAX);
         let mut consider = |entity: u32| {
             if let Some(index) = self.first_below(entity, to, &mut refusals) {
                 let age = self.since_last_move(index, now);
-                if best.is_none_or(|(_, oldest)| age > oldest) {
-                    best = Some((index, age));
+                let lag = if by_lag {
+                    mean.since(self.slab.get(entity).v)
+                } else {
+                    0
+                };
+                if best.is_none_or(|(_, first)| (lag, age) > first) {
+                    best = Some((index, (lag, age)));
                 }
             }
             seen += 1;
@@ -381,7 +390,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn own_candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
         let timeline = &self.timelines[level as usize];
         if !timeline.is_anchored {
-            return self.candidate(level, to, now);
+            return self.candidate(level, to, false, now);
         }
         if to.is_some_and(|to| !self.is_open_on(level, to)) {
             return None;
