@@ -81,6 +81,10 @@ const LOAD_INTERVAL: Nanos = Nanos::from_millis(4);
 /// groups (a task without a limit had 0.83 of the CPU that it should have had), and all would be a lock a CPU.
 pub const IDLE_LOOKS: usize = 4;
 
+/// What a task beside child groups must be owed for one that is alone on its CPU, and owes, to pull it. Unit: nanoseconds. 20 ms: where all of them
+/// have their turns, a few milliseconds are owed, and pulled for that they would be in company for ever on the CPU that one had for itself.
+const OWED_LONG: u64 = 20_000_000;
+
 /// Most tasks moved at once: bounds the time for which the victim's queue is held.
 const PULL_MAX: usize = 32;
 
@@ -321,7 +325,7 @@ fn plan_owed(
     if running.is_none()
         && group.time.has_groups()
         && group.time.is_own_task_owed(group.id())
-        && !mine.owes_alone()
+        && !(mine.owes_alone() && group.time.noted_lag() > OWED_LONG)
     {
         // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by. Where nothing else
         // is there to be chosen, there is none. (Beside a child that had a CPU and was due one, a task had nothing for as long as the machine ran, and

@@ -48,7 +48,8 @@
 //! tasks stand is level with their mean, if that is before V, as far as they are remembered to be. Of debts no more than L is kept then
 //! where the clock remembers no more either, since none of the tasks shares its CPU: forgiven elsewhere, without its being told, they
 //! would have V ahead of all tasks, further each time.
-//! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that.
+//! One that waits and is owed more than [`OWED_MIN`] is noted, under its group's own number, and nothing but such a task is pulled for that. A CPU that
+//! runs one of them alone makes no choices, and pulls for the note where that one owes and the noted is owed 20 ms (`balance`).
 //!
 //! An own task that is alone on its CPU can use no more than that, and none can be paid what it owes while each of them is alone. So what such a task is
 //! owed does not grow beyond L meanwhile, and what it owes is forgiven beyond L; with what it is not owed V goes on, and so does the task. (A group
@@ -104,6 +105,10 @@
 //! itself waits leaves the note to the others, as of less: taken away at its own choices, it was lost where that CPU ticks before them. And a
 //! group is noted as it begins to wait, be it that it wakes or that its turn is over: polls of 50 us end before the next look
 //! around (every 250 us), and a note a look is a poll a look, while those who are far ahead have the rest.
+//!
+//! A group that is owed less than a turn may be so by what others have not charged yet, and who comes for that waits until the protection of who
+//! runs there ends. So a task that was pulled for its group, and had no turn since, is left there for half a turn. (Several CPUs took such
+//! a task from each other at each of their ticks, and it never ran.)
 //!
 //! V may stand far back: while one is owed what it cannot use, and that is not found out, all others owe, and nobody is noted. But what they owe
 //! tells them apart as well. So where nobody who waits is owed anything, who waits and owes least is noted (`least`), and a CPU on which one runs

@@ -191,6 +191,11 @@ impl GroupTime {
         self.owed.load(Relaxed) != 0
     }
 
+    /// What who is noted is owed, ns, roughly.
+    pub(crate) fn noted_lag(&self) -> u64 {
+        (self.owed.load(Relaxed) >> PLACE_BITS) << NOTE_SHIFT
+    }
+
     /// Whether who is noted is a task beside the child groups; `me` is the group's own id.
     pub(crate) fn is_own_task_owed(&self, me: u32) -> bool {
         let note = self.owed.load(Relaxed);

@@ -8,7 +8,7 @@ use crate::config::Policy;
 use crate::entity::{Enqueue, MIGRATION_TICK_SHIFT, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
-use crate::group_time::Stay;
+use crate::group_time::{OWED_MIN, Stay};
 use crate::node::NONE;
 use crate::units::{CpuId, Nanos, VirtualTime, to_service};
 use std::sync::Arc;
@@ -119,6 +119,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             else {
                 break;
             };
+            if request.noted && !request.own && self.is_about_to_run(level, index, now) {
+                break;
+            }
             if request.group == 0 || request.noted && !request.own && self.comes_in_vain(index, now)
             {
                 self.carry_missed(self.slab.get(index).timeline);
@@ -344,6 +347,21 @@ impl<T, G: Gates> RunQueue<T, G> {
         !timeline.served
             || self.since_last_move(index, tick(now))
                 < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+    }
+
+    /// Whether the task was brought here for its group's sake less than a turn ago, and has not had one: who runs gives way by then. Not where the group
+    /// at `level` is owed more than a turn.
+    fn is_about_to_run(&self, level: u32, index: u32, now: Nanos) -> bool {
+        let timeline = &self.timelines[self.slab.get(index).timeline as usize];
+        let turn = u64::from(self.rules.base_slice);
+        if timeline.served
+            || level == ROOT
+            || self.since_last_move(index, tick(now)) >= tick(Nanos(turn / 2))
+        {
+            return false;
+        }
+        let (timeline, above) = self.with_parent(level);
+        timeline.group.time.lag(&above.group.time) <= OWED_MIN + turn.cast_signed()
     }
 
     /// How long the task has been on its CPU, in ticks of a move's time stamp; `now` likewise.
