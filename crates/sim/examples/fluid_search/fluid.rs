@@ -41,6 +41,30 @@ pub(crate) fn shares(setup: &Setup) -> Vec<f64> {
     least
 }
 
+/// What a task of each workload is due in the long run, in CPUs: max-min fair by weight at each level among what everybody would use if alone. Who sleeps may
+/// have later what it did not use.
+pub(crate) fn long_run(setup: &Setup) -> Vec<f64> {
+    let mut nodes = nodes(setup);
+    for node in &mut nodes {
+        let workload = node
+            .task
+            .as_ref()
+            .map(|task| &setup.workloads[task.workload]);
+        node.can = workload.map_or(0.0, |workload| {
+            let (work, think) = workload.cycle.unwrap_or((1, 0));
+            work as f64 / (work + think) as f64
+        });
+    }
+    divide_all(setup, &mut nodes);
+    let mut least = vec![f64::INFINITY; setup.workloads.len()];
+    for node in &nodes {
+        if let Some(task) = &node.task {
+            least[task.workload] = least[task.workload].min(node.rate);
+        }
+    }
+    least
+}
+
 fn nodes(setup: &Setup) -> Vec<Node> {
     let node = |parent, weight: u64, task| Node {
         parent,
@@ -87,18 +111,7 @@ fn step(setup: &Setup, nodes: &mut [Node], now: f64) -> f64 {
         };
         node.rate = 0.0;
     }
-    // Parents come first.
-    let cpus = setup.cpus as f64;
-    for index in (1..nodes.len()).rev() {
-        let can = nodes[index].can.min(cpus);
-        nodes[index].can = can;
-        let parent = nodes[index].parent;
-        nodes[parent].can += can;
-    }
-    nodes[0].rate = nodes[0].can.min(cpus);
-    for parent in 0..=setup.groups.len() {
-        divide(nodes, parent);
-    }
+    divide_all(setup, nodes);
     let mut length = SECONDS - now;
     for (task, rate) in nodes
         .iter()
@@ -126,6 +139,22 @@ fn step(setup: &Setup, nodes: &mut [Node], now: f64) -> f64 {
         }
     }
     length
+}
+
+/// Divides the machine, by what each task can use.
+fn divide_all(setup: &Setup, nodes: &mut [Node]) {
+    // Parents come first.
+    let cpus = setup.cpus as f64;
+    for index in (1..nodes.len()).rev() {
+        let can = nodes[index].can.min(cpus);
+        nodes[index].can = can;
+        let parent = nodes[index].parent;
+        nodes[parent].can += can;
+    }
+    nodes[0].rate = nodes[0].can.min(cpus);
+    for parent in 0..=setup.groups.len() {
+        divide(nodes, parent);
+    }
 }
 
 /// Divides what a group gets among what competes in it: who can use less than its part leaves the rest to the others.
