@@ -320,7 +320,8 @@ impl Group {
     /// As [`Group::kill`], for polls that are not expected to return. Under [`crate::Builder::preempt`] polls in progress lose their turns,
     /// blocking functions, too. No poll can be ended from outside, but a killed one gets no more than the short turns in which stopped
     /// polls may give locks back (1 % of a processor for all of a scheduler together); its future is dropped once the poll has returned.
-    /// A poll that does return does so sooner after [`Group::kill`]. Without preemption this is `kill`.
+    /// A poll that does return does so sooner after [`Group::kill`]. Once the scheduler [shuts down](crate::Scheduler::shutdown) such polls have turns
+    /// again as any other, so that they return. Without preemption this is `kill`.
     ///
     /// Polls are stopped after all tasks of the subtree were told to end, so later the more there are; a poll that has its turn
     /// then loses it at the next choice, within some 10 ms where the scheduler's threads get their processors.

@@ -419,6 +419,9 @@ impl Scheduler {
     /// Refuses spawns from now on, aborts every task, and waits until each one's destructor has run and the virtual CPUs have
     /// ended. Idempotent. A task that never returns from its poll delays this as it would delay tokio's own shutdown.
     ///
+    /// What stood until then gets on: limits and freezes are no more, and polls after [`Group::kill_immediately`] have turns as any other. One
+    /// of these that never returns uses a processor again from here on, beside what others there are: [`Scheduler::shutdown_timeout`] says which.
+    ///
     /// Tasks of [`Group::spawn_local`] end at the next poll of their `LocalSet`, which only their own thread can make. They are waited for as
     /// long as such polls are in progress or come at least every 100 ms; of a local set that nobody polls, or one that is busy with something
     /// else for longer, they are left, and are dropped unpolled at its next poll or with it.

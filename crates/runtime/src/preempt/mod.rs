@@ -91,7 +91,7 @@
 //! and one that is held already goes back to a virtual CPU.
 //! After [`kill_immediately`](crate::Group::kill_immediately) a proxy of a poll that began before is put *away*, as a blocked one's,
 //! with its bearer stopped; aging goes on, and the end of the poll takes the proxy along (E1). Neither outlives the scheduler: once it
-//! closes, every proxy is chosen as usual, and at its end everybody is set free.
+//! closes, every proxy is chosen as usual (the watch brings back what was put away so, `dozing`), and at its end everybody is set free.
 //!
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.

@@ -13,7 +13,7 @@ use crate::cpu_clock::OwnTime;
 use crate::gates::RunQueue;
 use crate::local::Entered;
 use crate::preempt::{Outcome, Preempting};
-use crate::shared::Shared;
+use crate::shared::{OPEN, Shared};
 use crate::task::{Parked, Polled};
 use crate::task_context::{Task, TaskContext};
 
@@ -117,7 +117,9 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
             let shared = proxy.context().shared.clone();
             let back = match (bearer, &shared.preempt) {
                 (Some(bearer), Some(preempting)) => {
-                    let killed = bearer.is_killed_in(&proxy.owned_mut().group);
+                    // Once the scheduler closes only what blocks is put away, and that may run.
+                    let killed =
+                        shared.phase() == OPEN && bearer.is_killed_in(&proxy.owned_mut().group);
                     let unpaid = bearer.is_unpaid();
                     let back = bearer.put_away(&preempting.log, proxy, killed || unpaid, now);
                     if back.is_none() {
