@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use crate::allocator;
 use crate::error::{EnterError, InstallError};
 use crate::signal::Signal;
 use crate::slot::{Identity, Slot};
+use crate::step;
 use crate::system;
 use crate::table;
 use crate::thread::Thread;
@@ -116,7 +116,7 @@ impl Pauser {
                 number: Cell::new(0),
             });
         });
-        allocator::set(Some(&slot));
+        step::set(Some(&slot));
         let mut thread = Thread::new(slot.clone(), self.signal);
         let _leave = Leave {
             slot,
@@ -139,7 +139,7 @@ struct Leave {
 impl Drop for Leave {
     fn drop(&mut self) {
         self.slot.leave();
-        allocator::set(None);
+        step::set(None);
         INSIDE.with(|inside| *inside.borrow_mut() = None);
         if let Some(signal) = self.blocked {
             // It worked in the other direction; and if it fails now, a signal that nobody sends is let through.

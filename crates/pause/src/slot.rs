@@ -156,6 +156,7 @@ impl Slot {
     }
 
     /// The thread does not want to be stopped until [`Slot::lower_shield`]. Saturates at 2^32 - 1 guards, and stays up then.
+    #[inline]
     pub(crate) fn raise_shield(&self) {
         let depth = self.shield.load(Ordering::Relaxed);
         self.shield
@@ -199,6 +200,7 @@ impl Slot {
     }
 
     /// The end of a guard; stands still at once if that was wanted meanwhile.
+    #[inline]
     pub(crate) fn lower_shield(&self) {
         handler_fence();
         let depth = self.shield.load(Ordering::Relaxed);
@@ -209,9 +211,17 @@ impl Slot {
         self.stand_after_guard();
     }
 
+    #[inline]
     fn stand_after_guard(&self) {
         handler_fence();
-        if self.word.load(Ordering::Relaxed) & STATE == WANTED && self.is_of_this_process() {
+        if self.word.load(Ordering::Relaxed) & STATE == WANTED {
+            self.stand_if_asked_here();
+        }
+    }
+
+    #[cold]
+    fn stand_if_asked_here(&self) {
+        if self.is_of_this_process() {
             self.stand_if_wanted();
         }
     }

@@ -271,7 +271,8 @@ impl Group {
     /// return. Polls of groups that are not [`GroupBuilder::preemptible`] are not stopped, nor sections under [`crate::uninterrupted`] (for
     /// 50 ms of CPU time at most). Without preemption this is `freeze`.
     ///
-    /// A stopped poll keeps its locks, and gets no short turns to give them back: where other groups need such a lock, use `freeze`. Only
+    /// A stopped poll keeps its locks, and its place in a channel or list that it was about to fill, before which what others put there waits; and it
+    /// gets no short turns to give them back: where other groups need such a lock, use `freeze`. Only
     /// if a virtual CPU, the tokio runtime or the scheduler's own thread does not get on for 250 ms (the lock is tokio's, or the allocator's) do
     /// the frozen polls run for 200 us, at most every 160 ms per cause; [`crate::PreemptStats::missed_beats`] and `rescues` count that.
     ///

@@ -326,7 +326,29 @@ impl task::Context for TaskContext {
         }
     }
 
+    /// A poll that was stopped for good in the middle of a wake-up of another tenant's task, by a freeze, kept that from being woken by anybody.
+    #[inline(always)]
+    fn in_one_step<R>(act: impl FnOnce() -> R) -> R {
+        if Self::stops_threads() {
+            quotient_pause::in_one_step(act)
+        } else {
+            act()
+        }
+    }
+
+    #[inline(always)]
+    fn stops_threads() -> bool {
+        crate::gates::preempts()
+    }
+
     fn released(task: &TaskRef) {
+        // A task that was aborted is cancelled inside its poll: nobody is to be stopped with a list in its hand, or before it has told who waits.
+        Self::in_one_step(|| Self::release(task));
+    }
+}
+
+impl TaskContext {
+    fn release(task: &TaskRef) {
         let membership = task
             .context()
             .membership

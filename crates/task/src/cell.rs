@@ -1,9 +1,9 @@
 //! A task's single allocation, and the table of what only its full type knows how to do.
 
 use super::error::JoinError;
-use super::state::State;
+use super::state::{State, Woken};
 use super::trace::SpanId;
-use super::waker::PollScope;
+use super::waker::{self, PollScope};
 use super::{Context, Id, Task, discard};
 use crate::primitives::UnsafeCell;
 use std::any::{Any, TypeId};
@@ -52,7 +52,7 @@ enum Stage<F: Future> {
     Empty,
 }
 
-/// What only the full type of a task knows how to do.
+/// What only the full type of a task knows how to do, or its context's.
 ///
 /// Every entry takes the pointer that [`allocate`] made for a cell of the entry's types, to memory not yet freed.
 pub(super) struct Vtable {
@@ -65,6 +65,12 @@ pub(super) struct Vtable {
     pub(super) take_output: unsafe fn(NonNull<Header>, *mut ()) -> bool,
     /// Drops the output if it is still there. The caller owns the output.
     pub(super) drop_output: unsafe fn(NonNull<Header>),
+    /// Wakes. The caller holds a reference, or the token.
+    pub(super) wake: unsafe fn(NonNull<Header>),
+    /// Wakes, and drops a reference, which the caller gives up.
+    pub(super) wake_by_value: unsafe fn(NonNull<Header>),
+    /// Asks for cancellation, and tells the scheduler. The caller holds a reference.
+    pub(super) abort: unsafe fn(NonNull<Header>),
     /// Tells the scheduler that the task was asked to cancel itself. The caller holds a reference.
     pub(super) aborted: unsafe fn(NonNull<Header>),
     /// Hands the run token, which the caller gives up, to the scheduler.
@@ -181,8 +187,11 @@ impl<C: Context, F: Future> Cell<C, F> {
         cancel: Self::cancel,
         take_output: Self::take_output,
         drop_output: Self::drop_output,
-        aborted: Self::aborted,
-        schedule: Self::schedule,
+        wake: wake::<C>,
+        wake_by_value: wake_by_value::<C>,
+        abort: abort::<C>,
+        aborted: aborted::<C>,
+        schedule: schedule::<C>,
         discard: Self::discard,
         free: Self::free,
         context: TypeId::of::<C>,
@@ -311,25 +320,6 @@ impl<C: Context, F: Future> Cell<C, F> {
     }
 
     /// # Safety
-    /// As [`Vtable::aborted`].
-    unsafe fn aborted(task: NonNull<Header>) {
-        // SAFETY: the caller's reference keeps the memory; of header and context nothing is written but atomics and cells, and
-        // the identifier is in neither.
-        let (id, context) = unsafe {
-            let core = task.cast::<Core<C>>().as_ptr();
-            ((*core).header.id, &(*core).context)
-        };
-        context.aborted(id);
-    }
-
-    /// # Safety
-    /// As [`Vtable::schedule`].
-    unsafe fn schedule(task: NonNull<Header>) {
-        // SAFETY: the caller gives up the token of a task of this context.
-        C::schedule(unsafe { Task::from_raw(task) });
-    }
-
-    /// # Safety
     /// As [`Vtable::discard`].
     unsafe fn discard(task: NonNull<Header>) {
         // SAFETY: the caller gives up the token of a task of this context.
@@ -342,6 +332,132 @@ impl<C: Context, F: Future> Cell<C, F> {
         // SAFETY: `allocate_at_stage` leaked this box, and the caller is the last to know it.
         drop(unsafe { Box::from_raw(task.cast::<Self>().as_ptr()) });
     }
+}
+
+/// # Safety
+/// As [`Vtable::wake`], of a cell of context `C`; and so below.
+unsafe fn wake<C: Context>(task: NonNull<Header>) {
+    // The poll in progress on this thread has its task's token, so that a wake-up makes none.
+    if C::stops_threads() && !waker::is_current(task) {
+        // SAFETY: passed on to the caller.
+        unsafe { wake_in_one_step::<C>(task) };
+    } else {
+        // SAFETY: passed on to the caller.
+        unsafe { wake_plainly::<C>(task) };
+    }
+}
+
+/// # Safety
+/// As [`Vtable::wake`].
+#[inline(always)]
+unsafe fn wake_plainly<C: Context>(task: NonNull<Header>) {
+    // SAFETY: the caller keeps the memory. The token is ours if the transition made it.
+    unsafe {
+        if state(task).wake_by_ref() {
+            schedule::<C>(task);
+        }
+    }
+}
+
+/// Apart, so that the other way saves no registers.
+///
+/// # Safety
+/// As [`Vtable::wake`].
+#[inline(never)]
+unsafe fn wake_in_one_step<C: Context>(task: NonNull<Header>) {
+    // SAFETY: passed on to the caller.
+    C::in_one_step(|| unsafe { wake_plainly::<C>(task) });
+}
+
+/// # Safety
+/// As [`Vtable::wake_by_value`].
+unsafe fn wake_by_value<C: Context>(task: NonNull<Header>) {
+    // (A task that consumes its own waker in its poll is rare.)
+    if C::stops_threads() {
+        // SAFETY: passed on to the caller.
+        unsafe { wake_by_value_in_one_step::<C>(task) };
+    } else {
+        // SAFETY: passed on to the caller; what the transition says goes on from here.
+        unsafe { free_after(task, wake_by_value_plainly::<C>(task)) };
+    }
+}
+
+/// # Safety
+/// As [`Vtable::wake_by_value`], but what is to be freed is the caller's.
+#[inline(always)]
+unsafe fn wake_by_value_plainly<C: Context>(task: NonNull<Header>) -> Woken {
+    // SAFETY: the caller's reference keeps the memory until the transition gives it up. The token is ours if that made it.
+    unsafe {
+        let woken = state(task).wake_by_value();
+        if woken == Woken::Schedule {
+            schedule::<C>(task);
+        }
+        woken
+    }
+}
+
+/// # Safety
+/// As [`Vtable::wake_by_value`].
+#[inline(never)]
+unsafe fn wake_by_value_in_one_step<C: Context>(task: NonNull<Header>) {
+    // SAFETY: passed on to the caller.
+    let woken = C::in_one_step(|| unsafe { wake_by_value_plainly::<C>(task) });
+    // After the step: what is freed is the program's, too.
+    // SAFETY: what the transition of this very task has said.
+    unsafe { free_after(task, woken) };
+}
+
+/// # Safety
+/// `woken` is what the transition of `task` has said, once.
+#[inline(always)]
+unsafe fn free_after(task: NonNull<Header>, woken: Woken) {
+    if woken == Woken::Free {
+        // SAFETY: the caller is the last to know it, so the memory, and the table's place in it, is there until then.
+        unsafe { ((*task.as_ptr()).vtable.free)(task) };
+    }
+}
+
+/// # Safety
+/// As [`Vtable::abort`].
+unsafe fn abort<C: Context>(task: NonNull<Header>) {
+    C::in_one_step(|| {
+        // SAFETY: the caller's reference keeps the memory. The token is ours if the transition made it.
+        unsafe {
+            if state(task).request_abort() {
+                if state(task).wake_by_ref() {
+                    schedule::<C>(task);
+                }
+                aborted::<C>(task);
+            }
+        }
+    });
+}
+
+/// # Safety
+/// As [`Vtable::aborted`].
+unsafe fn aborted<C: Context>(task: NonNull<Header>) {
+    // SAFETY: the caller's reference keeps the memory; of header and context nothing is written but atomics and cells, and
+    // the identifier is in neither.
+    let (id, context) = unsafe {
+        let core = task.cast::<Core<C>>().as_ptr();
+        ((*core).header.id, &(*core).context)
+    };
+    context.aborted(id);
+}
+
+/// # Safety
+/// As [`Vtable::schedule`].
+unsafe fn schedule<C: Context>(task: NonNull<Header>) {
+    // SAFETY: the caller gives up the token of a task of this context.
+    C::schedule(unsafe { Task::from_raw(task) });
+}
+
+/// # Safety
+/// The caller keeps the memory while the result is used.
+#[inline(always)]
+unsafe fn state<'a>(task: NonNull<Header>) -> &'a State {
+    // SAFETY: the caller keeps the memory, and of a header only what lies in cells is ever written.
+    unsafe { &(*task.as_ptr()).state }
 }
 
 #[cfg(all(test, not(loom), target_pointer_width = "64"))]

@@ -55,6 +55,8 @@
 //! A wake-up adds 1. Either *begin* counted it: then the poll that follows comes after all its waker did (Acquire on a
 //! chain of releasing read-modify-writes). Or it did not: then `WAKES > seen` at *idle*, which subtracts only what was
 //! seen; the rest is above zero, so the token stays. Or it comes after *idle* and finds zero: it makes the token.
+//! Whoever has made the token owes the call of the scheduler, and nobody else makes one until then: a scheduler that stops threads keeps
+//! the two together (`Context::in_one_step`), and so an abort's mark and the wake-up that follows.
 //! `WAKES` cannot overflow: counts above a limit are cut back to it, and *begin* always sees less than the limit (it
 //! starts the count at 1 if need be), so that cutting never hides a wake-up; `state.rs` has the bound.
 //!
@@ -149,6 +151,19 @@ pub trait Context: Sized + Send + Sync + 'static {
 
     /// The task `id` was asked to cancel itself, which its token's holder will see. Called once a task, on the thread that asked.
     fn aborted(&self, _id: Id) {}
+
+    /// Whether threads may be stopped where they wake a task; then [`Context::in_one_step`] is for that.
+    #[inline(always)]
+    fn stops_threads() -> bool {
+        false
+    }
+
+    /// Runs `act`: a wake-up to the end of [`Context::schedule`], or an abort to the end of [`Context::aborted`]. From the first step on nobody else
+    /// can do the rest, so a scheduler that stops threads does not stop the calling one in it.
+    #[inline(always)]
+    fn in_one_step<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
 }
 
 /// [`spawn_as`] with a name and a span of its own.

@@ -2,7 +2,7 @@
 
 use super::Id;
 use super::cell::Header;
-use super::state::{Released, Snapshot, State, Woken};
+use super::state::{Released, Snapshot, State};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -65,35 +65,22 @@ impl Reference {
     /// Wakes the task: one read-modify-write, and a call of the scheduler if it was idle.
     #[inline]
     pub(super) fn wake_by_ref(&self) {
-        if self.state().wake_by_ref() {
-            // SAFETY: the transition made the token ours.
-            unsafe { (self.header().vtable.schedule)(self.0) };
-        }
+        // SAFETY: this reference keeps the memory.
+        unsafe { (self.header().vtable.wake)(self.0) };
     }
 
     /// Wakes the task and drops the reference, in one read-modify-write.
     #[inline]
     pub(super) fn wake(self) {
         let task = self.into_raw();
-        // SAFETY: the reference is counted and ours until the transition gives it up; the static table is read before
-        // that, since the memory may be gone afterwards. A token or a last reference that comes back is ours again.
-        unsafe {
-            let vtable = (*task.as_ptr()).vtable;
-            match (*task.as_ptr()).state.wake_by_value() {
-                Woken::Nothing => {}
-                Woken::Schedule => (vtable.schedule)(task),
-                Woken::Free => (vtable.free)(task),
-            }
-        }
+        // SAFETY: the reference is counted and ours, and given up here.
+        unsafe { ((*task.as_ptr()).vtable.wake_by_value)(task) };
     }
 
     /// Asks for cancellation: whoever holds the token, or gets it by the wake-up made here, drops the future.
     pub(super) fn abort(&self) {
-        if self.state().request_abort() {
-            self.wake_by_ref();
-            // SAFETY: this reference keeps the memory.
-            unsafe { (self.header().vtable.aborted)(self.0) };
-        }
+        // SAFETY: this reference keeps the memory.
+        unsafe { (self.header().vtable.abort)(self.0) };
     }
 
     /// As [`Reference::abort`], but the future of an idle task is dropped by the caller, now. Not under a lock that the future's

@@ -157,6 +157,12 @@ pub(super) fn is_polling(data: *const ()) -> bool {
     POLLING.try_with(is_it).unwrap_or(false)
 }
 
+/// Whether this is the task that is polled on this thread, or dropped: then its token is here, or it has ended.
+#[inline]
+pub(super) fn is_current(task: NonNull<Header>) -> bool {
+    ptr::eq(current_data(), task.as_ptr().cast_const().cast())
+}
+
 /// The task that is polled on this thread, or dropped.
 #[inline]
 pub(super) fn current() -> Option<Reference> {

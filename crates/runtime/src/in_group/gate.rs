@@ -205,10 +205,13 @@ impl Gate {
 
 impl Wake for Gate {
     fn wake(self: Arc<Self>) {
-        self.wake_inner();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // From W1 on nobody else does W2: a poll that is stopped for good between the two, by a freeze, would keep a future of another tenant from
+        // being woken. W2 calls a waker that may be the program's, so whoever insists may stop it.
+        let _guard = quotient_pause::undisturbed();
         self.wake_inner();
     }
 }

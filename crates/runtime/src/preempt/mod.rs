@@ -68,7 +68,7 @@
 //! User code may be paused while it holds a lock (of the allocator, of tokio, its own). Nobody who resumes may wait for such a lock:
 //! the watch allocates nothing, logs nothing and takes leaves only; spares are started before they are needed. The runtime's
 //! wake-ups, spawns and holders of `Shared::shape` shield themselves (`quotient_pause::uninterrupted`), and are not lowered meanwhile
-//! (`priority`). Users' guards
+//! (`priority`); a wake-up from before the word says that it has come, since from then on nobody else can bring it. Users' guards
 //! (`quotient_pause::undisturbed`) end with their poll, forgotten or not, and keep it going for 50 ms of CPU time in all: then the watch insists
 //! (`overtime`). For all other locks: *aging*, every 20 ms one paused
 //! bearer, round robin, runs for 200 us, charged to it, and every 4 ms while a borne poll is blocked in the kernel, since what it waits for may be
