@@ -433,6 +433,8 @@ impl Shared {
 
     /// Wakes all virtual CPUs, so that they look at the phase.
     pub(crate) fn wake_everybody(&self) {
+        // A poll may ask, and is not stopped between a virtual CPU's word and its wake-up.
+        let _shield = self.shield();
         for vcpu in 0..self.vcpus.len() {
             self.wake_vcpu(vcpu);
         }

@@ -65,12 +65,19 @@ impl TickControl {
     /// A virtual CPU wakes: the thread must tick. One load while it does.
     #[inline]
     pub(crate) fn run(&self) {
-        if self.state.load(Ordering::SeqCst) == PARKED
-            && self
-                .state
-                .compare_exchange(PARKED, TICKING, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
-        {
+        if self.state.load(Ordering::SeqCst) == PARKED {
+            self.leave_park();
+        }
+    }
+
+    /// Whoever comes between the two steps takes the thread for one that ticks, so that nobody is stopped there: a frozen poll kept it asleep.
+    #[cold]
+    fn leave_park(&self) {
+        let _shield = quotient_pause::uninterrupted();
+        let left = self
+            .state
+            .compare_exchange(PARKED, TICKING, Ordering::SeqCst, Ordering::SeqCst);
+        if left.is_ok() {
             self.unpark();
         }
     }
@@ -85,6 +92,8 @@ impl TickControl {
 
     #[cold]
     fn look_earlier(&self, due: Nanos) {
+        // As in `leave_park`: for who comes next the time is announced.
+        let _shield = quotient_pause::uninterrupted();
         fence(Ordering::SeqCst);
         // Lowered here, so that a time is announced once and not before every poll.
         let before = self.next_look.fetch_min(due.as_nanos(), Ordering::SeqCst);
@@ -107,6 +116,8 @@ impl TickControl {
     }
 
     fn unpark(&self) {
+        // It is two steps itself: a token that is there already wakes nobody.
+        let _shield = quotient_pause::uninterrupted();
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }

@@ -430,6 +430,8 @@ impl GroupShared {
 
     /// Queues every token that is kept here: those that are to stay come back.
     pub(super) fn release_parked(&self, shared: &Shared) {
+        // Nobody is to be stopped with the tokens of others in its hand.
+        let _shield = shared.shield();
         let parked = std::mem::take(&mut *self.lock_parked());
         for task in parked.into_values() {
             shared.submit_remote(task, Enqueue::Wake);

@@ -33,6 +33,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::Pump;
 use super::select::Claim;
 use crate::loss::{Loss, note};
+use crate::shielded::lock_shielded;
 
 /// Errors of bodies, of whatever type.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -91,9 +92,9 @@ impl<D> Exchange<D> {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Pump: what the body said, and what it says of the rest.
+    /// Pump: what the body said, and what it says of the rest. A connection has bodies of several tenants: their pumps are not stopped under a lock.
     fn put(&self, said: Said<D>, hint: SizeHint, ended: bool) {
-        let mut state = self.lock();
+        let mut state = lock_shielded(&self.state);
         state.slot = Slot::Ready(said);
         state.hint = hint;
         state.ended = ended;
@@ -107,7 +108,7 @@ impl<D> Exchange<D> {
     /// Pump: until somebody wants a frame.
     async fn wanted(&self) {
         poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = lock_shielded(&self.state);
             if matches!(state.slot, Slot::Wanted) {
                 return Poll::Ready(());
             }
