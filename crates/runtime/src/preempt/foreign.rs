@@ -243,7 +243,7 @@ impl Drop for Ends<'_> {
         fence(Ordering::SeqCst);
         self.preempting.end_nap(chosen_by);
         if let Some(proxy) = away {
-            self.shared.submit_remote(proxy, Enqueue::Wake);
+            self.shared.submit_at_its_end(proxy, Enqueue::Wake);
         }
     }
 }

@@ -55,15 +55,25 @@ impl Shared {
         if preempting.is_some() {
             task.context().marks.set_brought(true);
         }
-        let Some(target) = self.hand_in(task, kind) else {
-            return;
-        };
-        if let Some(preempting) = preempting {
+        let target = self.submit(task, kind);
+        if let Some((preempting, target)) = preempting.zip(target) {
             preempting.note_brought(target);
         }
+    }
+
+    /// As [`Shared::submit_remote`], of a thread that has taken turns with the tasks up to now: it is no guest (`preempt::courtesy`) for that.
+    pub(crate) fn submit_at_its_end(&self, proxy: Task, kind: Enqueue) {
+        let _shield = self.shield();
+        self.submit(proxy, kind);
+    }
+
+    /// Returns for which virtual CPU.
+    fn submit(&self, task: Task, kind: Enqueue) -> Option<usize> {
+        let target = self.hand_in(task, kind)?;
         if self.wake_vcpu(target) && crate::local::is_polling() {
             self.host.ring();
         }
+        Some(target)
     }
 
     /// As [`Shared::submit_remote`], but the virtual CPU that is returned is for the caller to wake.
