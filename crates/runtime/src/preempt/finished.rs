@@ -13,7 +13,7 @@
 //! is kept from its own for as long as all of them take to come to their ends; then it is hurried at each look.
 //!
 //! # Nobody waits for them
-//! Who is enlisted and finds no room does F1 himself. If there is none even so, all the room is taken by those that have not ended and by the dead: he hurries
+//! Who comes and finds no room (`newcomers`) does F1 himself. If there is none even so, all the room is taken by those that have not ended and by the dead: he hurries
 //! the tick thread, and tries again when he likes.
 
 use std::sync::Arc;
@@ -35,18 +35,6 @@ impl WatchState {
                 index += 1;
             }
         }
-    }
-
-    /// One more bearer, from a thread that may allocate but does not: false if there is no room.
-    pub(super) fn enlist(&mut self, carrier: &Arc<Carrier>) -> bool {
-        if self.bearers.len() == self.bearers.capacity() {
-            self.take_out_finished();
-        }
-        let room = self.bearers.len() < self.bearers.capacity();
-        if room {
-            self.bearers.push(carrier.clone());
-        }
-        room
     }
 
     /// F2.
@@ -99,9 +87,8 @@ mod tests {
             let carriers: Vec<_> = (0..room)
                 .map(|_| Arc::new(Carrier::foreign(thread.handle())))
                 .collect();
-            let mut state = lock(&preempting.watch);
             for carrier in &carriers {
-                assert!(state.enlist(carrier), "no room");
+                assert!(preempting.comes(shared, carrier), "no room");
                 those.push(Arc::downgrade(carrier));
             }
             for carrier in &carriers {

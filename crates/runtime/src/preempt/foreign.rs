@@ -27,7 +27,7 @@
 //! gets on by short turns, as all such.
 //!
 //! # Nobody stands for ever
-//! Enlisting and setting free both hold the watch's lock, and the phase is written before the latter: a thread that comes too late
+//! Enlisting and setting free both hold the lock of the newcomers, and the phase is written before the latter: a thread that comes too late
 //! for being set free sees the phase, and runs without turns. The region's end posts the outcome as a bearer's does (E1 to E3), so the
 //! proxy goes wherever it is: queued, it is picked and finds the end; napped for, the nap ends; away, it comes back by E1.
 //! *Locks:* as for polls. A closure that stands may hold a lock of the program's, or of tokio's, for the length of a throttle, but for
@@ -38,12 +38,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
+use super::Preempting;
 use super::carrier::{Carrier, Outcome};
 use super::frozen::keeps_from_beginning;
 use super::others::{may_be_current, set_current};
 use super::overtime::charge_so_far;
 use super::places::Place;
-use super::{Preempting, lock};
 use crate::group::{Group, GroupShared};
 use crate::meter::ThreadMeter;
 use crate::shared::{CLOSED, OPEN, Shared};
@@ -330,23 +330,18 @@ impl Preempting {
 
     /// The watch knows the carrier from now on; false if the scheduler has ended, or there is no room and none `is_kept` for it.
     fn enlist(&self, shared: &Shared, carrier: &Arc<Carrier>, is_kept: bool) -> bool {
-        let mut state = lock(&self.watch);
         let others = self.foreign.load(Ordering::Relaxed);
         let kept = self.begun() + self.functions.digging.load(Ordering::Relaxed);
         let room = is_kept || others.saturating_sub(kept) < self.settings.max_borne;
-        let may = shared.phase() != CLOSED && room;
-        if !may || !state.enlist(carrier) {
-            drop(state);
-            if may {
+        if !room || !self.comes(shared, carrier) {
+            if room && shared.phase() != CLOSED {
                 // Of what has ended: see `finished`.
                 shared.tick.hurry();
             }
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        // Added to under the lock only.
         self.foreign.fetch_add(1, Ordering::Relaxed);
-        drop(state);
         self.control.wake();
         true
     }

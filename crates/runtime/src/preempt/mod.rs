@@ -113,6 +113,7 @@ mod in_line;
 mod jobs;
 mod lookout;
 mod nap;
+mod newcomers;
 mod others;
 mod overtime;
 mod parts;
@@ -207,6 +208,8 @@ pub(crate) struct Preempting {
     foreign: AtomicUsize,
     functions: Functions,
     watch: Mutex<WatchState>,
+    /// Those that it does not know yet (`newcomers`). A leaf.
+    newcomers: Mutex<Vec<Arc<Carrier>>>,
     /// Somebody runs who should stand, and is to be charged.
     overtime: AtomicBool,
     /// Somebody may stand because its payer has no budget (`payers`).
@@ -237,6 +240,7 @@ impl Preempting {
             counters: Counters::default(),
             log: PauseLog::new(clock.reader()),
             watch: Mutex::new(WatchState::new(slots, settings.max_borne)),
+            newcomers: Mutex::new(Vec::with_capacity(newcomers::ROOM)),
             overtime: AtomicBool::new(false),
             unpaid_wait: AtomicBool::new(false),
             heartbeat: Arc::default(),

@@ -306,12 +306,12 @@ impl Preempting {
     pub(super) fn wake_unbegun(&self) {
         // A poll may ask, and is not stopped under the watch's lock.
         let _shield = quotient_pause::uninterrupted();
-        lock(&self.watch).wake_unbegun();
+        self.all_bearers().wake_unbegun();
     }
 
     /// The scheduler has ended: whoever stands goes on.
     pub(crate) fn set_all_free(&self) {
-        for bearer in &lock(&self.watch).bearers {
+        for bearer in &self.all_bearers().bearers {
             bearer.set_free(&self.log);
         }
     }
@@ -341,7 +341,7 @@ impl Preempting {
 
     /// One look at everything, so long after the last.
     fn watch(&self, shared: &Arc<Shared>, now: Nanos, pause: Duration) -> Seen {
-        let mut state = lock(&self.watch);
+        let mut state = self.all_bearers();
         let mut busy = false;
         let mut stalled = 0;
         if now.saturating_sub(state.looked) > STARVED {
