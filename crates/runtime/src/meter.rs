@@ -155,9 +155,9 @@ impl ThreadMeter {
     /// also takes turns with the group's tasks: it is stopped, at whatever instruction it is, while the group is out of budget or other
     /// groups are ahead of it. So limit and weight hold for jobs of rayon and of other pools, too.
     ///
-    /// The group is charged by turns then, some milliseconds later than by a meter. A job waits for its first turn, but for as many in
-    /// a group without a limit as there are virtual CPUs, which stand after a millisecond until they have one. Before that it waits
-    /// for one of the places that [`Group::spawn_blocking`] speaks of, and in a frozen group for the thaw. What the scheduler's end
+    /// The group is charged by turns then, some milliseconds later than by a meter. A job waits for its first turn under a limit, and where as many jobs and
+    /// functions of its tenant (the group below the root) compute before theirs as there are virtual CPUs; those stand after a millisecond until they have it. Who sleeps does
+    /// not count, and holds no virtual CPU. Before that it waits for one of the places that [`Group::spawn_blocking`] speaks of, and in a frozen group for the thaw. What the scheduler's end
     /// does not do is wait for it: from then on the thread is free. On a thread that `quotient_pause` knows already it is only metered.
     ///
     /// # Errors

@@ -175,6 +175,131 @@ fn bursts_do_not_escape_their_groups_limit() {
     });
 }
 
+/// What each of many that begin and sleep, one after the other, does.
+const SHORT_SLEEP: Duration = Duration::from_millis(2);
+
+/// How many of those that began and slept had a turn in which a virtual CPU waited for nothing: less than a third, or the virtual CPUs are kept from
+/// whoever else wants them. (Nine of ten, when each had its first turn to itself; one in a hundred since, and more on a machine that gives the
+/// threads no processor, where they are not seen to sleep.)
+fn leave_turns(started: u64, before: u64, scheduler: &Scheduler) -> bool {
+    let stats = scheduler.preempt_stats().unwrap();
+    (stats.blocked - before) * 3 < started
+}
+
+#[test]
+fn short_functions_that_sleep_take_turns_in_which_nobody_computes() {
+    on_two(|scheduler| async move {
+        let group = scheduler.group("short").unwrap().create().unwrap();
+        let (tasks, each) = (20, 40);
+        let mut seen = Vec::new();
+        loop {
+            let before = scheduler.preempt_stats().unwrap().blocked;
+            let start = |_| {
+                let here = group.clone();
+                group.spawn(async move {
+                    for _ in 0..each {
+                        let function = || std::thread::sleep(SHORT_SLEEP);
+                        here.spawn_blocking(function).await.unwrap();
+                    }
+                })
+            };
+            for task in (0..tasks).map(start).collect::<Vec<_>>() {
+                task.await.unwrap();
+            }
+            if leave_turns(tasks * each, before, &scheduler) {
+                break;
+            }
+            seen.push(scheduler.preempt_stats());
+            assert!(seen.len() < 4, "{seen:?}");
+        }
+    });
+}
+
+#[test]
+fn short_jobs_that_sleep_take_turns_in_which_nobody_computes() {
+    on_two(|scheduler| async move {
+        let group = scheduler.group("short").unwrap().create().unwrap();
+        let (threads, each) = (8, 50);
+        let mut seen = Vec::new();
+        loop {
+            let before = scheduler.preempt_stats().unwrap().blocked;
+            let start = |_| {
+                let group = group.clone();
+                tokio::task::spawn_blocking(move || {
+                    for _ in 0..each {
+                        ThreadMeter::run(&group, || std::thread::sleep(SHORT_SLEEP)).unwrap();
+                    }
+                })
+            };
+            for thread in (0..threads).map(start).collect::<Vec<_>>() {
+                thread.await.unwrap();
+            }
+            if leave_turns(threads * each, before, &scheduler) {
+                break;
+            }
+            seen.push(scheduler.preempt_stats());
+            assert!(seen.len() < 4, "{seen:?}");
+        }
+    });
+}
+
+/// Tasks, each of which starts a function that sleeps and waits for it, again and again: of tokio's own, or of the group's.
+fn start_short(group: Option<&Group>, tasks: usize, used: &Arc<Used>) {
+    for _ in 0..tasks {
+        let (group, used) = (group.cloned(), used.clone());
+        tokio::spawn(async move {
+            while !used.stop.load(Ordering::Relaxed) {
+                let function = || std::thread::sleep(SHORT_SLEEP);
+                match &group {
+                    Some(group) => group.spawn_blocking(function).await.unwrap(),
+                    None => tokio::task::spawn_blocking(function).await.unwrap(),
+                }
+            }
+        });
+    }
+}
+
+/// A group that computes beside equal ones whose functions sleep has an eighth at least of what it has beside functions that nobody schedules: those are fewer,
+/// where the machine has no time. (A fifteenth, when each of them kept a virtual CPU for as long as it takes to see that it sleeps.)
+#[test]
+fn short_functions_that_sleep_leave_their_virtual_cpu_to_others() {
+    on_two(|scheduler| async move {
+        let computing = scheduler.group("computing").unwrap().create().unwrap();
+        let groups: Vec<_> = (0..5)
+            .map(|index| format!("sleeping{index}"))
+            .map(|path| scheduler.group(&path).unwrap().create().unwrap())
+            .collect();
+        let victim = UntilTheEnd::default();
+        for _ in 0..4 {
+            let used = victim.0.clone();
+            drop(computing.spawn(async move {
+                while !used.stop.load(Ordering::Relaxed) {
+                    used.compute(Duration::from_micros(300));
+                    tokio::task::yield_now().await;
+                }
+            }));
+        }
+        let mut seen = Vec::new();
+        let mut is_fair = false;
+        while !is_fair {
+            assert!(seen.len() < 4, "beside tokio's, and scheduled: {seen:?}");
+            let mut had = [Duration::ZERO; 2];
+            for (is_scheduled, had) in [false, true].into_iter().zip(&mut had) {
+                let all = UntilTheEnd::default();
+                for group in &groups {
+                    start_short(is_scheduled.then_some(group), 10, &all.0);
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                *had = in_a_window(&victim.0).await;
+                drop(all);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            is_fair = had[1] * 8 > had[0];
+            seen.push(had);
+        }
+    });
+}
+
 /// How often the watch's thread has gone to sleep. `None` if the system does not tell.
 fn looks() -> Option<u64> {
     let of_watch = |task: std::fs::DirEntry| {

@@ -15,6 +15,7 @@ use super::others::{Due, Others};
 use super::overtime::Guarded;
 use super::payers::tenant_of;
 use super::turns::{Allowed, Turns};
+use super::uncharged::Ahead;
 use crate::cpu_clock::OwnTime;
 use crate::event_log::{self, PauseLog};
 use crate::group::GroupShared;
@@ -59,7 +60,9 @@ pub(crate) struct Carrier {
     /// Of a thread of others: it has a place (`functions`).
     placed: AtomicBool,
     /// ... and began ahead of its first turn, and was not picked yet (`uncharged`).
-    pub(super) ahead: AtomicBool,
+    pub(super) ahead: Ahead,
+    /// It is a function or a job, which may begin beside the turns.
+    pub(super) begins_beside: AtomicBool,
     /// Of one that drops what never began (`burials`): its thread's CPU time up to which that is counted, plus 1; 0 of all others. Unit:
     /// nanoseconds.
     pub(super) buried: AtomicU64,
@@ -94,7 +97,8 @@ impl Carrier {
             computes: AtomicBool::new(true),
             group: OnceLock::new(),
             placed: AtomicBool::new(false),
-            ahead: AtomicBool::new(false),
+            ahead: Ahead::default(),
+            begins_beside: AtomicBool::new(false),
             buried: AtomicU64::new(0),
             gets_on: AtomicBool::new(false),
             dozes: AtomicBool::new(false),
@@ -497,14 +501,18 @@ impl Carrier {
     /// CPU time that it has used and was not charged yet; what others account for counts from their last account on.
     pub(super) fn uncharged(&self) -> Nanos {
         let now = self.cpu_time();
-        now.map_or(Nanos::ZERO, |now| self.turns.lock().charges.open(now))
+        now.map_or(Nanos::ZERO, |now| self.uncharged_at(now))
+    }
+
+    /// The same, its thread at `cpu`.
+    pub(super) fn uncharged_at(&self, cpu: Nanos) -> Nanos {
+        self.turns.lock().charges.open(cpu)
     }
 
     /// CPU time since the last charge, up to its end if it has come to that.
     pub(crate) fn take_charge(&self) -> Charge {
-        let now = self.cpu_time();
         let charges = &mut self.turns.lock().charges;
-        match charges.total.or(now) {
+        match charges.total.or_else(|| self.cpu_time()) {
             Some(at) => charges.take(at, self.others.theirs(at)),
             None => Charge::default(),
         }
@@ -523,20 +531,19 @@ impl Carrier {
         self.turns.take_outcome()
     }
 
-    /// Puts the proxy away until the bearer gets on, unless it has finished; then the proxy comes back. It may run unless it `stands`: its
+    /// Puts the proxy away, `at` that time, until the bearer gets on, unless it has finished; then the proxy comes back. It may run unless it `stands`: its
     /// poll was killed, or its payer has no budget.
     pub(crate) fn put_away(
         &self,
         log: &PauseLog,
         proxy: Task,
         stands: bool,
-        wall: Nanos,
+        at: OwnTime,
     ) -> Option<Task> {
-        let cpu = self.cpu_time().unwrap_or_default();
         let put = self.turns.put_away(
             proxy,
             stands,
-            |charges| charges.goes_away(OwnTime { wall, cpu }),
+            |charges| charges.goes_away(at),
             |by| log.resumed(self.shown(), by, ResumeReason::Turn),
         );
         match put {

@@ -6,8 +6,10 @@
 //! virtual CPU each for turns of 4 ms, of which they used a fourteenth, and since they are charged what they use policy gave them the next turn,
 //! too. An equal group that computed beside them had 0.17 CPUs, and 1.5 idled; alone they got a quarter as far as in tokio.
 //!
+//! Functions and jobs begin so (`uncharged`), and those of them that only wait for something never have a turn.
+//!
 //! # States of a bearer whose proxy is away
-//! It may run, and competes for nothing (see `turns`). At each look of the watch (at [`AWAY_LOOKS`] of them in turn), from what it has *used* since it went
+//! It may run, and competes for nothing (see `turns`). At each look of the watch (at [`AWAY_LOOKS`] of them in turn, and at those that are [`YOUNG`]), from what it has *used* since it went
 //! away, and how much time has *passed* by then:
 //! | used | it | its proxy |
 //! |---|---|---|
@@ -42,6 +44,7 @@
 //! [`QUIET_PERIOD_KEPT_SHORT`], until a virtual CPU or the tick thread wakes: then somebody may wait for what these use. Until it looks a bearer that wakes in an
 //! idle process uses as much as it likes, and is charged it afterwards.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -62,6 +65,9 @@ const AWAKE_AFTER: Nanos = Nanos(50_000);
 /// How many of those whose proxies are away are looked at in one look, for each millisecond between two. Unit: bearers. A system call of some 250 ns each:
 /// below 2 % of a processor, however many are blocked.
 const AWAY_LOOKS: usize = 64;
+/// The age at which each is looked at, however many are away: one that computes since it began ahead of its first turn (`uncharged`) is found
+/// a look after the first millisecond. Unit: nanoseconds.
+const YOUNG: Range<Nanos> = Nanos::from_millis(1)..Nanos::from_millis(3);
 /// How long the watch pauses at most while it knows only bearers that sleep. Unit: milliseconds, a power of two. 64: looks once a millisecond cost 1.6 % of
 /// a processor in an idle process, these are not to be seen; and nobody waits.
 const QUIET_PERIOD: u32 = 64;
@@ -144,7 +150,7 @@ impl WatchState {
         let millis = usize::try_from(pause.as_millis()).unwrap_or(usize::MAX);
         let most = AWAY_LOOKS.saturating_mul(millis.max(1));
         let (count, from) = (self.bearers.len(), self.away_from);
-        let mut looked = 0;
+        let (mut looked, mut next) = (0, None);
         let mut away = Away {
             all_sleep: true,
             ..Away::default()
@@ -157,13 +163,11 @@ impl WatchState {
                 continue;
             }
             // The others are seen to by the next looks, before this one's finding is believed.
-            looked += 1;
-            if looked > most {
-                if looked == most + 1 {
-                    self.away_from = index;
-                }
+            if looked >= most && !bearer.is_young(now) {
+                next.get_or_insert(index);
                 continue;
             }
+            looked += 1;
             let (returns, sleeps) = bearer.look_while_away(shared, now);
             if returns {
                 preempting.comes_back(shared, bearer);
@@ -172,11 +176,17 @@ impl WatchState {
             away.all_sleep &= sleeps;
             away.any_short |= bearer.is_kept_short(shared);
         }
+        self.away_from = next.unwrap_or(from);
         away
     }
 }
 
 impl Carrier {
+    /// Whether it began so lately that nobody may have looked yet what it does.
+    fn is_young(&self, now: Nanos) -> bool {
+        YOUNG.contains(&now.saturating_sub(self.began()))
+    }
+
     /// The watch, of one whose proxy is away: whether that is to be brought back, and whether it sleeps.
     fn look_while_away(&self, shared: &Shared, now: Nanos) -> (bool, bool) {
         if shared.phase() != OPEN && !self.is_allowed() {

@@ -10,7 +10,7 @@
 //!
 //! | | a long poll | a foreign thread |
 //! |---|---|---|
-//! | begins | running, chosen if nobody else is | needs a place (`functions`); waits for its first turn, before its region, but for a few in groups without a limit (`uncharged`); not in a frozen group (`frozen`) |
+//! | begins | running, chosen if nobody else is | needs a place (`functions`); beside the virtual CPUs, its proxy away (`uncharged`): at once, or with a limit or behind others once its proxy is picked; not in a frozen group (`frozen`) |
 //! | priority | lowered | left alone: nobody could raise it again |
 //! | counts | as one of `Preempt::max_borne` | as one of as many again, and of what is shared beyond (`places`) |
 //! | the scheduler's end | waits for the poll | does not wait: the proxy is no live task, and from the end on the thread is free |
@@ -44,10 +44,11 @@ use super::frozen::keeps_from_beginning;
 use super::others::{may_be_current, set_current};
 use super::overtime::charge_so_far;
 use super::places::Place;
+use crate::cpu_clock::OwnTime;
 use crate::group::{Group, GroupShared};
 use crate::meter::ThreadMeter;
 use crate::shared::{CLOSED, OPEN, Shared};
-use crate::task_context::TaskContext;
+use crate::task_context::{Task, TaskContext};
 use crate::vcpu;
 
 /// Whether blocking functions and jobs of the group are scheduled.
@@ -104,9 +105,7 @@ fn in_turn<T, R>(
                 group,
                 (preempting, carrier, place),
                 Begins::InTurn {
-                    may_go_ahead: may_go_ahead
-                        && !group.inner.is_limited()
-                        && !keeps_from_beginning(group),
+                    may_go_ahead: may_go_ahead && !keeps_from_beginning(group),
                     has_ended: &leaves,
                 },
                 state,
@@ -235,6 +234,10 @@ impl Drop for Ends<'_> {
             charge_so_far(self.shared, self.carrier);
         }
         self.preempting.foreign.fetch_sub(1, Ordering::Relaxed);
+        // Before anybody can find that it has ended.
+        self.carrier.owes_if_ahead(end);
+        let used = end.saturating_sub(self.began);
+        self.carrier.has_used_in_all(used);
         let (chosen_by, away) = self.carrier.finish(&self.preempting.log, Outcome::Done);
         if let Some(place) = &mut self.place {
             // Blocked to its end, it has given it up.
@@ -248,14 +251,39 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// Whether what is in this state has ended.
+type HasEnded<'a, T> = &'a dyn Fn(&Option<T>) -> bool;
+
 /// When a thread's part begins.
 enum Begins<'a, T> {
     AtOnce,
-    /// With its first turn, unless what has not begun `has_ended`, with this state, before; or ahead of that, if it may and there is room.
+    /// With its first turn, unless what has not begun `has_ended`, with this state, before; or ahead of that, if it may, there is room and no limit.
     InTurn {
         may_go_ahead: bool,
-        has_ended: &'a dyn Fn(&Option<T>) -> bool,
+        has_ended: HasEnded<'a, T>,
     },
+}
+
+impl<'a, T> Begins<'a, T> {
+    /// How `carrier` begins: what it waits for its first turn with, if it does, and whether it is ahead of that.
+    fn of(self, group: &Group, carrier: &Arc<Carrier>) -> (Option<HasEnded<'a, T>>, bool) {
+        let Self::InTurn {
+            may_go_ahead,
+            has_ended,
+        } = self
+        else {
+            return (None, false);
+        };
+        if may_go_ahead {
+            carrier.may_begin_beside();
+            let is_limited = group.inner.is_limited();
+            if !is_limited && carrier.goes_ahead(&group.inner, group.shared.regular) {
+                return (None, true);
+            }
+        }
+        carrier.waits_for_its_turn();
+        (Some(has_ended), false)
+    }
 }
 
 /// Takes part in turns, to the end of `body`, which takes what is in `state`. If it has ended before its first turn, the state stays.
@@ -280,16 +308,7 @@ fn take_turns<T, R>(
     if place.is_some() {
         carrier.has_place();
     }
-    let ended = match begins {
-        Begins::AtOnce => None,
-        Begins::InTurn {
-            may_go_ahead: true, ..
-        } if carrier.goes_ahead(&group.inner, shared.regular) => None,
-        Begins::InTurn { has_ended, .. } => {
-            carrier.waits_for_its_turn();
-            Some(has_ended)
-        }
-    };
+    let (ended, is_ahead) = begins.of(group, carrier);
     let ends = Ends {
         shared,
         preempting,
@@ -306,7 +325,11 @@ fn take_turns<T, R>(
     let proxy = vcpu::proxy(context, entity, &group.inner, carrier, shared.now());
     let id = proxy.id();
     carrier.show_as(id.number());
-    shared.submit_remote(proxy, Enqueue::Wake);
+    if is_ahead {
+        preempting.begins_away(shared, carrier, proxy, cpu);
+    } else {
+        shared.submit_remote(proxy, Enqueue::Wake);
+    }
     if ended.is_none_or(|ended| carrier.begins(shared, || ended(state))) {
         let state = state.take()?;
         let result = quotient_pause::region(|| body(state)).0;
@@ -319,6 +342,19 @@ fn take_turns<T, R>(
 }
 
 impl Preempting {
+    /// A function that is ahead of its first turn begins (`uncharged`), its thread at `cpu`: its proxy is away until that computes for long, or
+    /// has ended.
+    fn begins_away(&self, shared: &Shared, carrier: &Carrier, proxy: Task, cpu: Nanos) {
+        let at = OwnTime {
+            wall: shared.now(),
+            cpu,
+        };
+        match carrier.put_away(&self.log, proxy, false, at) {
+            None => self.has_gone_away(shared, carrier),
+            Some(proxy) => shared.submit_remote(proxy, Enqueue::Wake),
+        }
+    }
+
     /// A bearer's proxy was put away: it has no place meanwhile.
     pub(crate) fn has_gone_away(&self, shared: &Shared, bearer: &Carrier) {
         if bearer.is_placed()

@@ -37,6 +37,7 @@ use tokio::runtime::Handle;
 
 use super::in_line::Threads;
 use super::places::{AllPlaces, GroupPlaces, Place};
+use super::uncharged::Uncharged;
 use super::waiter::Waiter;
 use super::{Preempting, lock};
 use crate::group::GroupShared;
@@ -158,8 +159,8 @@ pub(crate) struct Line {
     is_listed: AtomicBool,
     /// What has begun of the group and below it.
     pub(super) places: GroupPlaces,
-    /// What began ahead of its first turn there (`uncharged`).
-    pub(super) ahead: AtomicU32,
+    /// Of a tenant: what began ahead of its first turn there (`uncharged`).
+    pub(super) uncharged: Uncharged,
     /// Grows with each kill.
     kills: AtomicU64,
     /// A thread drops what has ended here.

@@ -285,21 +285,15 @@ impl Vcpu {
         bearer.has_had_a_turn();
         owned.since = Nanos::ZERO;
         self.enter_group(&owned.group);
-        let doomed = bearer.is_killed_in(&owned.group);
-        if doomed && shared.phase() == OPEN && !bearer.is_finished() {
-            // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
-            preempting.stop_anywhere(bearer);
-            bearer.stands_killed();
-            let (_, now) = self.charge_turn(shared, me, bearer, started);
-            return (Previous::Away(proxy), now);
-        }
-        if preempting.stops_unpaid(shared, bearer) {
-            let (_, now) = self.charge_turn(shared, me, bearer, started);
-            return (Previous::Away(proxy), now);
-        }
-        if bearer.only_pays(shared) {
-            let (_, now) = self.charge_turn(shared, me, bearer, started);
-            return (Previous::Away(proxy), now);
+        let group = owned.group.clone();
+        if let Some((outcome, now)) =
+            self.settle_without_turn(shared, me, preempting, (bearer, &group), started)
+        {
+            let previous = match outcome {
+                Some(outcome) => Previous::Returned(proxy, outcome),
+                None => Previous::Away(proxy),
+            };
+            return (previous, now);
         }
         self.brought.rest(preempting, self.index);
         preempting.choose(self.index, bearer, &owned.group);
@@ -375,7 +369,7 @@ impl Vcpu {
     }
 
     /// The turn of a proxy that began at `started` is over. Returns what its bearer is charged, and the time.
-    fn charge_turn(
+    pub(super) fn charge_turn(
         &mut self,
         shared: &Shared,
         me: &VcpuShared,

@@ -1,19 +1,21 @@
-//! The way back of a poll that was taken from its carrier: what its bearer does at the poll's end, and what becomes of the proxy then. The
-//! protocol stands in the header of `preempt`.
+//! The way back of a poll that was taken from its carrier: what its bearer does at the poll's end, and what becomes of the proxy then, or of one
+//! that is picked and needs no turn. The protocol stands in the header of `preempt`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::{Enqueue, Nanos};
 
+use super::Vcpu;
 use super::bill::{absence, own_absence};
 use super::dispatch::{Began, poll_apart};
 use super::switch::{Previous, enqueue, note_late_wake};
 use crate::cpu_clock::OwnTime;
 use crate::gates::RunQueue;
+use crate::group::GroupShared;
 use crate::local::Entered;
-use crate::preempt::{Outcome, Preempting};
-use crate::shared::{OPEN, Shared};
+use crate::preempt::{Carrier, Outcome, Preempting};
+use crate::shared::{OPEN, Shared, VcpuShared};
 use crate::task::{Parked, Polled};
 use crate::task_context::{Task, TaskContext};
 
@@ -99,6 +101,50 @@ pub(super) fn bear(
     }
 }
 
+impl Vcpu {
+    /// A proxy was picked whose bearer is to have no turn: what came of it, if it has ended, and the time. Else its proxy is to be put away.
+    pub(super) fn settle_without_turn(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        preempting: &Preempting,
+        (bearer, group): (&Arc<Carrier>, &Arc<GroupShared>),
+        started: Nanos,
+    ) -> Option<(Option<Outcome>, Nanos)> {
+        if bearer.is_finished()
+            && let Some(outcome) = bearer.take_outcome()
+        {
+            // It comes to pay. Nobody is stopped for that.
+            let (_, now) = self.charge_turn(shared, me, bearer, started);
+            preempting.dismiss(self.index, bearer, false);
+            return Some((Some(outcome), now));
+        }
+        let is_doomed = bearer.is_killed_in(group) && shared.phase() == OPEN;
+        let is_away = if is_doomed && !bearer.is_finished() {
+            // Killed in the middle of its poll: it competes no more, and is looked at when it has used time all the same.
+            preempting.stop_anywhere(bearer);
+            bearer.stands_killed();
+            true
+        } else {
+            preempting.stops_unpaid(shared, bearer)
+                || bearer.only_pays(shared)
+                || bearer.begins_away(shared, group)
+                || self.finds_asleep(preempting, bearer)
+        };
+        is_away.then(|| (None, self.charge_turn(shared, me, bearer, started).1))
+    }
+
+    /// Whether it has slept since before its turn, which would be one for nobody.
+    fn finds_asleep(&self, preempting: &Preempting, bearer: &Arc<Carrier>) -> bool {
+        let sleeps = !bearer.is_known_to_compute() && bearer.is_stuck_in_its_turn();
+        if sleeps {
+            preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
+            preempting.dismiss(self.index, bearer, false);
+        }
+        sleeps
+    }
+}
+
 /// Puts a proxy back, or what it stood for.
 #[cold]
 pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now: Nanos) {
@@ -121,7 +167,11 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                     let killed =
                         shared.phase() == OPEN && bearer.is_killed_in(&proxy.owned_mut().group);
                     let unpaid = bearer.is_unpaid();
-                    let back = bearer.put_away(&preempting.log, proxy, killed || unpaid, now);
+                    let at = OwnTime {
+                        wall: now,
+                        cpu: bearer.cpu_time().unwrap_or_default(),
+                    };
+                    let back = bearer.put_away(&preempting.log, proxy, killed || unpaid, at);
                     if back.is_none() {
                         preempting.has_gone_away(&shared, &bearer);
                         if unpaid {
