@@ -338,8 +338,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Whether the task came from another CPU less than half a turn ago: pulled for its group's sake again, it has not had what it came for, and what the
-    /// group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second three tasks had
+    /// Whether the task's group had no turn here since the task came, or it came from another CPU less than half a turn ago: pulled for its group's sake again,
+    /// it has not had what it came for, and what the group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second three tasks had
     /// nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
     /// whole turn, it is noted where it has just had its turn, and keeps others waiting: 0.85 for 0.91 of a part, and 0.87.)
     fn comes_in_vain(&self, index: u32, now: Nanos) -> bool {
@@ -349,7 +349,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 < tick(Nanos(u64::from(self.rules.base_slice) / 2))
     }
 
-    /// Whether the task was brought here for its group's sake less than a turn ago, and has not had one: who runs gives way by then. Not where the group
+    /// Whether the task was brought here less than half a turn ago, and its group had no turn here since: it is left here for that. Not where the group
     /// at `level` is owed more than a turn.
     fn is_about_to_run(&self, level: u32, index: u32, now: Nanos) -> bool {
         let timeline = &self.timelines[self.slab.get(index).timeline as usize];
@@ -369,8 +369,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         now.wrapping_sub(self.slab.get(index).migrated)
     }
 
-    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU and would not be kept back on
-    /// the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
+    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU (or is owed most there, and of equals has stayed
+    /// longest, if `by_lag`) and would not be kept back on the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
     fn candidate(&self, level: u32, to: Option<CpuId>, by_lag: bool, now: Nanos) -> Option<u32> {
         if to.is_some_and(|to| !self.is_open_on(level, to)) {
             return None;
