@@ -186,7 +186,7 @@ fn pull_busy(
     };
     let second = mine.find_on_chain(|group, running| match running {
         _ if group.depth() <= depth => None,
-        None => plan_beside(me, group),
+        None => plan_beside(me, group, mine),
         // A task beside the child that runs would be handed round among all CPUs that run one which is ahead.
         Some(_) if group.time.is_own_task_owed(group.id()) => None,
         Some(_) => plan_owed(me, group, (running, mine)),
@@ -322,14 +322,7 @@ fn plan_owed(
     if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
         return None;
     }
-    if running.is_none()
-        && group.time.has_groups()
-        && group.time.is_own_task_owed(group.id())
-        && !(mine.owes_alone() && group.time.noted_lag() > OWED_LONG)
-    {
-        // A task beside child groups, and one that runs here: the next choice compares them by the clock that both stand by. Where nothing else
-        // is there to be chosen, there is none. (Beside a child that had a CPU and was due one, a task had nothing for as long as the machine ran, and
-        // its sibling a CPU for itself.)
+    if running.is_none() && is_for_choices(group, mine) {
         return None;
     }
     // The very group that runs here was owed something as it was noted, and is not by now. What is pulled is one of several that wait there, which
@@ -347,13 +340,20 @@ fn plan_owed(
     Some(note.pull(group))
 }
 
+/// Whether who is noted is a task beside child groups that is to be compared at choices with the one that runs here, by the clock that both stand by. But
+/// where nothing else is there to be chosen, there is none. (Beside a child that had a CPU and was due one, a task had nothing for as long as the
+/// machine ran, and its sibling a CPU for itself.)
+fn is_for_choices(group: &Group, mine: &CpuLoad) -> bool {
+    let is_beside = group.time.has_groups() && group.time.is_own_task_owed(group.id());
+    is_beside && !(mine.owes_alone() && group.time.noted_lag() > OWED_LONG)
+}
+
 /// For a task of `group` that runs here, where what was planned first, for a group above, brought nothing: takes a task of a child that waits
 /// elsewhere, or one of the group itself if it has no children. A group whose only task sleeps for moments is noted with its parent as it wakes, and
 /// runs at once: it would hide at each look who waits below, for as long as the machine runs (a task of the group had 0.001 of the half CPU that
 /// was its part, and a child of two spinners 0.10 for 0.52).
-fn plan_beside(me: CpuId, group: &Group) -> Option<Pull> {
-    let is_task_beside = group.time.has_groups() && group.time.is_own_task_owed(group.id());
-    if is_task_beside {
+fn plan_beside(me: CpuId, group: &Group, mine: &CpuLoad) -> Option<Pull> {
+    if is_for_choices(group, mine) {
         return None;
     }
     group.time.take_owed(me).map(|note| note.pull(group))
