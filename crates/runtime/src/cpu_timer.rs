@@ -268,10 +268,7 @@ impl CpuTimers {
     pub(crate) fn mark_group(&self, group: &quotient_core::Group) -> bool {
         let mut any = false;
         for_each_due(group, |address| {
-            any |= self.mark(|_, armed| {
-                let due = armed.target.address() == address;
-                armed.reached().filter(|_| due)
-            });
+            any |= self.mark(None, |_, armed| armed.target.address() == address);
         });
         any
     }
@@ -289,12 +286,16 @@ impl CpuTimers {
         self.fire(|_| true);
     }
 
-    /// Gives outcomes to timers on the list; says whether it gave any.
-    fn mark(&self, outcome: impl Fn(usize, &Armed) -> Option<Outcome>) -> bool {
+    /// Gives outcomes to timers on the list, where they are due, and `otherwise` to the rest; says whether it gave any.
+    fn mark(&self, otherwise: Option<Outcome>, concerns: impl Fn(usize, &Armed) -> bool) -> bool {
         let mut list = self.lock();
         let mut marked = Vec::new();
-        for (key, armed) in list.iter_mut().filter(|(_, armed)| !armed.marked) {
-            if let Some(outcome) = outcome(key, armed) {
+        for (key, armed) in list.iter_mut() {
+            // The clock is read of those alone that it is about.
+            if armed.marked || !concerns(key, armed) {
+                continue;
+            }
+            if let Some(outcome) = armed.reached().or(otherwise) {
                 armed.marked = true;
                 armed.bell.settle(outcome);
                 marked.push(key);
@@ -330,19 +331,13 @@ impl CpuTimers {
     pub(crate) fn task_ended(&self, task: &TaskRef) -> bool {
         let address = address_of(task.context());
         let cpu_time = duration(task.context().cpu_time());
-        self.mark(|_, armed| {
-            let ended = || {
-                armed
-                    .reached()
-                    .unwrap_or(Err(CpuTimerError::Finished { cpu_time }))
-            };
-            (armed.target.address() == address).then(ended)
-        })
+        let ended = Err(CpuTimerError::Finished { cpu_time });
+        self.mark(Some(ended), |_, armed| armed.target.address() == address)
     }
 
     /// The scheduler has ended, and nobody is stopped any more.
     pub(crate) fn close(&self) {
-        self.mark(|_, armed| Some(armed.reached().unwrap_or(Err(CpuTimerError::ShutDown))));
+        self.mark(Some(Err(CpuTimerError::ShutDown)), |_, _| true);
         self.look_at_all();
     }
 }
@@ -389,7 +384,7 @@ impl CpuTimer {
         })?;
         // From here on everybody looks; what was charged before is looked at now, and what was in between by the tick. Nobody waits for the timer
         // yet, so that its mark is all that this poll, which may be stopped, owes.
-        timers.mark(|other, armed| armed.reached().filter(|_| other == key));
+        timers.mark(None, |other, _| other == key);
         if shared.phase() == CLOSED {
             timers.close();
         }

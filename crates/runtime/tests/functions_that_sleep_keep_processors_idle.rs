@@ -178,12 +178,25 @@ fn bursts_do_not_escape_their_groups_limit() {
 /// What each of many that begin and sleep, one after the other, does.
 const SHORT_SLEEP: Duration = Duration::from_millis(2);
 
-/// How many of those that began and slept had a turn in which a virtual CPU waited for nothing: less than a third, or the virtual CPUs are kept from
-/// whoever else wants them. (Nine of ten, when each had its first turn to itself; one in a hundred since, and more on a machine that gives the
-/// threads no processor, where they are not seen to sleep.)
-fn leave_turns(started: u64, before: u64, scheduler: &Scheduler) -> bool {
-    let stats = scheduler.preempt_stats().unwrap();
-    (stats.blocked - before) * 3 < started
+/// Has `round` begin `started` functions or jobs that sleep, a few times at most, until less than a third of these had a turn in which a virtual CPU waited
+/// for nothing, or the virtual CPUs are kept from whoever else wants them. (Nine of ten, when each had its first turn to itself; one in a hundred
+/// since, and more on a machine that gives the threads no processor, where they are not seen to sleep.)
+async fn leave_turns<F: Future<Output = ()>>(
+    scheduler: &Scheduler,
+    started: u64,
+    round: impl Fn() -> F,
+) {
+    let mut seen = Vec::new();
+    loop {
+        let before = scheduler.preempt_stats().unwrap().blocked;
+        round().await;
+        let stats = scheduler.preempt_stats().unwrap();
+        if (stats.blocked - before) * 3 < started {
+            break;
+        }
+        seen.push(stats);
+        assert!(seen.len() < 4, "{seen:?}");
+    }
 }
 
 #[test]
@@ -191,27 +204,21 @@ fn short_functions_that_sleep_take_turns_in_which_nobody_computes() {
     on_two(|scheduler| async move {
         let group = scheduler.group("short").unwrap().create().unwrap();
         let (tasks, each) = (20, 40);
-        let mut seen = Vec::new();
-        loop {
-            let before = scheduler.preempt_stats().unwrap().blocked;
-            let start = |_| {
-                let here = group.clone();
-                group.spawn(async move {
-                    for _ in 0..each {
-                        let function = || std::thread::sleep(SHORT_SLEEP);
-                        here.spawn_blocking(function).await.unwrap();
-                    }
-                })
-            };
+        let start = |_| {
+            let here = group.clone();
+            group.spawn(async move {
+                for _ in 0..each {
+                    let function = || std::thread::sleep(SHORT_SLEEP);
+                    here.spawn_blocking(function).await.unwrap();
+                }
+            })
+        };
+        let round = || async {
             for task in (0..tasks).map(start).collect::<Vec<_>>() {
                 task.await.unwrap();
             }
-            if leave_turns(tasks * each, before, &scheduler) {
-                break;
-            }
-            seen.push(scheduler.preempt_stats());
-            assert!(seen.len() < 4, "{seen:?}");
-        }
+        };
+        leave_turns(&scheduler, tasks * each, round).await;
     });
 }
 
@@ -220,26 +227,20 @@ fn short_jobs_that_sleep_take_turns_in_which_nobody_computes() {
     on_two(|scheduler| async move {
         let group = scheduler.group("short").unwrap().create().unwrap();
         let (threads, each) = (8, 50);
-        let mut seen = Vec::new();
-        loop {
-            let before = scheduler.preempt_stats().unwrap().blocked;
-            let start = |_| {
-                let group = group.clone();
-                tokio::task::spawn_blocking(move || {
-                    for _ in 0..each {
-                        ThreadMeter::run(&group, || std::thread::sleep(SHORT_SLEEP)).unwrap();
-                    }
-                })
-            };
+        let start = |_| {
+            let group = group.clone();
+            tokio::task::spawn_blocking(move || {
+                for _ in 0..each {
+                    ThreadMeter::run(&group, || std::thread::sleep(SHORT_SLEEP)).unwrap();
+                }
+            })
+        };
+        let round = || async {
             for thread in (0..threads).map(start).collect::<Vec<_>>() {
                 thread.await.unwrap();
             }
-            if leave_turns(threads * each, before, &scheduler) {
-                break;
-            }
-            seen.push(scheduler.preempt_stats());
-            assert!(seen.len() < 4, "{seen:?}");
-        }
+        };
+        leave_turns(&scheduler, threads * each, round).await;
     });
 }
 

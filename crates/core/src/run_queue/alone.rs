@@ -97,15 +97,26 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// The clock was told, and has `forgotten` that much of what the task is owed, in virtual time, or forgiven as much; `None`: it remembers
     /// all, whether the task can use it or not.
     pub(super) fn has_forgotten(&mut self, level: u32, forgotten: Option<i64>) {
+        if let Some(forgotten) = forgotten {
+            self.forget(level, forgotten);
+        }
+        let sole = self.owed_to_sole(level);
         let credit = self.service_clock.credit;
+        self.timelines[level as usize].may_be_owed = match sole {
+            Some((shares, owed)) if forgotten.is_some() => {
+                owed.max(to_virtual(credit, shares).cast_signed())
+            }
+            _ => i64::MAX,
+        };
+        self.watch(level);
+        self.publish_owes_alone(level, sole);
+    }
+
+    /// Takes so much, in virtual time, off what the own task at `level` that runs is owed.
+    fn forget(&mut self, level: u32, forgotten: i64) {
         let current = self.current;
         let is_sole = self.owed_to_sole(level).is_some();
         let timeline = &mut self.timelines[level as usize];
-        let Some(forgotten) = forgotten else {
-            timeline.may_be_owed = i64::MAX;
-            self.watch(level);
-            return;
-        };
         if is_sole && timeline.groups() == 0 {
             timeline.offset = timeline.offset.wrapping_sub(forgotten);
         } else if let Some(node) = self.slab.nodes.get_mut(current as usize) {
@@ -115,18 +126,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             node.deadline = node.deadline.plus(distance);
             timeline.average.advance(distance, node.shares);
         }
-        let owed = self.owed_to_sole(level);
-        self.timelines[level as usize].may_be_owed = match owed {
-            Some((shares, owed)) => owed.max(to_virtual(credit, shares).cast_signed()),
-            None => i64::MAX,
-        };
-        self.watch(level);
     }
 
-    /// Tells this CPU's balancer whether an own task has the CPU for itself and owes.
-    pub(super) fn publish_owes_alone(&self, level: u32) {
+    /// Tells this CPU's balancer whether an own task has the CPU for itself and owes: the `sole` one at `level`, and what that is owed.
+    fn publish_owes_alone(&self, level: u32, sole: Option<(u32, i64)>) {
         if level == self.leaf {
-            let sole = self.owed_to_sole(level);
             let owes = sole.is_some_and(|(shares, owed)| to_service_lag(owed, shares) < -OWED_MIN);
             self.load.publish_owes_alone(level, owes);
         }

@@ -119,11 +119,11 @@ impl<T, G: Gates> RunQueue<T, G> {
             else {
                 break;
             };
-            if request.noted && !request.own && self.is_about_to_run(level, index, now) {
+            let is_for_group = request.noted && !request.own;
+            if is_for_group && self.is_about_to_run(level, index, now) {
                 break;
             }
-            if request.group == 0 || request.noted && !request.own && self.comes_in_vain(index, now)
-            {
+            if request.group == 0 || is_for_group && self.came_in_vain(index, now) {
                 self.carry_missed(self.slab.get(index).timeline);
             }
             let detached = self.give_away(index, Some(request), now);
@@ -338,30 +338,33 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Whether the task's group had no turn here since the task came, or it came from another CPU less than half a turn ago: pulled for its group's sake again,
-    /// it has not had what it came for, and what the group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second three tasks had
-    /// nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
+    /// Whether the task's group had no turn here since it came, or the task has just come: pulled for its group's sake again, it has not had what it came
+    /// for, and what the group missed goes along. (It did not. Of two equal groups of four and three spinners on four CPUs at 1,000 ticks a second
+    /// three tasks had nothing: two CPUs pulled one of them to and fro, 2,000 times a second, and looked for nothing else. Taken along by each move, or after a
     /// whole turn, it is noted where it has just had its turn, and keeps others waiting: 0.85 for 0.91 of a part, and 0.87.)
-    fn comes_in_vain(&self, index: u32, now: Nanos) -> bool {
-        let timeline = &self.timelines[self.slab.get(index).timeline as usize];
-        !timeline.served
-            || self.since_last_move(index, tick(now))
-                < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+    fn came_in_vain(&self, index: u32, now: Nanos) -> bool {
+        !self.is_group_served(index) || self.has_just_come(index, now)
     }
 
-    /// Whether the task was brought here less than half a turn ago, and its group had no turn here since: it is left here for that. Not where the group
-    /// at `level` is owed more than a turn.
+    /// Whether the task has just come, and its group had no turn here since: it is left here for that. Not where the group at `level` is owed more than a
+    /// turn.
     fn is_about_to_run(&self, level: u32, index: u32, now: Nanos) -> bool {
-        let timeline = &self.timelines[self.slab.get(index).timeline as usize];
-        let turn = u64::from(self.rules.base_slice);
-        if timeline.served
-            || level == ROOT
-            || self.since_last_move(index, tick(now)) >= tick(Nanos(turn / 2))
-        {
+        if level == ROOT || self.is_group_served(index) || !self.has_just_come(index, now) {
             return false;
         }
         let (timeline, above) = self.with_parent(level);
-        timeline.group.time.lag(&above.group.time) <= OWED_MIN + turn.cast_signed()
+        let turn = i64::from(self.rules.base_slice);
+        timeline.group.time.lag(&above.group.time) <= OWED_MIN + turn
+    }
+
+    /// Whether the task's group had any turn here since it came.
+    fn is_group_served(&self, index: u32) -> bool {
+        self.timelines[self.slab.get(index).timeline as usize].served
+    }
+
+    /// Whether the task came from another CPU less than half a turn ago.
+    fn has_just_come(&self, index: u32, now: Nanos) -> bool {
+        self.since_last_move(index, tick(now)) < tick(Nanos(u64::from(self.rules.base_slice) / 2))
     }
 
     /// How long the task has been on its CPU, in ticks of a move's time stamp; `now` likewise.
@@ -369,8 +372,9 @@ impl<T, G: Gates> RunQueue<T, G> {
         now.wrapping_sub(self.slab.get(index).migrated)
     }
 
-    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU (or is owed most there, and of equals has stayed
-    /// longest, if `by_lag`) and would not be kept back on the other one: it is mostly a CPU on which limited groups are throttled that has nothing to run, and others wait beside those here.
+    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU (or is owed most there, and of equals has
+    /// stayed longest, if `by_lag`) and would not be kept back on the other one: it is mostly a CPU on which limited groups are throttled that has
+    /// nothing to run, and others wait beside those here.
     fn candidate(&self, level: u32, to: Option<CpuId>, by_lag: bool, now: Nanos) -> Option<u32> {
         if to.is_some_and(|to| !self.is_open_on(level, to)) {
             return None;

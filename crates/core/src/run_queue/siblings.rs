@@ -287,7 +287,6 @@ impl<T, G: Gates> RunQueue<T, G> {
             .time
             .publish_tasks(&told);
         self.has_forgotten(level, forgotten);
-        self.publish_owes_alone(level);
     }
 
     /// What a task that is about to leave for another CPU is owed by the clock of its group's child groups, in virtual time; `None` if it does

@@ -33,12 +33,7 @@ pub(crate) fn shares(setup: &Setup) -> Vec<f64> {
         instants += 1;
         now += step(setup, &mut nodes, now);
     }
-    let mut least = vec![f64::INFINITY; setup.workloads.len()];
-    for task in nodes.iter().filter_map(|node| node.task.as_ref()) {
-        let least = &mut least[task.workload];
-        *least = least.min(task.had / now);
-    }
-    least
+    least(setup, &nodes, |_, task| task.had / now)
 }
 
 /// What a task of each workload is due in the long run, in CPUs: max-min fair by weight at each level among what everybody would use if alone. Who sleeps may
@@ -56,10 +51,15 @@ pub(crate) fn long_run(setup: &Setup) -> Vec<f64> {
         });
     }
     divide_all(setup, &mut nodes);
+    least(setup, &nodes, |node, _| node.rate)
+}
+
+/// The least of the tasks of each workload.
+fn least(setup: &Setup, nodes: &[Node], part: impl Fn(&Node, &Task) -> f64) -> Vec<f64> {
     let mut least = vec![f64::INFINITY; setup.workloads.len()];
-    for node in &nodes {
+    for node in nodes {
         if let Some(task) = &node.task {
-            least[task.workload] = least[task.workload].min(node.rate);
+            least[task.workload] = least[task.workload].min(part(node, task));
         }
     }
     least
