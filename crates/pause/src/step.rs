@@ -58,3 +58,57 @@ pub fn in_one_step<R>(act: impl FnOnce() -> R) -> R {
     let _shielded = unsafe { Shielded::begin() };
     act()
 }
+
+// Without system calls, so that Miri runs them.
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::slot::Identity;
+
+    fn slot() -> Slot {
+        Slot::new(
+            Identity {
+                process: 0,
+                thread: 0,
+            },
+            None,
+            false,
+        )
+    }
+
+    #[test]
+    fn the_shield_is_up_for_the_step_only() {
+        let slot = slot();
+        set(Some(&slot));
+        assert!(!slot.is_shielded());
+        in_one_step(|| {
+            assert!(slot.is_shielded());
+            in_one_step(|| assert!(slot.is_shielded()));
+            assert!(slot.is_shielded(), "the inner one is not the last");
+        });
+        assert!(!slot.is_shielded());
+        set(None);
+    }
+
+    #[test]
+    fn a_panic_lowers_the_shield() {
+        let slot = slot();
+        set(Some(&slot));
+        let ended = catch_unwind(AssertUnwindSafe(|| in_one_step(|| panic!("wanted"))));
+        assert!(ended.is_err());
+        assert!(!slot.is_shielded());
+        set(None);
+    }
+
+    #[test]
+    fn a_thread_without_a_slot_has_none() {
+        let slot = slot();
+        in_one_step(|| assert!(!slot.is_shielded()));
+        // Entered inside the step: the shield that goes down is the one that went up, none.
+        in_one_step(|| set(Some(&slot)));
+        assert!(!slot.is_shielded());
+        set(None);
+    }
+}
