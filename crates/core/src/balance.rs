@@ -187,8 +187,14 @@ fn pull_busy(
     let second = mine.find_on_chain(|group, running| match running {
         _ if group.depth() <= depth => None,
         None => plan_beside(me, group, mine),
-        // A task beside the child that runs would be handed round among all CPUs that run one which is ahead.
-        Some(_) if group.time.is_own_task_owed(group.id()) => None,
+        // A task beside the child that runs would be handed round among all CPUs that run one which is ahead. But a CPU with nothing else has no choices,
+        // at which it would be compared.
+        Some(_)
+            if group.time.is_own_task_owed(group.id())
+                && (mine.nr_queued() > 0 || group.time.noted_lag() <= OWED_LONG) =>
+        {
+            None
+        }
         Some(_) => plan_owed(me, group, (running, mine)),
     });
     second.is_some_and(|pull| take(&pull))

@@ -178,14 +178,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             (best, _) = self.timelines[level as usize].best(&mut self.slab.nodes, &self.rules)?;
         }
-        if self.slab.get(best).is_task() {
-            self.suggest_pull(level, best);
-            self.note_put_back(level, best);
-        } else {
+        if !self.slab.get(best).is_task() {
             best = self.pass_over_promised(level, best);
-            self.suggest_pull(level, best);
-            self.note_put_back(level, best);
         }
+        self.suggest_pull(level, best);
         let (timeline, nodes) = (
             &mut self.timelines[level as usize],
             &mut self.slab.nodes[..],
@@ -196,6 +192,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         // Not the first any more, perhaps.
         timeline.unqueue(nodes, best, &self.rules);
         self.elect(level, best);
+        // Not before it has left those who wait, and it is known who goes: who was put back may be the one.
+        self.note_put_back(level, best);
         self.promise(level, best);
         Some(best)
     }
