@@ -115,6 +115,35 @@ fn a_weight_that_is_set_at_each_tick_starves_nobody() {
     }
 }
 
+/// Hazard: as that, with a task of the root beside the group's three, at the ticks of two CPUs: weighed anew, the group was charged for nothing that it
+/// got elsewhere, so that one of its tasks was never noted and never ran.
+#[test]
+fn a_weight_that_is_set_at_each_tick_starves_no_task_of_its_group() {
+    let mut plan = plan("2", 4);
+    let mut machine = plan.machine.clone();
+    machine.hz = 250;
+    machine.tick_skew = false;
+    plan.set_machine(machine);
+    let group = plan.group("g");
+    synthetic::spinners(&mut plan, "root", None, 1);
+    for name in ["a", "b", "c"] {
+        synthetic::spinners(&mut plan, name, group, 1);
+    }
+    for number in 1..1_000 {
+        let weight = if number % 2 == 0 { 100 } else { 99 };
+        plan.changes.push(Change {
+            at: Nanos::from_millis(4 * number),
+            group: group.expect("just made"),
+            action: Action::Weight(Weight::new(weight).unwrap()),
+        });
+    }
+    let outcome = run(&plan);
+    for name in ["a", "b", "c"] {
+        let used = outcome.workload(name).unwrap().usage_ns / MILLI;
+        assert!((1_100..1_500).contains(&used), "{name}: {used} of 1,333 ms");
+    }
+}
+
 #[test]
 fn an_exact_limit_is_exact() {
     let mut plan = plan("1", 1);

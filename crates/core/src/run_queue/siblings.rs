@@ -7,7 +7,7 @@ use crate::gates::Gates;
 use crate::group_time::{GroupTime, Lone, OWED_MIN, Service, Told};
 use crate::node::{Node, Place};
 use crate::timeline::Timeline;
-use crate::units::{Nanos, VirtualTime, to_service_lag, to_virtual};
+use crate::units::{Nanos, VirtualTime, to_service, to_service_lag, to_virtual};
 
 /// How long it is remembered where a group left a machine of one CPU: an hour, in which virtual time goes less than half
 /// round whatever the weights.
@@ -453,6 +453,13 @@ impl<T, G: Gates> RunQueue<T, G> {
             // What was served so far was served at the old weight.
             self.flush();
         }
+        // Measured anew, what it got elsewhere is not charged any more, but missed here all the same. (A weight that was written once a tick kept a task
+        // of the group from ever being noted, and from any turn.)
+        let distance = self.distance_to_target(parent, index);
+        let old = u64::from(self.slab.get(index).shares);
+        let elsewhere = to_service(distance.max(0).unsigned_abs(), old);
+        let timeline = &mut self.timelines[level as usize];
+        timeline.missed = timeline.missed.saturating_add(elsewhere);
         let timeline = &mut self.timelines[level as usize];
         let own = core::mem::take(&mut timeline.unpublished);
         let (timeline, above) = self.with_parent(level);
