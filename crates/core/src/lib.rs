@@ -114,6 +114,7 @@ mod check;
 mod clock;
 mod config;
 mod eevdf;
+mod ended;
 mod entity;
 mod error;
 pub mod event;

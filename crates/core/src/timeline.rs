@@ -6,6 +6,7 @@ use crate::bandwidth::Meter;
 use crate::buddy::Buddies;
 use crate::clock::CpuCell;
 use crate::config::Policy;
+use crate::ended::Ended;
 use crate::group::Group;
 use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
@@ -133,6 +134,8 @@ pub(crate) struct Timeline {
     pub(crate) below: u32,
     /// The task that came from another CPU to an empty timeline last.
     pub(crate) arrived: Arrived,
+    /// What tasks that ended had too much or too little.
+    pub(crate) ended: Ended,
 }
 
 impl Timeline {
@@ -189,6 +192,7 @@ impl Timeline {
             vacant: false,
             below: 0,
             arrived: Arrived::default(),
+            ended: Ended::default(),
         }
     }
 
@@ -199,6 +203,15 @@ impl Timeline {
         match policy {
             Policy::Eevdf => self.average.mean_after(extra),
             Policy::Cfs => self.min_v,
+        }
+    }
+
+    /// Where a task stands that is owed nothing, by EEVDF; `extra` is service (times shares) that is not charged yet.
+    pub(crate) fn level_for_new(&self, extra: i128) -> VirtualTime {
+        if self.is_anchored {
+            self.anchor()
+        } else {
+            self.average.mean_after(extra)
         }
     }
 
@@ -347,6 +360,7 @@ impl Timeline {
     /// A child group comes where none stood: `offset` is what own tasks are measured by from now on.
     pub(crate) fn set_offset(&mut self, offset: i64) {
         let more = offset.wrapping_sub(core::mem::replace(&mut self.offset, offset));
+        self.ended.forget();
         if !self.is_anchored {
             // The clock was not told of them, nor where they stand.
             self.untold_since = self.group.time.now();

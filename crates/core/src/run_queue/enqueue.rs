@@ -6,6 +6,7 @@ use crate::arrived::Arrived;
 use crate::cfs::lag_after_sleep;
 use crate::config::{GroupClock, Policy};
 use crate::eevdf::{Contest, Request};
+use crate::ended::Ended;
 use crate::entity::{Enqueue, Past, Rest, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
@@ -78,10 +79,13 @@ impl<T, G: Gates> RunQueue<T, G> {
     ) -> bool {
         let leaf = slot.0;
         self.average_path(leaf, now);
-        let (index, lag) = self.adopt(leaf, entity, handle, kind, now);
+        let (index, mut lag) = self.adopt(leaf, entity, handle, kind, now);
         self.restore_task_average(index, &entity, now);
         let request = match kind {
-            Enqueue::New if !entity.past.has(Past::PLACED) => Request::First,
+            Enqueue::New if !entity.past.has(Past::PLACED) => {
+                lag += self.lag_of_ended(leaf, index, now);
+                Request::First
+            }
             Enqueue::Migrate if entity.past.has(Past::MOVED) => Request::Rest(entity.rest),
             _ => Request::Whole,
         };
@@ -226,6 +230,26 @@ impl<T, G: Gates> RunQueue<T, G> {
             deferring: entity.is_deferring(),
         });
         (index, lag)
+    }
+
+    /// What a new task begins with of the balance of those that have ended here: up to a request and a sleeper's credit, either way.
+    #[inline]
+    fn lag_of_ended(&mut self, level: u32, index: u32, now: Nanos) -> i64 {
+        let timeline = &mut self.timelines[level as usize];
+        if timeline.ended == Ended::Even {
+            return 0;
+        }
+        if timeline.nr == 0 {
+            timeline.ended.forget();
+            return 0;
+        }
+        let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
+        let node = self.slab.get(index);
+        let (slice, shares) = (node.slice, node.shares);
+        let most = to_virtual(u64::from(slice) + self.rules.lag_limit, shares);
+        let timeline = &mut self.timelines[level as usize];
+        let now = timeline.level_for_new(extra);
+        timeline.ended.take(shares, now, most)
     }
 
     /// Where a task with a debt stood, if it comes back to the CPU that it left and debts fade: what others got meanwhile

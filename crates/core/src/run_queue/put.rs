@@ -92,9 +92,28 @@ impl<T, G: Gates> RunQueue<T, G> {
         self.put_prev_away(Leave::Moves, now)
     }
 
-    /// The current task is finished. Returns its final account; `None` without a current task.
+    /// The current task is finished. Returns its final account; `None` without a current task. What it owed, or was owed, the next new ones of its group
+    /// on this CPU begin with, unless by the rules of a kernel (where parity begins with the choice), which forgets it.
     pub fn put_prev_exit(&mut self, now: Nanos) -> Option<TaskEntity> {
-        self.put_prev_sleep(now)
+        let leaf = self.leaf;
+        let entity = self.put_prev_sleep(now)?;
+        if entity.lag != 0 && self.rules.policy == Policy::Eevdf && self.rules.parity_from_arrival {
+            self.keep_balance(leaf, &entity);
+        }
+        Some(entity)
+    }
+
+    fn keep_balance(&mut self, level: u32, entity: &TaskEntity) {
+        let credit = u64::from(self.rules.base_slice) + self.rules.lag_limit;
+        let most = [self.rules.debt_limit, credit].map(|most| to_virtual(most, entity.shares));
+        let timeline = &mut self.timelines[level as usize];
+        if timeline.nr == 0 {
+            // Nobody is there to be compared with.
+            return timeline.ended.forget();
+        }
+        let now = timeline.level_for_new(0);
+        let lag = (entity.lag, entity.shares);
+        timeline.ended.add(lag, now, most.into());
     }
 
     /// `put_prev_yield` and `pick` in one: the cheapest switch there is, O(1) with a quantum as long as the group's

@@ -172,6 +172,18 @@ impl Queue {
         }
     }
 
+    /// Returns what the task keeps; nothing where another policy decides.
+    #[inline]
+    pub(crate) fn put_prev_exit(&mut self, now: Nanos) -> Option<TaskEntity> {
+        match &mut self.other {
+            None => self.core.put_prev_exit(now),
+            Some(other) => {
+                other.put(false, now);
+                None
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) {
         if self.other.is_none() {

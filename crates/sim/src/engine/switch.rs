@@ -200,7 +200,7 @@ impl<S: Sink> Simulation<S> {
         let task = self.stop_work(cpu);
         let state = &mut self.cpus[cpu as usize];
         state.left = TaskState::Dead;
-        let entity = state.queue.put_prev_sleep(Nanos(self.now));
+        let entity = state.queue.put_prev_exit(Nanos(self.now));
         let entry = &mut self.tasks[task as usize];
         entry.life = Life::Over;
         entry.remaining = 0;
