@@ -12,6 +12,9 @@ use std::sync::{Mutex, PoisonError};
 /// In how many pieces a run is cut to look at progress and interruption.
 const PIECES: u64 = 200;
 
+/// What is simulated of a piece between two looks at interruption. Default 1 s: a piece of a long run takes minutes.
+const STEP: Nanos = Nanos(1_000_000_000);
+
 /// Why a batch ended without results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchError {
@@ -61,14 +64,20 @@ pub fn run_one<S: Sink>(
     control: &Control,
 ) -> Result<(Outcome, S), BatchError> {
     let mut simulation = Simulation::new(plan, sink).map_err(BatchError::Plan)?;
+    let mut at = Nanos::ZERO;
     for piece in 1..=PIECES {
-        if control.stop.load(Relaxed) {
-            return Err(BatchError::Stopped);
-        }
         let until = u128::from(plan.duration.0) * u128::from(piece) / u128::from(PIECES);
-        simulation
-            .advance(Nanos(until as u64))
-            .map_err(BatchError::Run)?;
+        let until = Nanos(until as u64);
+        loop {
+            if control.stop.load(Relaxed) {
+                return Err(BatchError::Stopped);
+            }
+            at = until.min(at + STEP);
+            simulation.advance(at).map_err(BatchError::Run)?;
+            if at >= until {
+                break;
+            }
+        }
         control.done.fetch_add(1, Relaxed);
     }
     let outcome = simulation.outcome();
@@ -117,7 +126,34 @@ pub fn run_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Machine;
+    use crate::{Machine, synthetic};
+    use quotient_core::Limit;
+
+    /// Hazard: a run of centuries looks at Ctrl-C once a year.
+    #[test]
+    fn a_long_run_stops_when_it_is_told_to() {
+        let control = std::sync::Arc::new(Control::default());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let theirs = control.clone();
+        std::thread::spawn(move || {
+            let mut plan = Plan::new(Machine::flat(1));
+            plan.duration = Nanos(u64::MAX / 4);
+            let group = plan.group("box");
+            let limit = Limit::new(Nanos::from_millis(10), Nanos::from_millis(100));
+            plan.groups[0].limit = Some(limit);
+            synthetic::spinners(&mut plan, "hog", group, 1);
+            let _ = sender.send(run_one(&plan, Discard, &theirs).err());
+        });
+        // Told before it began, it would stop in any case.
+        let begun = std::time::Duration::from_millis(100);
+        assert!(
+            receiver.recv_timeout(begun).is_err(),
+            "it has centuries to go"
+        );
+        control.stop.store(true, Relaxed);
+        let ended = receiver.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(ended, Ok(Some(BatchError::Stopped)));
+    }
 
     #[test]
     fn once_stopped_no_plans_are_made() {
