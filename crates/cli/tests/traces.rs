@@ -73,6 +73,55 @@ fn check_finds_time_that_goes_back_in_a_log_of_our_own() {
     }
 }
 
+/// Hazard: one command refuses what the next one takes, and plays for centuries.
+#[test]
+fn what_cannot_be_is_refused_by_every_command_that_reads_traces() {
+    let folder = Folder::new("impossible");
+    let file = folder.file("log.jsonl");
+    let head = "{\"quotient_trace\":1}\n{\"group\":{\"id\":1,\"path\":\"box\",\"parent\":0}}\n{\"task\":{\"id\":1,\"name\":\"hog\",\"group\":1}}\n";
+    let switch = |time: u64, cpu: u32, (prev, next): (u32, u32)| {
+        format!(
+            "{{\"time\":{time},\"cpu\":{cpu},\"event\":{{\"switch\":{{\"prev\":{prev},\"state\":\"S\",\"next\":{next}}}}}}}\n"
+        )
+    };
+    let whole = switch(0, 0, (0, 1)) + &switch(5_000_000, 0, (1, 0));
+    let limit = "{\"time\":0,\"cpu\":0,\"event\":{\"set_limit\":{\"group\":1,\"quota\":10000000,\"period_us\":0}}}\n";
+    for (text, words) in [
+        (
+            head.to_owned() + &whole + &switch(u64::MAX, 0, (0, 1)),
+            "line 6: time stamp 18446744073.709551615 is 18446744073.704551615 s behind the event before it, at 0.005000000: allowed are 0..=86400 s",
+        ),
+        (head.to_owned() + limit + &whole, "line 4, column "),
+        (
+            whole.clone(),
+            "line 1, column 1: expected the first line of a log",
+        ),
+        (
+            head.to_owned() + &switch(0, 4_000_000_000, (0, 1)),
+            "a cpu in 0..=8191, not 4000000000",
+        ),
+        (
+            head.replace("\"parent\":0", "\"parent\":1") + &whole,
+            "line 2, ",
+        ),
+    ] {
+        std::fs::write(&file, text).expect("our own folder");
+        let to = folder.file("to.ftrace");
+        for question in [
+            &["check", &file][..],
+            &["advise", &file],
+            &["convert", &file, &to],
+            &["diff", &file, &file],
+        ] {
+            let output = quotient(question);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(3), "{question:?} {said}");
+            assert!(said.contains(words), "{question:?} {said}");
+        }
+        assert!(!Path::new(&to).exists());
+    }
+}
+
 /// Hazard: the name of a group is misspelt, and its limit is found to be kept.
 #[test]
 fn check_refuses_a_limit_of_a_group_that_the_trace_does_not_name() {

@@ -24,8 +24,8 @@ mod write;
 pub use diff::{Comparison, Metric, compare};
 pub use html::Html;
 pub use read::{
-    Format, Gaps, Item, LATE_MAX, Late, Mark, MarkKind, Note, NotedChange, NotedLimit,
-    NotedThrottles, NotedWeight, Progress, REORDER_EVENTS, ReadError, Reader, Recorder,
+    CPU_NUMBERS, Format, Gaps, Item, LATE_MAX, Late, Mark, MarkKind, Note, NotedChange, NotedLimit,
+    NotedThrottles, NotedWeight, Progress, REORDER_EVENTS, ReadError, Reader, Recorder, SPAN_MAX,
 };
 pub use repair::{Contradiction, Missing, Repair};
 pub use replay::{Fault, Imbalance, Observer, Replay, Run, Stand, Wait};

@@ -120,12 +120,17 @@ fn kind() -> impl Strategy<Value = Kind> {
             pool
         }),
         (group(), amount()).prop_map(|(group, used)| Kind::Burst { group, used }),
-        (group(), amount(), any::<u32>()).prop_map(|(group, quota, period_us)| Kind::SetLimit {
-            group,
-            quota,
-            period_us
+        (group(), 1_000_000_i64.., 1_000_u32..=1_000_000).prop_map(|(group, quota, period_us)| {
+            Kind::SetLimit {
+                group,
+                quota: Amount::new(quota),
+                period_us,
+            }
         }),
-        (group(), amount()).prop_map(|(group, burst)| Kind::SetBurst { group, burst }),
+        (group(), 0_i64..).prop_map(|(group, burst)| Kind::SetBurst {
+            group,
+            burst: Amount::new(burst)
+        }),
         (group(), any::<u32>()).prop_map(|(group, weight)| Kind::SetWeight { group, weight }),
         (
             prop::sample::select(Counter::ALL.to_vec()),

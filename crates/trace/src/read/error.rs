@@ -61,6 +61,17 @@ pub enum ReadError {
         /// Size of the window, events.
         window: usize,
     },
+    /// An event that is further from the others than any recording lasts.
+    Beyond {
+        /// Which line.
+        line: u64,
+        /// When it happened.
+        time: Nanos,
+        /// When the one before it in the trace did.
+        before: Nanos,
+        /// How long a trace may be.
+        span: Nanos,
+    },
     /// A second recording begins in the same trace: what is between them is unknown, and each has a limit of its own.
     Another {
         /// Which line.
@@ -82,6 +93,7 @@ impl ReadError {
             | ReadError::Syntax { line, .. }
             | ReadError::Truncated { line, .. }
             | ReadError::Another { line }
+            | ReadError::Beyond { line, .. }
             | ReadError::OutOfOrder { line, .. } => *line,
             ReadError::UnknownFormat { .. } | ReadError::Empty { .. } => 0,
         }
@@ -128,6 +140,24 @@ impl fmt::Display for ReadError {
                 "line {line}: time stamp {} comes after {}, more than {window} events too late; sort the trace by time",
                 seconds(*time),
                 seconds(*last)
+            ),
+            ReadError::Beyond {
+                line,
+                time,
+                before,
+                span,
+            } => write!(
+                formatter,
+                "line {line}: time stamp {} is {} s {} the event before it, at {}: allowed are 0..={} s from the first event of a trace to its last",
+                seconds(*time),
+                seconds(if time > before {
+                    *time - *before
+                } else {
+                    *before - *time
+                }),
+                if time > before { "behind" } else { "ahead of" },
+                seconds(*before),
+                span.as_nanos() / 1_000_000_000
             ),
             ReadError::Another { line } => write!(
                 formatter,

@@ -9,6 +9,7 @@ mod header;
 mod lines;
 mod marks;
 mod noted;
+mod possible;
 mod reorder;
 mod text;
 mod weight;
@@ -28,6 +29,8 @@ use lines::Lines;
 pub use marks::{Mark, MarkKind};
 use noted::Noted;
 pub use noted::{Note, NotedChange, NotedLimit, NotedThrottles, Recorder};
+pub use possible::{CPU_NUMBERS, SPAN_MAX};
+use possible::{Possible, Wrong};
 use reorder::Reorder;
 pub(crate) use text::{OWN_EVENT, PERIOD_TIMER};
 pub use weight::NotedWeight;
@@ -127,6 +130,7 @@ pub struct Reader<R> {
     reorder: Reorder,
     definitions: VecDeque<Definition>,
     noted: Noted,
+    possible: Possible,
     names: HashMap<TaskId, KnownName>,
     state: State,
     line: u64,
@@ -177,6 +181,7 @@ impl<R: BufRead> Reader<R> {
             reorder: Reorder::new(REORDER_EVENTS),
             definitions: VecDeque::new(),
             noted: Noted::default(),
+            possible: Possible::default(),
             names: HashMap::new(),
             state: State::Reading,
             line: 0,
@@ -358,7 +363,7 @@ impl<R: BufRead> Reader<R> {
     fn skip(&mut self, error: ReadError) -> Result<(), ReadError> {
         let is_bad_line = matches!(
             error,
-            ReadError::Syntax { .. } | ReadError::Truncated { .. }
+            ReadError::Syntax { .. } | ReadError::Truncated { .. } | ReadError::Beyond { .. }
         );
         if !is_bad_line || self.gaps.skipped >= self.skipped_max {
             return Err(error);
@@ -399,9 +404,19 @@ impl<R: BufRead> Reader<R> {
                     }
                     Some(Meaning::Header(_)) | None => {}
                 }
+                if (event.is_some() || definition.is_some()) && !self.noted.has_heading() {
+                    let heading =
+                        format!("the first line of a log, {{\"quotient_trace\":{VERSION}}}");
+                    return Err(place(Fault::new(0, heading)));
+                }
                 (event, definition, [None; 3], None)
             }
         };
+        // A kernel's text names groups in passing, and not all of them.
+        let is_whole = self.format == Format::JsonLines && self.gaps.skipped == 0;
+        let wrong = |wrong: Wrong| place(wrong.in_text(&text));
+        let said = (definition.as_ref(), event.as_ref());
+        self.possible.take(said, (number, is_whole), wrong)?;
         if self.names.len() > NAMES_MAX {
             self.names.clear();
         }

@@ -208,6 +208,11 @@ impl Noted {
         self.begins(0, line, has_events)
     }
 
+    /// Whether a native log has begun with its first line.
+    pub fn has_heading(&self) -> bool {
+        self.headings[0].is_some()
+    }
+
     fn begins(&mut self, kind: usize, line: u64, has_events: bool) -> bool {
         has_events || self.headings[kind].replace(line).is_some()
     }
