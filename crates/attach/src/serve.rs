@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quotient::{GroupConfig, Scheduler};
-use quotient_trace::JsonLines;
+use quotient_trace::{Amount, Definition, Event, JsonLines, Kind, NameId, Sink, VCPUS_REMARK};
 
 use crate::protocol::{
     Answer, Change, GROUPS_MAX, GroupFigures, Hello, REQUEST_BYTES_MAX, Request, Snapshot,
@@ -380,7 +380,11 @@ fn trace(stream: &UnixStream, common: &Common, millis: u64) -> std::io::Result<(
         Err(error) => return send(stream, common, &Answer::Error(error.to_string())),
     };
     send(stream, common, &Answer::Trace {})?;
-    let mut sink = JsonLines::new(BufWriter::new(Writer { stream, common }));
+    let log = JsonLines::new(BufWriter::new(Writer { stream, common }));
+    let mut sink = Remarked {
+        log,
+        vcpus: Some(common.scheduler.vcpus()),
+    };
     let end = Instant::now() + Duration::from_millis(millis);
     while !common.stop.load(Ordering::Acquire) {
         let left = end.saturating_duration_since(Instant::now());
@@ -391,7 +395,41 @@ fn trace(stream: &UnixStream, common: &Common, millis: u64) -> std::io::Result<(
         recording.drain(&mut sink);
     }
     recording.finish(&mut sink);
-    sink.finish().map(drop)
+    sink.log.finish().map(drop)
+}
+
+/// A log that says with its first event how many virtual CPUs there are: others that are seen later stand in for these.
+struct Remarked<W> {
+    log: JsonLines<W>,
+    /// Until it is said.
+    vcpus: Option<usize>,
+}
+
+/// Nobody else remarks anything in such a log.
+const REMARK: NameId = NameId(1);
+
+impl<W: Write> Sink for Remarked<W> {
+    fn define(&mut self, definition: &Definition) {
+        self.log.define(definition);
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let Some(vcpus) = self.vcpus.take() {
+            let text = VCPUS_REMARK.to_owned();
+            self.log.define(&Definition::Name { id: REMARK, text });
+            let value = Amount::new(i64::try_from(vcpus).unwrap_or(i64::MAX));
+            let kind = Kind::Mark {
+                name: REMARK,
+                value,
+            };
+            self.log.event(&Event::new(event.time, event.cpu, kind));
+        }
+        self.log.event(event);
+    }
+
+    fn is_done(&self) -> bool {
+        self.log.is_done()
+    }
 }
 
 /// Whether the client is not there any more: then nobody is to wait for the end of its trace. What it says meanwhile is not read.

@@ -27,6 +27,7 @@ pub use read::{
     CPU_NUMBERS, Format, Gaps, Item, LATE_MAX, Late, Mark, MarkKind, Note, NotedChange, NotedLimit,
     NotedThrottles, NotedWeight, Progress, REORDER_EVENTS, ReadError, Reader, Recorder, SPAN_MAX,
 };
+pub use record::VCPUS_REMARK;
 pub use repair::{Contradiction, Missing, Repair};
 pub use replay::{Fault, Imbalance, Observer, Replay, Run, Stand, Wait};
 pub use statistics::{CpuFigures, Delays, Figures, GroupFigures, Statistics, TaskFigures};

@@ -17,6 +17,9 @@ use crate::read::Note;
 /// Of the native log. Grows when a reader of the old one would misunderstand the new one.
 pub(crate) const VERSION: u32 = 1;
 
+/// The remark ([`Kind::Mark`]) whose figure is the number of virtual CPUs, in a log of the runtime's: those that are seen beyond them stood in for others.
+pub const VCPUS_REMARK: &str = "virtual CPUs";
+
 /// Longest name in a line of text. Unit: characters. The kernel's bound for `comm`.
 const COMM_LETTERS: usize = 15;
 
