@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Folder, command, quotient, stderr};
+use common::{Folder, command, doubt, quotient, stderr};
 use serde_json::Value;
 
 /// Four clients that think for 7 ms after each answer.
@@ -287,7 +287,17 @@ fn the_limit_of_a_recording_is_said_and_undone() {
         "advise", &trace, "--json", "--cpus", "0.3", "--period", "100ms", "--burst", "0",
         "--seeds", "2", "--group", "web",
     ];
-    let found = answer(&small);
+    // Our own log says it, to the nanosecond.
+    let said = answer(&small);
+    assert_eq!(said["recorded_limit"]["quota_ns"], 20_000_000);
+    assert_eq!(said["recorded_limit"]["given"], true);
+    let words = "recorded under a limit, as the trace notes: 20.0 ms in every 100 ms";
+    assert!(said["notes"].to_string().contains(words), "{said}");
+    assert_eq!(doubt(&said, "if there was a limit"), None, "{said}");
+    let silent = common::recorded(&folder, "silent", &limited);
+    let mut asked = small;
+    asked[1] = &silent;
+    let found = answer(&asked);
     assert_eq!(found["recorded_limit"]["period_ns"], 100_000_000);
     assert_eq!(found["recorded_limit"]["given"], false);
     let quota = found["recorded_limit"]["quota_ns"]

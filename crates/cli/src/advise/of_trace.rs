@@ -29,13 +29,13 @@ pub(super) fn from_trace(arguments: &AdviseArguments) -> Result<Base, Failure> {
             "--meter is about scenarios; a trace is judged by its bursts".into(),
         ));
     }
-    let whole = read(&arguments.input, arguments.skip_bad)?;
+    let mut whole = read(&arguments.input, arguments.skip_bad)?;
     let selection = Selection {
         groups: arguments.group.iter().cloned().collect(),
         names: arguments.comm.clone(),
         ids: arguments.pid.clone(),
     };
-    let mut parts = Parts::of(&whole, &selection)?;
+    let mut parts = Parts::of(&mut whole, &selection)?;
     let mut notes = parts.told(&whole, &arguments.pid, arguments.alone);
     let mut doubts = Doubts::default();
     let Parts {

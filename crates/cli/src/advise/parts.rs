@@ -20,11 +20,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Divides a trace.
+    /// Divides a trace, and notes the limit of who is to be limited if it is a log of Quotient's own.
     ///
     /// # Errors
     /// `Usage` if nobody is selected.
-    pub(super) fn of(whole: &Recording, selection: &Selection) -> Result<Parts, Failure> {
+    pub(super) fn of(whole: &mut Recording, selection: &Selection) -> Result<Parts, Failure> {
         let (limited, beside) = whole.split(selection);
         let was_found = limited.tasks() > 0;
         let parts = Parts {
@@ -45,6 +45,7 @@ impl Parts {
                 nobody(whole, selection)
             });
         }
+        whole.note_limit_of(&parts.limited);
         Ok(parts)
     }
 
@@ -73,6 +74,12 @@ impl Parts {
             whole.cpus,
             described(&self.limited)
         )];
+        if whole.stand_ins > 0 {
+            notes.push(format!(
+                "stand-ins in the trace, virtual CPUs that came when others were stuck, and no CPUs of the machine: {}",
+                whole.stand_ins
+            ));
+        }
         let children = self.limited.children_of(pids);
         if children > 0 {
             notes.push(format!(

@@ -40,7 +40,7 @@ pub fn doubt(answer: &serde_json::Value, words: &str) -> Option<bool> {
     doubt.map(|doubt| doubt["decisive"] == true)
 }
 
-/// A trace of a scenario, as a kernel would have recorded it: that does not say when somebody was throttled.
+/// A trace of a scenario, as a kernel would have recorded it: that says neither a limit nor when somebody was throttled.
 #[allow(dead_code)] // not every file of tests asks
 pub fn recorded(folder: &Folder, name: &str, text: &str) -> String {
     let scenario = folder.file(&format!("{name}.toml"));
@@ -49,7 +49,8 @@ pub fn recorded(folder: &Folder, name: &str, text: &str) -> String {
     let output = quotient(&["sim", &scenario, "--trace", &trace]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(&trace).expect("it was written");
-    let kept = text.lines().filter(|line| !line.contains("throttle"));
+    let kept = text.lines();
+    let kept = kept.filter(|line| !line.contains("throttle") && !line.contains("\"set_"));
     std::fs::write(&trace, kept.collect::<Vec<_>>().join("\n") + "\n").expect("our own folder");
     trace
 }

@@ -5,7 +5,6 @@
 //! large error; one that rose has not.
 
 use super::Recording;
-use super::limited::pieces;
 use core::ops::Range;
 
 /// Parts of a recording. Default 32: a quarter of a second of the shortest that are any use, and more of all others.
@@ -72,7 +71,7 @@ impl Recording {
     fn used_by_parts(&self, part: u64) -> [f64; PARTS] {
         let mut used = [0.0; PARTS];
         for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
-            for (number, time) in pieces(run.clone(), part, 0) {
+            for (number, time) in run.pieces(part, 0) {
                 // What the division left over at the end is of the last part.
                 let index = usize::try_from(number).unwrap_or(PARTS).min(PARTS - 1);
                 used[index] += time as f64 / part as f64;
@@ -118,6 +117,7 @@ fn mean(parts: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::Demand;
+    use super::super::runs::Ran;
     use super::*;
     use crate::random::Random;
     use quotient_core::Nanos;
@@ -126,6 +126,13 @@ mod tests {
 
     /// Eight seconds of one thread that runs where it is told to.
     fn of_runs(runs: Vec<Range<u64>>) -> Recording {
+        let runs = runs.into_iter().map(|Range { start, end }| Ran {
+            from: start,
+            to: end,
+            charged: end - start,
+            cpu: 0,
+        });
+        let runs = runs.collect();
         Recording {
             length: Nanos(8 * SECOND),
             tasks: vec![Demand {

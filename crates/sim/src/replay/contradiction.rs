@@ -7,7 +7,6 @@
 //! **Throttles.** Where a recording shows throttles of its own ([`recognise_limit`](Recording::recognise_limit)), they end where periods of the
 //! limit begin, and what was used before each of them is its quota.
 
-use super::limited::pieces;
 use super::{RecordedLimit, Recording};
 
 /// Places of a period at which it is tried to begin.
@@ -87,8 +86,11 @@ impl Recording {
         // No limit of this kind holds for the real-time class.
         let tasks = self.tasks.iter().filter(|demand| !demand.is_real_time);
         for run in tasks.flat_map(|demand| &demand.runs) {
-            for (number, time) in pieces(run.start..run.end.min(count * part), part, 0) {
-                used[number as usize] += time;
+            for (number, time) in run.pieces(part, 0) {
+                // What is left over at the end is in no whole part.
+                if let Some(used) = used.get_mut(usize::try_from(number).unwrap_or(usize::MAX)) {
+                    *used += time;
+                }
             }
         }
         used

@@ -4,8 +4,8 @@
 //! the limit's period begins, without anybody waking it. Waits that end an idle stretch of their CPU (*stalls*) and whose ends
 //! lie at one place of a period are a limit's; the CPU time used from one such end to the next is its quota.
 
+use super::runs::Ran;
 use super::{Recording, is_within};
-use core::ops::Range;
 use quotient_core::Limit;
 use quotient_trace::{NotedChange, NotedThrottles};
 use serde::Serialize;
@@ -113,7 +113,7 @@ impl Recording {
     }
 
     /// Whether all these tasks were in that cgroup, or below it.
-    fn is_under(&self, cgroup: &str) -> bool {
+    pub(super) fn is_under(&self, cgroup: &str) -> bool {
         let groups = self.groups();
         let mut paths = groups.keys().map(|path| path.trim_matches('/'));
         cgroup.is_empty() || paths.all(|path| is_within(path, cgroup))
@@ -160,7 +160,7 @@ impl Recording {
     fn active_periods(&self, period: u64, phase: u64) -> u64 {
         let mut used = BTreeMap::new();
         for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
-            add_by_period(&mut used, run.clone(), period, phase);
+            add_by_period(&mut used, *run, period, phase);
         }
         let behind = used
             .keys()
@@ -177,7 +177,7 @@ impl Recording {
     /// O((runs + waits) log runs).
     fn held_waits(&self) -> Vec<LongWait> {
         let runs = self.tasks.iter().flat_map(|demand| &demand.runs);
-        let mut ends: Vec<u64> = runs.map(|run| run.end).collect();
+        let mut ends: Vec<u64> = runs.map(|run| run.to).collect();
         ends.sort_unstable();
         // A switch is one moment for both.
         let is_held = |wait: &&LongWait| ends.binary_search(&wait.to).is_err();
@@ -199,7 +199,7 @@ impl Recording {
     fn quota_of(&self, ends: &[u64], period: u64, phase: u64) -> Option<u64> {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         for run in self.tasks.iter().flat_map(|demand| &demand.runs) {
-            add_by_period(&mut used, run.clone(), period, phase);
+            add_by_period(&mut used, *run, period, phase);
         }
         let number = |end: u64| (end + period / 2 + period - phase) / period;
         let mut full: Vec<u64> = ends
@@ -268,29 +268,13 @@ fn place_of(moments: &[u64], period: u64) -> (u64, usize) {
 }
 
 /// Adds a run to the periods that it lies in, numbered from one period before the first place.
-fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Range<u64>, period: u64, phase: u64) {
-    if run.end.saturating_sub(run.start) / period > RUN_PERIODS_MAX {
+fn add_by_period(used: &mut BTreeMap<u64, u64>, run: Ran, period: u64, phase: u64) {
+    if run.to.saturating_sub(run.from) / period > RUN_PERIODS_MAX {
         return;
     }
-    for (number, time) in pieces(run, period, period - phase) {
+    for (number, time) in run.pieces(period, period - phase) {
         *used.entry(number).or_insert(0) += time;
     }
-}
-
-/// What of a run lies in each part of that length: its number and the time, ns. The first part begins so long before the recording does.
-pub(super) fn pieces(
-    run: Range<u64>,
-    length: u64,
-    before: u64,
-) -> impl Iterator<Item = (u64, u64)> {
-    let mut from = run.start;
-    core::iter::from_fn(move || {
-        let number = (from + before) / length;
-        let to = run.end.min((number + 1) * length - before);
-        let time = to.checked_sub(from).filter(|time| *time > 0)?;
-        from = to;
-        Some((number, time))
-    })
 }
 
 #[cfg(test)]
@@ -332,7 +316,9 @@ pub(super) mod tests {
         let text = simulation.into_sink().finish().unwrap();
         // A kernel's trace has no such events.
         let text = String::from_utf8(text).unwrap();
-        let kept = text.lines().filter(|line| !line.contains("throttle"));
+        let kept = text
+            .lines()
+            .filter(|line| !line.contains("throttle") && !line.contains("\"set_"));
         let text = kept.collect::<Vec<_>>().join("\n");
         Recording::read(&mut text.as_bytes()).unwrap()
     }
@@ -353,9 +339,15 @@ pub(super) mod tests {
     #[test]
     fn a_broken_clock_costs_no_lifetime() {
         let mut used = BTreeMap::new();
-        add_by_period(&mut used, 0..u64::MAX / 4, 10_000_000, 3);
+        let run = |from, to| Ran {
+            from,
+            to,
+            charged: to - from,
+            cpu: 0,
+        };
+        add_by_period(&mut used, run(0, u64::MAX / 4), 10_000_000, 3);
         assert!(used.is_empty());
-        add_by_period(&mut used, 5_000_000..25_000_000, 10_000_000, 0);
+        add_by_period(&mut used, run(5_000_000, 25_000_000), 10_000_000, 0);
         assert_eq!(used.values().sum::<u64>(), 20_000_000);
     }
 

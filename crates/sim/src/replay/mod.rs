@@ -25,11 +25,13 @@ mod limited;
 #[cfg(test)]
 mod lines;
 mod marked;
+mod own;
 mod placement;
 mod play;
 mod read;
 mod requests;
 mod restore;
+mod runs;
 mod seats;
 mod select;
 mod served;
@@ -53,10 +55,12 @@ use core::fmt;
 use core::ops::Range;
 use limited::LongWait;
 use marked::Marked;
+use own::OwnLimit;
 use quotient_core::{Nanos, Weight};
 use quotient_trace::{
     Gaps, NotedChange, NotedLimit, NotedThrottles, NotedWeight, ReadError, TaskId,
 };
+use runs::Ran;
 use std::collections::BTreeMap;
 
 /// Most bursts of a recording: 48 bytes each, so that a huge trace is refused before it fills the memory.
@@ -139,7 +143,7 @@ struct Demand {
     /// Long waits for a CPU: what a limit may have done.
     waits: Vec<LongWait>,
     /// When it ran.
-    runs: Vec<Range<u64>>,
+    runs: Vec<Ran>,
     /// Whether the trace never shows it leaving a CPU: for how long it ran is not known.
     is_silent: bool,
     /// By how nice it was last.
@@ -165,8 +169,10 @@ pub struct Recording {
     groups: Vec<String>,
     /// From its first to its last event.
     pub length: Nanos,
-    /// CPUs that were seen.
+    /// CPUs of the machine: as a log of Quotient's own says, else those that were seen, but for stand-ins.
     pub cpus: u32,
+    /// Virtual CPUs that were seen beside these: they stood in for others. A part of a recording does not know.
+    pub stand_ins: u32,
     /// CPU time of all tasks, as recorded.
     pub recorded: Nanos,
     /// What was added for bursts that a limit cut off.
@@ -197,6 +203,8 @@ pub struct Recording {
     pub noted_throttles: Option<NotedThrottles>,
     /// How that limit was changed meanwhile.
     pub noted_changes: Vec<NotedChange>,
+    /// Limits of groups by the events of a log of Quotient's own. A part of a recording does not know.
+    own_limits: Vec<OwnLimit>,
     /// Weights of cgroups, at first and as they were seen to be others later. A part of a recording does not know.
     pub noted_weights: Vec<NotedWeight>,
     /// What is missing from the trace, as far as that shows. A part of a recording ([`split`](Recording::split)) does not

@@ -4,7 +4,9 @@ use super::causes::{Cause, Causes};
 use super::holes::Clock;
 use super::limited::{LONG_WAIT, LongWait};
 use super::marked::{self, Marked, Place};
+use super::own::Heard;
 use super::placement::Watch;
+use super::runs::{Ran, machine_cpus};
 use super::{BURSTS_MAX, Burst, Demand, Family, Recording, RecordingError};
 use quotient_core::{CpuId, Nanos, Nice};
 use quotient_trace::{
@@ -212,7 +214,7 @@ impl Open {
             *wait = wait.earlier_by(begin);
         }
         for run in &mut demand.runs {
-            *run = run.start - begin..run.end - begin;
+            *run = run.earlier_by(begin);
         }
         if demand.name.is_empty() {
             demand.name = format!("task{}", demand.id.0);
@@ -229,7 +231,12 @@ impl Observer for Collector {
         self.begin(replay, run.task, run.group, run.from.0);
         self.runs += 1;
         let (open, group) = self.task(replay, run.task, run.group);
-        open.demand.runs.push(run.from.0..run.to.0);
+        open.demand.runs.push(Ran {
+            from: run.from.0,
+            to: run.to.0,
+            charged: run.charged.0,
+            cpu: run.cpu.0,
+        });
         if let Some(last) = open.demand.bursts.last_mut() {
             // Not the length: a host that runs something else meanwhile is nobody's demand.
             last.work += run.charged.0;
@@ -300,6 +307,7 @@ impl Recording {
         let mut repair = Repair::default();
         let mut watch = Watch::default();
         let mut clock = Clock::default();
+        let mut heard = Heard::default();
         while let Some(item) = reader.next_item().map_err(RecordingError::Read)? {
             match item {
                 Item::Event(mut event) => {
@@ -320,6 +328,7 @@ impl Recording {
                         collector.after(&replay, &missing);
                     }
                     clock.note(&event);
+                    heard.event(&event);
                     watch.event(&event);
                     collector.before(&event);
                     replay.event(&event, &mut collector);
@@ -327,6 +336,7 @@ impl Recording {
                 }
                 Item::Definition(definition) => {
                     collector.define(&definition);
+                    heard.define(&definition);
                     replay.define(&definition);
                 }
             }
@@ -337,6 +347,9 @@ impl Recording {
         replay.finish(&mut collector);
         let mut recording = Recording::of(collector, &replay)?;
         recording.holes = clock.holes;
+        if reader.recorder() == Recorder::Quotient {
+            recording.hear(&heard, &replay);
+        }
         recording.gaps = reader.gaps().clone();
         recording.repaired = repair.count();
         recording.switches_lost = repair.lost();
@@ -353,6 +366,25 @@ impl Recording {
         }
         recording.placement = watch.found;
         Ok(recording)
+    }
+
+    /// Takes what the log says of its machine and its limits.
+    fn hear(&mut self, heard: &Heard, replay: &Replay) {
+        let (begin, end) = replay.span();
+        let path = |group| {
+            let path = replay.table().group_path(group);
+            (group == GroupId::ROOT || !path.is_empty()).then(|| path.to_owned())
+        };
+        self.own_limits = heard.limits(&path, (begin.0, end.0));
+        let seen = self.cpus;
+        let runs = self.tasks.iter().flat_map(|demand| &demand.runs);
+        self.cpus = match heard.vcpus() {
+            (Some(vcpus), _) => vcpus,
+            (None, true) => machine_cpus(runs, seen),
+            // Nobody was stuck on a machine that was simulated.
+            (None, false) => seen,
+        };
+        self.stand_ins = seen.saturating_sub(self.cpus);
     }
 
     fn of(collector: Collector, replay: &Replay) -> Result<Recording, RecordingError> {
