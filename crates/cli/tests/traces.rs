@@ -216,6 +216,19 @@ fn noted() -> String {
         + "# meanwhile throttled in 3 of 9 periods\n"
 }
 
+/// Hazard: `convert` says who recorded a log that does not say it.
+#[test]
+fn a_log_becomes_the_same_log() {
+    let folder = Folder::new("same");
+    let (source, result) = (folder.file("a.jsonl"), folder.file("b.jsonl"));
+    let text = "{\"quotient_trace\":1}\n{\"time\":1000,\"cpu\":0,\"event\":\"tick\"}\n";
+    std::fs::write(&source, text).expect("our own folder");
+    let output = quotient(&["convert", &source, &result]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let copied = std::fs::read_to_string(&result).expect("it was written");
+    assert_eq!(copied, text);
+}
+
 /// Hazard: `convert` drops what `advise` reads beside the events, and nobody is told.
 #[test]
 fn what_a_trace_says_beside_its_events_is_kept_or_said_to_be_lost() {

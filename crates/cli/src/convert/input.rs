@@ -127,11 +127,12 @@ impl Input {
         Ok(item)
     }
 
-    /// Feeds all of it to `sink`, with what it says beside its events.
+    /// Feeds all of it to `sink`, with what it says beside its events. `is_log`: it writes a log of Quotient's own;
+    /// of one that does not say who recorded it, that says it neither.
     ///
     /// # Errors
     /// As [`Input::next_item`].
-    pub fn pump(&mut self, sink: &mut impl NoteSink) -> Result<(), Failure> {
+    pub fn pump(&mut self, sink: &mut impl NoteSink, is_log: bool) -> Result<(), Failure> {
         self.reader.keep_marks();
         let (mut has_begun, mut has_limit) = (false, false);
         let (mut has_process, mut has_release) = (false, false);
@@ -139,7 +140,10 @@ impl Input {
         while let Some(item) = self.next_item()? {
             if !has_begun {
                 has_begun = true;
-                sink.note(&Note::Recorder(self.reader.recorder()));
+                let was_log = self.reader.format() == Format::JsonLines;
+                if self.reader.noted_recorder().is_some() || !(is_log && was_log) {
+                    sink.note(&Note::Recorder(self.reader.recorder()));
+                }
             }
             if let Some(process) = self.reader.recording_process().filter(|_| !has_process) {
                 has_process = true;

@@ -76,19 +76,19 @@ pub fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
     let written = match to {
         To::Ftrace => {
             let mut writer = Ftrace::new(&mut output);
-            input.pump(&mut writer)?;
+            input.pump(&mut writer, false)?;
             writer.finish().map(drop)
         }
         To::Perfetto => {
             let mut writer = Perfetto::new(&mut output);
             let mut pictured = Pictured::of(&mut writer);
-            input.pump(&mut pictured)?;
+            input.pump(&mut pictured, false)?;
             pictured.tell(&arguments.output);
             writer.finish().map(drop)
         }
         To::Jsonl => {
             let mut writer = JsonLines::new(&mut output);
-            input.pump(&mut writer)?;
+            input.pump(&mut writer, true)?;
             writer.finish().map(drop)
         }
         To::Html => {

@@ -270,6 +270,11 @@ impl<R: BufRead> Reader<R> {
         self.noted.recorder(self.format)
     }
 
+    /// The same where the trace itself says it, as far as it was read.
+    pub fn noted_recorder(&self) -> Option<Recorder> {
+        self.noted.recorder
+    }
+
     /// What is missing from what was read so far.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
