@@ -117,6 +117,20 @@ fn terminal_object_and_trace_say_the_same_of_nested_limits() {
     }
 }
 
+/// Hazard: a scenario without workloads is a good one that took no time.
+#[test]
+fn a_scenario_in_which_nothing_runs_is_refused() {
+    let folder = Folder::new("no-workload");
+    let scenario = folder.file("s.toml");
+    let text =
+        "name = \"s\"\nduration = \"1s\"\nmachine = { shape = \"2\" }\n[[group]]\npath = \"a\"\n";
+    std::fs::write(&scenario, text).expect("our own folder");
+    let output = quotient(&["sim", &scenario]);
+    assert_eq!(output.status.code(), Some(3));
+    let said = stderr(&output);
+    assert!(said.contains("needs one [[workload]] or more"), "{said}");
+}
+
 /// Half of nothing is no number. JSON has none for it, and `null` alone would be a figure that was lost.
 #[test]
 fn what_is_no_figure_is_called_so_and_meets_nothing() {
@@ -124,7 +138,7 @@ fn what_is_no_figure_is_called_so_and_meets_nothing() {
     let scenario = folder.file("s.toml");
     let text = "name = \"s\"\nduration = \"10ms\"\nmachine = { shape = \"2\" }\n[[workload]]\nname = \"w\"\nkind = \"spin\"\n\
         [[expect]]\nwhat = \"endless\"\nvalue = \"busy / (busy - busy)\"\nmin = 2\n\
-        [[expect]]\nwhat = \"nothing of nothing\"\nvalue = \"(busy - busy) / (busy - busy)\"\n\
+        [[expect]]\nwhat = \"nothing of nothing\"\nvalue = \"(busy - busy) / (busy - busy)\"\nmax = 2\n\
         [[expect]]\nwhat = \"a figure\"\nvalue = \"busy / 1ms\"\nmin = 2\n";
     std::fs::write(&scenario, text).expect("our own folder");
     let output = quotient(&["sim", &scenario, "--json"]);

@@ -189,8 +189,10 @@ impl Kind {
             Self::Boolean => "true and false".to_owned(),
             Self::Duration => "digits with ns, us, ms or s, such as \"250ms\"".to_owned(),
             Self::Limit => {
-                "\"50ms/100ms\", \"50000 100000\" (us), \"max\", { cpus = 1.5 } and { share = 0.2 }"
-                    .to_owned()
+                format!(
+                    "\"50ms/100ms\", \"50000 100000\" (us), \"max\", {{ cpus = 1.5 }} (0.01 to {}) and {{ share = 0.2 }}",
+                    quotient::MAX_VCPUS
+                )
             }
         }
     }
@@ -240,7 +242,8 @@ fn part(table: &DeTable<'_>) -> Option<Max> {
         _ => return None,
     };
     match key.get_ref().as_ref() {
-        "cpus" => Some(Max::from(Cpus(number))),
+        // More than any scheduler can have would never bind.
+        "cpus" if number <= quotient::MAX_VCPUS as f64 => Some(Max::from(Cpus(number))),
         "share" => Some(Max::from(Share(number))),
         _ => None,
     }
@@ -274,7 +277,16 @@ fn shown(value: &DeValue<'_>) -> String {
         DeValue::Boolean(flag) => flag.to_string(),
         DeValue::Datetime(time) => time.to_string(),
         DeValue::Array(_) => "an array".to_owned(),
-        DeValue::Table(_) => "a table of other keys or values".to_owned(),
+        DeValue::Table(table) => {
+            let mut entries = table.iter();
+            match (entries.next(), entries.next()) {
+                (Some((key, value)), None) if !matches!(value.get_ref(), DeValue::Table(_)) => {
+                    let key: String = key.get_ref().chars().take(64).collect();
+                    format!("{{ {key} = {} }}", shown(value.get_ref()))
+                }
+                _ => "a table of other keys or values".to_owned(),
+            }
+        }
     }
 }
 

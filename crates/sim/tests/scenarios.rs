@@ -29,6 +29,28 @@ fn parse(text: &str) -> Result<Scenario, String> {
 
 const HEAD: &str = "name = \"x\"\nduration = \"1s\"\n[machine]\nshape = \"2\"\n";
 
+/// Hazard: who wrote a number for a time is told that a string was expected, and not of what.
+#[test]
+fn a_value_of_another_kind_is_said_with_its_key_and_what_may_stand_there() {
+    for (rest, expected) in [
+        (
+            "[[group]]\npath = \"a\"\nquota = 10",
+            "test.toml:7:9: quota: invalid type: integer `10`, expected a time such as \"5ms\" (ns, us, ms, s or min)",
+        ),
+        (
+            "[[group]]\npath = \"a\"\nweight = 1.5",
+            "test.toml:7:10: weight: invalid type: floating point `1.5`, expected an integer in 1..=10000",
+        ),
+        (
+            "[[workload]]\nname = \"w\"\nkind = \"once\"\nwork = 5",
+            "test.toml:8:8: work: invalid type: integer `5`, expected a span of time such as",
+        ),
+    ] {
+        let error = parse(&format!("{HEAD}{rest}\n")).expect_err(rest);
+        assert!(error.contains(expected), "{rest}: {error}");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_place() {
     for (rest, expected) in [
@@ -53,11 +75,11 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[[group]]\npath = \"a\"\nquota = \"5\"",
-            "test.toml:7:9: \"5\" is not a time",
+            "test.toml:7:9: quota: \"5\" is not a time",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"dance\"",
-            "test.toml:7:8: unknown variant `dance`",
+            "test.toml:7:8: kind: unknown variant `dance`",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"once\"",
@@ -73,11 +95,11 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = 0",
-            "test.toml:8:11: 0 is outside 1..=1000000",
+            "test.toml:8:11: threads: 0 is outside 1..=1000000",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = 99999999999999999999999",
-            "test.toml:8:11: the integer 99999999999999999999999 is outside -9223372036854775808..=9223372036854775807",
+            "test.toml:8:11: threads: the integer 99999999999999999999999 is outside -9223372036854775808..=9223372036854775807",
         ),
         (
             "[[workload]]\nname = \"w\"\nkind = \"spin\"\nthreads = \"many\"",
@@ -157,7 +179,7 @@ fn what_a_table_should_have_been_is_said_as_one_writes_it() {
     for (text, expected) in [
         (
             "name = \"x\"\nduration = \"1s\"\nmachine = 3\n".to_owned(),
-            "test.toml:3:11: invalid type: integer `3`, expected a table such as { shape = \"2x8\" }",
+            "test.toml:3:11: machine: invalid type: integer `3`, expected a table such as { shape = \"2x8\" }",
         ),
         (
             "name = \"x\"\nduration = \"1s\"\ngroup = [3]\n[machine]\nshape = \"2\"\n".to_owned(),
@@ -457,6 +479,27 @@ fn expectations_that_cannot_be_met_are_refused_before_the_run() {
     assert!(parse(&text("value = \"elapsed\"\nmin = 1\nmax = 1")).is_ok());
     let said = parse(&text("value = \"usage[a]\"")).unwrap_err();
     assert!(said.contains("of a group, and there is none"), "{said}");
+    // One that is always met.
+    for figure in ["", "seed = 3"] {
+        let said = parse(&text(&format!("value = \"elapsed\"\n{figure}"))).unwrap_err();
+        let words = "test.toml:10:9: an [[expect]] without `min` and `max`, needs one or both";
+        assert!(said.contains(words), "{said}");
+    }
+    let endless = format!("value = \"{}\"", "(".repeat(100_000));
+    let said = parse(&text(&endless)).unwrap_err();
+    assert!(
+        said.len() < 300 && said.contains("at most 32 levels"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_time_that_is_out_of_range_is_said_with_the_range() {
+    let said = parse(&HEAD.replace("1s", "0s")).unwrap_err();
+    assert!(
+        said.contains("duration = 0 ns is outside 1ns..=86400s"),
+        "{said}"
+    );
 }
 
 #[test]

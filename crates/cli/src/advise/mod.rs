@@ -162,8 +162,11 @@ fn recorded_limit(text: &str) -> Result<Given, String> {
     if ["none", "max"].contains(&text) {
         return Ok(Given::None);
     }
-    let expected =
-        || format!("{text:?} is neither QUOTA/PERIOD[/BURST] in microseconds nor `none`");
+    let expected = || {
+        format!(
+            "{text:?} is neither QUOTA/PERIOD[/BURST] in microseconds (quota 1000..=4096000000, period 1000..=1000000, burst 0..=quota) nor `none`"
+        )
+    };
     let (quota, period) = text.split_once('/').ok_or_else(expected)?;
     let is_none = quota.trim() == "max";
     let quota = if is_none { "1000000" } else { quota };
@@ -538,6 +541,7 @@ mod tests {
         for (text, words) in [
             ("maximal/100000", "nor `none`"),
             ("max/x", "nor `none`"),
+            ("10", "period 1000..=1000000"),
             ("max/100", "the period, 100 us, is not in 1000..=1000000"),
             ("60000/100", "the period, 100 us, is not in 1000..=1000000"),
             ("60/100000", "the quota, 60 us, is not in 1000..=4096000000"),

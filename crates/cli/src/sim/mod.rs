@@ -122,6 +122,12 @@ pub fn run(arguments: &SimArguments) -> Result<(), Failure> {
     for run in 0..names.len() {
         let plan = scenario.plan(run, arguments.machine.as_ref(), arguments.seed, &mut files);
         let mut plan = plan.map_err(|error| Failure::Usage(error.to_string()))?;
+        if plan.workloads.is_empty() {
+            let name = arguments.scenario.display();
+            return Err(Failure::Unreadable(format!(
+                "{name}: 0 workloads, and nothing runs: needs one [[workload]] or more"
+            )));
+        }
         set_kernel(&mut plan, arguments.kernel, arguments.hz);
         plans.push(plan);
     }

@@ -374,13 +374,26 @@ fn one() -> u64 {
 }
 
 fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    let weight = i64::deserialize(deserializer)?;
-    match u32::try_from(weight) {
-        Ok(weight @ 1..=10_000) => Ok(Some(weight)),
-        _ => Err(de::Error::custom(format!(
-            "weight = {weight} is outside 1..=10000"
-        ))),
+    struct Weight;
+    impl de::Visitor<'_> for Weight {
+        type Value = Option<u32>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an integer in 1..=10000")
+        }
+
+        fn visit_i64<E: de::Error>(self, weight: i64) -> Result<Option<u32>, E> {
+            match u32::try_from(weight) {
+                Ok(weight @ 1..=10_000) => Ok(Some(weight)),
+                _ => Err(E::custom(format!("weight = {weight} is outside 1..=10000"))),
+            }
+        }
+
+        fn visit_u64<E: de::Error>(self, weight: u64) -> Result<Option<u32>, E> {
+            self.visit_i64(i64::try_from(weight).unwrap_or(i64::MAX))
+        }
     }
+    deserializer.deserialize_any(Weight)
 }
 
 /// A name that somebody can be asked for.
@@ -400,6 +413,9 @@ fn positive_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::
     if (1..=day).contains(&time.0.0) {
         Ok(time)
     } else {
-        Err(de::Error::custom("duration is outside 1ns..=86400s"))
+        Err(de::Error::custom(format!(
+            "duration = {} ns is outside 1ns..=86400s",
+            time.0.0
+        )))
     }
 }

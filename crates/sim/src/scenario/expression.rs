@@ -71,6 +71,9 @@ pub(super) fn evaluate(text: &str, runs: &[(String, &Outcome)]) -> Result<f64, S
     Ok(value)
 }
 
+/// Longest piece of an expression that an error shows. Unit: characters.
+const EXCERPT: usize = 80;
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -89,10 +92,19 @@ impl<'a> Parser<'a> {
     }
 
     fn wrong(&self, expected: &str) -> String {
-        let column = self.text[..self.at].chars().count() + 1;
+        let before = self.text[..self.at].chars().count();
+        // Around the place, since a text may be endless.
+        let from = before.saturating_sub(EXCERPT / 2);
+        let shown: String = self.text.chars().skip(from).take(EXCERPT).collect();
+        let is_whole = from == 0 && shown.len() == self.text.len();
+        let part = if is_whole {
+            ""
+        } else {
+            "a longer text, there "
+        };
         format!(
-            "expected {expected} at character {column} of {:?}",
-            self.text
+            "expected {expected} at character {} of {part}{shown:?}",
+            before + 1
         )
     }
 
@@ -506,7 +518,8 @@ mod tests {
             "close(1,2)",
             "é",
         ] {
-            assert!(evaluate(text, &runs).is_err(), "{text}");
+            let said = evaluate(text, &runs).expect_err(text);
+            assert!(said.len() < 1_000, "{said}");
         }
     }
 }

@@ -217,7 +217,8 @@ impl Scenario {
     /// [`ScenarioError`] with file, line and column.
     pub fn parse(name: &str, text: &str, files: &mut dyn Files) -> Result<Scenario, ScenarioError> {
         let fault = |fault: Fault| ScenarioError::new(name, text, fault);
-        let table: Table = toml::from_str(text).map_err(|error| fault(parse_fault(&error)))?;
+        let table: Table =
+            toml::from_str(text).map_err(|error| fault(parse_fault(text, &error)))?;
         let based = table.contains_key("base");
         let table = with_bases(table, name, files).map_err(fault)?;
         if let Some(what) = unshowable("", &table) {
@@ -227,7 +228,7 @@ impl Scenario {
         let document: Document = if based {
             document_of(&table).map_err(fault)?
         } else {
-            toml::from_str(text).map_err(|error| fault(parse_fault(&error)))?
+            toml::from_str(text).map_err(|error| fault(parse_fault(text, &error)))?
         };
         let runs = runs_of(&document, &table).map_err(|mut found| {
             found.span = found.span.filter(|_| !based);
@@ -261,6 +262,10 @@ impl Scenario {
         }
         // What would be wrong after the run is said before it.
         scenario.judge(&shapes)?;
+        if let Some(mut found) = without_bounds(&scenario.document) {
+            found.span = found.span.filter(|_| !based);
+            return Err(fault(found));
+        }
         Ok(scenario)
     }
 
@@ -348,6 +353,14 @@ impl Scenario {
     }
 }
 
+/// An expectation of a value without anything that it is held against: it would always be met.
+fn without_bounds(document: &Document) -> Option<Fault> {
+    let mut expects = document.expect.iter();
+    let expect = expects.find(|expect| expect.min.is_none() && expect.max.is_none())?;
+    let what = "an [[expect]] without `min` and `max`, needs one or both".to_owned();
+    Some(Fault::at(expect.value.span(), what))
+}
+
 /// Whether a value can be held against what is expected.
 fn check_bounds(expect: &ExpectTable) -> Result<(), Fault> {
     let bounds = [
@@ -378,11 +391,21 @@ fn check_bounds(expect: &ExpectTable) -> Result<(), Fault> {
     Ok(())
 }
 
-fn parse_fault(error: &toml::de::Error) -> Fault {
-    Fault {
-        span: error.span(),
-        what: parse_message(error),
+fn parse_fault(text: &str, error: &toml::de::Error) -> Fault {
+    let (span, mut what) = (error.span(), parse_message(error));
+    let key = span.as_ref().and_then(|span| key_before(text, span.start));
+    if let Some(key) = key.filter(|key| !what.contains(key)) {
+        what = format!("{key}: {what}");
     }
+    Fault { span, what }
+}
+
+/// The key whose value begins there; `None` if none does.
+fn key_before(text: &str, at: usize) -> Option<&str> {
+    let line = text.get(..at)?.rsplit('\n').next()?;
+    let key = line.trim_end().strip_suffix('=')?;
+    let key = key.rsplit(['{', ',']).next()?.trim();
+    (!key.is_empty()).then_some(key)
 }
 
 /// What is wrong, in TOML's words, where these are the reader's: a name that is none of a list is said with the list; an integer that only 128 bits hold is "as i128" to the parser, where it wanted "any valid TOML value",

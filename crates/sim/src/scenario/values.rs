@@ -79,14 +79,29 @@ pub fn span(text: &str) -> Result<Span, String> {
     Ok(Span::Uniform { low, high })
 }
 
+/// What is read from a text, and what is said to be expected of anything else.
+struct Written<T>(&'static str, fn(&str) -> Result<T, String>);
+
+impl<T> de::Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.1)(text).map_err(E::custom)
+    }
+}
+
 /// A time in a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub Nanos);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        time(&text).map(Time).map_err(de::Error::custom)
+        let expected = "a time such as \"5ms\" (ns, us, ms, s or min)";
+        deserializer.deserialize_any(Written(expected, |text| time(text).map(Time)))
     }
 }
 
@@ -96,8 +111,8 @@ pub struct SpanValue(pub Span);
 
 impl<'de> Deserialize<'de> for SpanValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SpanValue, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        span(&text).map(SpanValue).map_err(de::Error::custom)
+        let expected = "a span of time such as \"5ms\", \"1ms..3ms\" or \"~5ms\"";
+        deserializer.deserialize_any(Written(expected, |text| span(text).map(SpanValue)))
     }
 }
 

@@ -476,7 +476,11 @@ pub(super) const PARTS: &[Part] = &[
             ("value", A("expression"), "of figures, see below; needed"),
             ("unit", TEXT, "printed behind it"),
             ("seed", NUMBER, "what the source says, printed beside it"),
-            ("min", NUMBER, "the least that is accepted, finite"),
+            (
+                "min",
+                NUMBER,
+                "the least that is accepted, finite; one of `min` and `max` has to be there",
+            ),
             ("max", NUMBER, "the most that is accepted, finite"),
         ],
     },
