@@ -26,7 +26,7 @@ use crate::top::{self, TopArguments, TraceArguments};
 
 /// What exit codes say.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 what was checked is broken or missed; 2 arguments or files that cannot be used; \
-3 input that cannot be read; 4 a part of it cannot, the rest was done; 5 what was said or made cannot be written; 130 interrupted; \
+3 input that cannot be read or holds what cannot be, or a folder in place of it; 4 a part of it cannot, the rest was done; 5 what was said or made cannot be written; 130 interrupted; \
 141 nobody reads the output";
 
 /// Groups with weights and CPU limits for the tasks of a tokio program: demo, benchmarks, traces, simulator.
@@ -59,7 +59,7 @@ enum Command {
     Check(CheckArguments),
     /// Two traces side by side: CPU time, throttling and run delays of groups and tasks
     Diff(DiffArguments),
-    /// A scenario under virtual time, on a machine that need not exist; exit code 1 if it misses an expectation
+    /// A scenario under virtual time, on a machine that need not exist; exit code 1 if it misses an expectation, 3 if a value in it is out of its range
     Sim(SimArguments),
     /// What a CPU limit would do to a recorded trace or a scenario, and the smallest harmless one
     Advise(Box<AdviseArguments>),

@@ -17,7 +17,7 @@ pub struct ConfigArguments {
 
 #[derive(Debug, Clone, Subcommand)]
 enum Action {
-    /// Whether a scheduler would take the file; every problem with line and column, exit code 1 if there is one
+    /// Whether a scheduler would take the file; every problem with line and column, exit code 1 if a setting is wrong, 3 if it is no TOML
     Check(CheckArguments),
     /// Every setting with what may stand there, its default and its meaning
     Reference,
@@ -102,6 +102,10 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
 }
 
 fn read(arguments: &CheckArguments, name: &str) -> Result<String, Failure> {
+    if arguments.file.is_dir() {
+        let message = format!("{name}: a folder, and settings are one file");
+        return Err(Failure::Unreadable(message));
+    }
     let unusable = |error: std::io::Error| Failure::Usage(format!("cannot open {name}: {error}"));
     let length = std::fs::metadata(&arguments.file).map_err(unusable)?.len();
     if length > TEXT_BYTES_MAX as u64 {

@@ -27,6 +27,23 @@ fn exit_codes_tell_wrong_settings_from_no_file_and_no_toml() {
     );
     let (code, _) = check("[groups\n");
     assert_eq!(code, Some(3));
+    // A folder is no file of settings, no scenario and no trace, whoever is asked.
+    let folder_itself = folder.file("");
+    for question in [
+        &["config", "check", &folder_itself][..],
+        &["sim", &folder_itself],
+        &["advise", &folder_itself],
+        &["check", &folder_itself],
+    ] {
+        let output = quotient(question);
+        assert_eq!(output.status.code(), Some(3), "{question:?}");
+        assert!(stderr(&output).contains(": a folder, and "), "{question:?}");
+    }
+    let (code, text) = check("[groups.web]\nmax = { cpus = 100000 }\n");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("{ cpus = 1.5 } (0.01 to 1024)"), "{text}");
+    let (code, text) = check("[groups.web]\nmax = { cpus = 1024 }\n");
+    assert_eq!(code, Some(0), "{text}");
     let missing = quotient(&["config", "check", &folder.file("missing.toml")]);
     assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
 }

@@ -193,9 +193,12 @@ pub fn failure(error: BatchError) -> Failure {
     }
 }
 
-/// A file that is not there is a wrong argument; one that is no scenario is wrong input.
+/// A file that is not there is a wrong argument; one that is no scenario, or a folder in place of one, is wrong input.
 pub fn unusable(path: &Path, error: &ScenarioError) -> Failure {
-    if path.is_file() {
+    if path.is_dir() {
+        let name = path.display();
+        Failure::Unreadable(format!("{name}: a folder, and a scenario is one file"))
+    } else if path.is_file() {
         Failure::Unreadable(error.to_string())
     } else {
         Failure::Usage(error.to_string())
