@@ -8,6 +8,6 @@ pub use crate::task_builder::Builder;
 pub use quotient_task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandle, id, try_id};
 
 pub(crate) use quotient_task::{
-    Context, Parked, Parking, Polled, Promise, Put, Slot, Task, TaskRef, Vacancy, discard,
-    probe_cloned, promise, spawn_as, trace,
+    Context, Finishing, Parked, Parking, Polled, Promise, Put, Slot, Task, TaskRef, Vacancy,
+    discard, probe_cloned, promise, spawn_as, trace,
 };

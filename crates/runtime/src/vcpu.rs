@@ -38,6 +38,7 @@
 mod aside;
 mod bill;
 mod borne;
+mod completion;
 mod dispatch;
 mod guest;
 mod limits;

@@ -147,6 +147,23 @@ impl Entered {
         LOCAL.with(|local| local.deferral.take())
     }
 
+    /// The task's end is about to run code of the program's, for which everything is as in the poll that is over.
+    #[inline]
+    pub(crate) fn resume_task(&self) {
+        LOCAL.with(|local| local.polling.set(true));
+    }
+
+    /// That code has run. A deferral of throttles ends with it; what it has noted else stays for [`Entered::end_task`].
+    #[inline]
+    pub(crate) fn end_resumed(&self) {
+        LOCAL.with(|local| {
+            local.polling.set(false);
+            if local.noted.get() {
+                drop(local.deferral.take());
+            }
+        });
+    }
+
     /// The poll is over: what its charge and the switch must know.
     #[inline]
     pub(crate) fn end_task(&self) -> PollNotes {

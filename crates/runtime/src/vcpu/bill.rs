@@ -154,10 +154,9 @@ impl Vcpu {
             }
             if suspicious {
                 me.resched.store(false, Ordering::Relaxed);
-            } else {
-                // Of a turn that may go on.
-                self.move_reference(Nanos::ZERO);
             }
+            // Of a turn that may go on, or of what the task's end sets off (`completion`).
+            self.move_reference(Nanos::ZERO);
             self.notes.noted |= suspicious || steal != Nanos::ZERO;
         }
         let excluded = self.notes.excluded;

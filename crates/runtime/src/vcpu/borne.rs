@@ -8,6 +8,7 @@ use std::time::Duration;
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 
 use super::bill::before_parting;
+use super::completion::Ran;
 use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
 use super::limits::{look_at_refill, payer_of_the_dead};
 use super::returned::bear;
@@ -217,7 +218,7 @@ impl Vcpu {
             self.lose(shared, entered, polled, began);
             return (Previous::Lost, started);
         }
-        self.after_poll(shared, me, entered, polled, None, began)
+        self.after_poll(shared, me, entered, polled, Ran::InRegion(regions), began)
     }
 
     /// The rest of [`Vcpu::dispatch_preempting`] for a poll that is not to be interrupted.
@@ -236,13 +237,13 @@ impl Vcpu {
         } else {
             poll_apart(task)
         };
-        self.after_poll(shared, me, entered, polled, None, began)
+        self.after_poll(shared, me, entered, polled, Ran::Whole(None), began)
     }
 
     /// It has ended, and the virtual CPU is another thread's meanwhile: from here on nothing of that may be touched.
     #[cold]
     #[inline(never)]
-    fn lose(
+    pub(super) fn lose(
         &mut self,
         shared: &Arc<Shared>,
         entered: &Entered,

@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 
 use quotient_core::Nanos;
 
+use super::completion::Ran;
 use super::limits::{look_at_refill, payer_of_the_dead};
 use super::switch::Previous;
 use super::{Vcpu, lock};
@@ -65,7 +66,7 @@ impl Vcpu {
             return self.poll_as_stand_in(shared, me, entered, task, began);
         }
         let polled = poll_in_budget(task, was_deferred);
-        self.after_poll(shared, me, entered, polled, held, began)
+        self.after_poll(shared, me, entered, polled, Ran::Whole(held), began)
     }
 
     /// A stand-in's poll: only while the host's runtime runs, and perhaps without the virtual CPU from its middle on.
@@ -102,11 +103,11 @@ impl Vcpu {
                 self.settle_bearing(shared, entered, polled, bearing, &began);
                 (Previous::Lost, began.started)
             }
-            None => self.after_poll(shared, me, entered, polled, None, began),
+            None => self.after_poll(shared, me, entered, polled, Ran::Whole(None), began),
         }
     }
 
-    /// Books a poll that is over.
+    /// Books a poll that is over, and completes its task if that has ended.
     #[inline(always)]
     pub(super) fn after_poll(
         &mut self,
@@ -114,7 +115,7 @@ impl Vcpu {
         me: &VcpuShared,
         entered: &Entered,
         polled: Polled<TaskContext>,
-        held: Option<&mut RunQueue<Task>>,
+        ran: Ran<'_, '_>,
         began: Began,
     ) -> (Previous, Nanos) {
         let Began {
@@ -143,9 +144,20 @@ impl Vcpu {
             Polled::Finished(finishing) => {
                 self.forget_deferral(entered);
                 finishing.context().record_poll(billed, wall, delay);
-                self.charge_last_poll(me, held, now);
+                let regions = match ran {
+                    Ran::Whole(held) => {
+                        self.charge_last_poll(me, held, now);
+                        None
+                    }
+                    Ran::InRegion(regions) => {
+                        self.charge_last_poll(me, None, now);
+                        Some(regions)
+                    }
+                };
                 look_at_refill(shared);
-                finishing.complete();
+                if self.complete(shared, me, entered, finishing, regions, now) {
+                    return (Previous::Lost, now);
+                }
                 now = self.bill_beyond(shared, entered, now);
                 Previous::Done
             }

@@ -8,6 +8,7 @@ use quotient_core::{Enqueue, Nanos};
 
 use super::Vcpu;
 use super::bill::{absence, own_absence};
+use super::completion::complete_as_bearer;
 use super::dispatch::{Began, poll_apart};
 use super::switch::{Previous, enqueue, note_late_wake};
 use crate::cpu_clock::OwnTime;
@@ -61,7 +62,7 @@ pub(super) fn bear(
             }
             Polled::Finished(finishing) => {
                 finishing.context().record_poll(billed, wall, began.delay);
-                finishing.complete();
+                complete_as_bearer(entered, finishing);
                 break Outcome::Done;
             }
             Polled::Done => break Outcome::Done,

@@ -41,7 +41,7 @@ use super::{Vcpu, lock};
 use crate::gates::RuntimeGates;
 use crate::group::Group;
 use crate::local::{self, Entered};
-use crate::meter::ThreadMeter;
+use crate::meter::{ThreadMeter, settle_here};
 use crate::shared::Shared;
 use crate::task::{Parked, Polled};
 use crate::task_context::{Owned, TaskContext};
@@ -187,9 +187,13 @@ impl Vcpu {
     ) {
         self.lost = true;
         self.handed_over = true;
-        // From here on its destructors and wakers are not metered: they are the pool's, as those of blocking functions.
         let metered = bearing.metered();
-        drop(bearing.meter.take());
+        // The bill is paid before anybody sees an end. What that sets off, the handle's waker or an output's destructor, is the group's, too.
+        let mut meter = bearing.meter.take();
+        match polled {
+            Polled::Finished(_) => settle_here(),
+            _ => drop(meter.take()),
+        }
         let _ = entered.end_task();
         let deferral = entered.take_deferral();
         let settle = |owned: &mut Owned| {
@@ -223,6 +227,7 @@ impl Vcpu {
             }
             Polled::Done => {}
         }
+        drop(meter);
         shared.handed_over.end(bearing.task);
     }
 }
