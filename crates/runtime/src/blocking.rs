@@ -222,7 +222,7 @@ where
                     note(&shared, &group.inner, Loss::KilledTask, 1, &reason);
                 }
                 let unbegun = Waiting::new(None, move |begin| function.go(begin, None));
-                preempting.end_unbegun(&shared, &group.inner, vec![unbegun]);
+                drop(preempting.end_unbegun(&shared, &group.inner, vec![unbegun]));
             }
             _ => function.never_begins(),
         }

@@ -24,8 +24,8 @@
 //! `digging` the threads that drop one. A function is in the next of these before it is in the one before no more, so who sees none of them, in
 //! this order, sees all dropped.
 
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
 
 use quotient_core::Nanos;
 
@@ -63,6 +63,14 @@ impl Digger {
     }
 }
 
+/// Diggers that were called, for whoever called them to drop *outside of every shield*: one that its runtime has not taken, since that has ended,
+/// does what it has to do as it is dropped, and destructors of the program's are not to run where nobody may stop them.
+#[derive(Default)]
+#[must_use = "dropped outside of every shield"]
+pub(crate) struct Undug(
+    #[expect(dead_code, reason = "kept to be dropped")] Vec<Arc<Mutex<Option<Digger>>>>,
+);
+
 impl Drop for Digger {
     fn drop(&mut self) {
         let shared = &self.shared;
@@ -81,7 +89,7 @@ impl Drop for Digger {
         fence(Ordering::SeqCst);
         if shared.phase() == CLOSED {
             // No tick thread looks any more: for what came just before.
-            preempting.bury(shared);
+            drop(preempting.bury(shared));
             shared.function_was_dropped();
         } else {
             // Somebody may have come just before: the tick thread looks again.
@@ -142,9 +150,9 @@ impl Preempting {
         shared: &Arc<Shared>,
         group: &Arc<GroupShared>,
         functions: Vec<Waiting>,
-    ) {
+    ) -> Undug {
         self.note_unbegun([(group.clone(), functions)]);
-        self.bury(shared);
+        self.bury(shared)
     }
 
     /// What has ended without having begun is to be dropped. The lock is taken once: diggers take it, which may not have a processor just then, and at
@@ -168,7 +176,9 @@ impl Preempting {
     }
 
     /// Has threads of the pool drop what has ended, one for each group that has none.
-    pub(super) fn bury(&self, shared: &Arc<Shared>) {
+    pub(super) fn bury(&self, shared: &Arc<Shared>) -> Undug {
+        // Whose turn it is to dig is said first: nobody is to be stopped before the digger has come.
+        let _shield = quotient_pause::uninterrupted();
         let functions = &self.functions;
         // After the phase was set, before `is_burying` is read; a digger does the two the other way round.
         fence(Ordering::SeqCst);
@@ -191,13 +201,21 @@ impl Preempting {
             };
             groups.filter(is_due).cloned().collect()
         };
-        for group in due {
+        let call = |group| {
             let digger = Digger {
                 shared: shared.clone(),
                 group,
             };
-            Waiting::new(None, move |_| digger.dig()).go(shared, Begin::Never);
-        }
+            let digger = Arc::new(Mutex::new(Some(digger)));
+            let called = digger.clone();
+            let dig = move |_| {
+                let digger = lock(&called).take();
+                digger.into_iter().for_each(Digger::dig);
+            };
+            Waiting::new(None, dig).go(shared, Begin::Never);
+            digger
+        };
+        Undug(due.into_iter().map(call).collect())
     }
 
     /// One of the group that may be dropped now.

@@ -83,18 +83,22 @@ impl Preempting {
         aborted: &Aborted,
         function: Waiting,
     ) {
-        let _shield = quotient_pause::uninterrupted();
+        let shield = quotient_pause::uninterrupted();
         let line = lock(&group.line.waiting);
         if group.line.kills() != aborted.kills || shared.phase() != OPEN {
             drop(line);
+            let undug = self.end_unbegun(shared, group, vec![function]);
+            drop(shield);
+            drop(undug);
             let reason = "the group, or one above it, was killed";
-            note(shared, group, Loss::KilledTask, 1, &reason);
-            return self.end_unbegun(shared, group, vec![function]);
+            return note(shared, group, Loss::KilledTask, 1, &reason);
         }
         // Beyond the line's bound, if it must be: no more than the blocking pool has threads.
         self.enters_line(shared, group, line, aborted.id, function);
         if aborted.has_come.load(Ordering::SeqCst) {
-            aborted.take_out_of_line(self, shared, group);
+            let undug = aborted.take_out_of_line(self, shared, group);
+            drop(shield);
+            drop(undug);
         }
     }
 }

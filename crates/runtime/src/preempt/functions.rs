@@ -24,7 +24,8 @@
 //! first turn. A kill and the scheduler's end empty the lines of their groups and wake the threads among them; each sees the kill's
 //! number, or the phase, and those that it does not end come again. (Of frozen groups, whose functions wait in line, too: `frozen`.)
 //! What has ended without having begun is dropped elsewhere (`burials`).
-//! The locks are leaves; whoever takes one in a poll shields itself.
+//! The locks are leaves; whoever takes one in a poll shields itself. *Under a shield no code of the program's runs*: neither the pool that a function is given to, which
+//! may be of a runtime of the program's own and drop it at once, nor destructors (`burials::Undug`), nor who hears of losses.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +36,7 @@ use std::thread::Thread;
 
 use tokio::runtime::Handle;
 
+use super::burials::Undug;
 use super::in_line::Threads;
 use super::places::{AllPlaces, GroupPlaces, Place};
 use super::uncharged::Uncharged;
@@ -254,20 +256,21 @@ impl Aborted {
         preempting: &Preempting,
         shared: &Arc<Shared>,
         group: &Arc<GroupShared>,
-    ) {
+    ) -> Undug {
         let found = lock(&group.line.waiting)
             .functions
             .remove(&self.id.number());
-        if let Some(found) = found {
-            preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
-            preempting.end_unbegun(shared, group, vec![found]);
-        }
+        let Some(found) = found else {
+            return Undug::default();
+        };
+        preempting.functions.in_line.fetch_sub(1, Ordering::Relaxed);
+        preempting.end_unbegun(shared, group, vec![found])
     }
 }
 
 impl Wake for Aborted {
     fn wake(self: Arc<Self>) {
-        let _shield = quotient_pause::uninterrupted();
+        let shield = quotient_pause::uninterrupted();
         self.has_come.store(true, Ordering::SeqCst);
         let thread = lock(&self.thread).clone();
         if let Some(thread) = thread {
@@ -279,7 +282,9 @@ impl Wake for Aborted {
         let Some(preempting) = &shared.preempt else {
             return;
         };
-        self.take_out_of_line(preempting, &shared, &group);
+        let undug = self.take_out_of_line(preempting, &shared, &group);
+        drop(shield);
+        drop(undug);
     }
 }
 
@@ -316,20 +321,22 @@ impl Preempting {
         id: Id,
         function: Waiting,
     ) -> Result<(), Waiting> {
-        let _shield = quotient_pause::uninterrupted();
+        let shield = quotient_pause::uninterrupted();
         let line = lock(&group.line.waiting);
-        if shared.phase() != OPEN {
+        let begin = if shared.phase() != OPEN {
             // Whoever empties the lines may have passed this one.
+            Some(None)
+        } else if line.is_empty() && !group.holds_unbegun() {
+            self.find_place(shared, group, true).map(Some)
+        } else {
+            None
+        };
+        if let Some(place) = begin {
             drop(line);
-            function.go(shared, Begin::Run(None));
-            return Ok(());
-        }
-        if line.is_empty()
-            && !group.holds_unbegun()
-            && let Some(place) = self.find_place(shared, group, true)
-        {
-            drop(line);
-            function.go(shared, Begin::Run(Some(place)));
+            // The runtime may be the program's own: it calls hooks, and if it has ended it drops the function here. That is the caller's doing, and no
+            // reason to let its poll go on.
+            drop(shield);
+            function.go(shared, Begin::Run(place));
             return Ok(());
         }
         if line.functions.len() >= LINE_MAX {
@@ -403,7 +410,7 @@ impl Preempting {
                 lock(&self.functions.lines).push_back(group);
             }
         }
-        self.bury(shared);
+        drop(self.bury(shared));
     }
 
     /// Whether somebody is to look again.
@@ -455,9 +462,9 @@ impl Preempting {
         reason: &str,
     ) {
         // Not stopped with functions in hand that others wait for.
-        let _shield = quotient_pause::uninterrupted();
+        let shield = quotient_pause::uninterrupted();
         let ending = Ending::of(&self.functions);
-        let mut unbegun = Vec::new();
+        let (mut unbegun, mut lost) = (Vec::new(), Vec::new());
         // Once the scheduler closes, those too that were removed and are in no list of groups.
         let listed = match shared.phase() {
             OPEN => Vec::new(),
@@ -474,8 +481,8 @@ impl Preempting {
             functions
                 .in_line
                 .fetch_sub(waiting.len(), Ordering::Relaxed);
-            note(shared, group, loss, waiting.len(), &reason);
             if !waiting.is_empty() {
+                lost.push((group, waiting.len()));
                 unbegun.push((group.clone(), waiting.into_values().collect()));
             }
         }
@@ -484,7 +491,13 @@ impl Preempting {
         self.wake_unbegun();
         self.open_gate();
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
-        self.bury(shared);
+        let undug = self.bury(shared);
+        drop(shield);
+        drop(undug);
+        // Told to code of the program's.
+        for (group, count) in lost {
+            note(shared, group, loss, count, &reason);
+        }
     }
 
     /// How many wait in lines now, and how often one had to.
