@@ -380,7 +380,8 @@ impl Group {
     }
 
     fn kill_subtree_here(&self) -> Vec<TaskRef> {
-        let mut dead = Vec::new();
+        let reason = "the group, or one above it, was killed";
+        let (mut dead, mut lost) = (Vec::new(), Vec::new());
         let mut subtree = Vec::new();
         let mut local = Vec::new();
         {
@@ -393,21 +394,20 @@ impl Group {
                 }
                 for group in &subtree {
                     let (tasks, losses) = group.owned.flag_killed();
-                    let reason = "the group, or one above it, was killed";
-                    note(&self.shared, group, Loss::KilledTask, losses, &reason);
+                    lost.push(losses);
                     dead.extend(tasks);
                 }
-                let killed = (Loss::KilledTask, "the group, or one above it, was killed");
                 let own = &self.inner.core;
                 let is_below = |group: &GroupShared| group.core.is_within(own);
-                local = self.shared.local_tasks.tell(&self.shared, killed, is_below);
+                // Before their gates' members, whose end lets a future go on that was not told.
+                local = self.shared.local_tasks.tell(is_below);
             });
         }
-        // Before their gates' members, whose end lets a future go on that was not told.
-        for some in local.chunks(ABORTED_AT_ONCE) {
-            let _shield = self.shared.shield();
-            local_tasks::end(some);
+        // With no lock: who hears of losses is the program.
+        for (group, losses) in subtree.iter().zip(lost) {
+            note(&self.shared, group, Loss::KilledTask, losses, &reason);
         }
+        local_tasks::end(&self.shared, local, (Loss::KilledTask, reason), true);
         for some in dead.chunks(ABORTED_AT_ONCE) {
             let _shield = self.shared.shield();
             some.iter().for_each(TaskRef::abort);
@@ -417,7 +417,6 @@ impl Group {
             group.release_parked(&self.shared);
         }
         if let Some(preempting) = &self.shared.preempt {
-            let reason = "the group, or one above it, was killed";
             preempting.end_functions(&self.shared, &subtree, Loss::KilledTask, reason);
         }
         dead

@@ -40,6 +40,19 @@ impl AbortHandle {
         self.task.abort_here();
     }
 
+    /// The first half of the abort of a promise: its holder finds the mark when it looks next. True: nobody has marked it before, and the second
+    /// half, [`AbortHandle::wake_holder`], is the caller's to bring about. No foreign code runs.
+    #[doc(hidden)]
+    pub fn mark_promise(&self) -> bool {
+        self.task.state().request_abort()
+    }
+
+    /// The second half: wakes the promise's holder, by a waker that may be anybody's.
+    #[doc(hidden)]
+    pub fn wake_holder(&self) {
+        self.task.wake_holder();
+    }
+
     /// Whether the task is complete, be it with an output, a panic or a cancellation.
     ///
     /// May be false for a moment after [`abort`](Self::abort).

@@ -10,6 +10,9 @@
 //! | drop | the promise's holder | a cancellation |
 //! | abort | any handle | nothing yet: `ABORT` is set, then the waker that the holder left is woken, if any |
 //!
+//! The two halves of an abort may be apart ([`AbortHandle::mark_promise`](super::AbortHandle::mark_promise)): the waker may be the program's own, and
+//! who aborts for others does not run that wherever it is.
+//!
 //! # Why no abort is lost
 //! The holder leaves its waker (under a lock) and then looks at `ABORT`; who aborts sets `ABORT` and then takes the waker (under
 //! the same lock). Whichever comes second to the lock sees what the other did before it. A holder that leaves no waker,

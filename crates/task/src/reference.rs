@@ -97,6 +97,15 @@ impl Reference {
     }
 }
 
+impl Reference {
+    /// Tells the scheduler of an abort that was marked: what [`Reference::abort`] does last. Of a promise, whose token is held from the beginning to the
+    /// end, so that a mark makes none.
+    pub(super) fn wake_holder(&self) {
+        // SAFETY: this reference keeps the memory.
+        unsafe { (self.header().vtable.aborted)(self.0) };
+    }
+}
+
 impl Clone for Reference {
     #[inline]
     fn clone(&self) -> Self {

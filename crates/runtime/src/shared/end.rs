@@ -15,12 +15,15 @@ use crate::task_context::TaskRef;
 impl Shared {
     /// Refuses spawns from now on and aborts every live task. Idempotent. O(tasks).
     pub(crate) fn close(self: &Arc<Self>) {
+        // Until the rings of local tasks are queued nobody takes the scheduler for one in which nothing lives.
+        self.task_began();
         let _ = self
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         // Before their gates' members, whose end lets a future go on that was not told.
         let dropped = (Loss::DroppedTask, "the scheduler has ended");
-        local_tasks::end(&self.local_tasks.tell(self, dropped, |_| true));
+        local_tasks::end(self, self.local_tasks.tell(|_| true), dropped, false);
+        self.task_ended();
         for group in self.all_groups() {
             group.count_dropped(self);
             group.abort_own(self);
