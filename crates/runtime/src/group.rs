@@ -531,10 +531,16 @@ impl Group {
     }
 
     fn set_frozen_here(&self, frozen: bool, inside: bool) {
+        // Who comes between the two steps, and finds nothing to change, relies on the second one.
+        let _shield = self.shared.shield();
         let subtree = {
             let _shape = self.shared.lock_shape();
-            self.inner.frozen.store(frozen, Ordering::Relaxed);
-            self.inner.frozen_inside.store(inside, Ordering::Relaxed);
+            let was_frozen = self.inner.frozen.swap(frozen, Ordering::Relaxed);
+            let was_inside = self.inner.frozen_inside.swap(inside, Ordering::Relaxed);
+            if (was_frozen, was_inside) == (frozen, inside) {
+                // Nothing to settle, and nobody to wake.
+                return;
+            }
             let subtree = self.subtree_of_shape();
             for group in &subtree {
                 group.settle_held(&self.shared);

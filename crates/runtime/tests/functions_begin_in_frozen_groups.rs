@@ -357,3 +357,74 @@ fn a_runtime_waits_for_frozen_functions() {
         }
     }
 }
+
+/// How often the process's threads have gone to sleep so far.
+fn sleeps() -> u64 {
+    let of = |status: String| {
+        let line = status.lines().find(|line| line.starts_with("voluntary_"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let statuses = threads.filter_map(|thread| {
+        let status = thread.ok()?.path().join("status");
+        std::fs::read_to_string(status).ok()
+    });
+    statuses.filter_map(of).sum()
+}
+
+/// Nobody pays for that: a tenant had 0.8 processors in wake-ups of other tenants' functions, by thaws of its own group.
+#[test]
+fn a_thaw_wakes_all_that_have_not_begun() {
+    const WAITING: u64 = 100;
+    const ROUNDS: u64 = 200;
+    on_two(|scheduler| async move {
+        let other = limited(&scheduler, "other", "1ms/1s");
+        // Owes more than this test takes.
+        let debt = other.spawn(async { burn(Duration::from_millis(300)) });
+        debt.await.unwrap();
+        let waiting = Load::functions(&other, WAITING as usize);
+        let stands = limited(&scheduler, "stands", "max");
+        stands.freeze().unwrap();
+        let stands_at_the_gate = Load::default().and_jobs(&stands);
+        let (own, calm) = (
+            limited(&scheduler, "own", "max"),
+            limited(&scheduler, "calm", "max"),
+        );
+        eventually("those that wait for their first turn", || {
+            scheduler.preempt_stats().unwrap().foreign as u64 >= WAITING
+        })
+        .await;
+        let rounds = async |act: &dyn Fn()| {
+            let before = sleeps();
+            for _ in 0..ROUNDS {
+                act();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            sleeps() - before
+        };
+        let none = rounds(&|| ()).await;
+        let acts: [(&str, &dyn Fn()); 4] = [
+            ("a thaw of what is not frozen", &|| own.thaw().unwrap()),
+            ("another freeze", &|| stands.freeze().unwrap()),
+            ("a freeze and a thaw", &|| {
+                calm.freeze().unwrap();
+                calm.thaw().unwrap();
+            }),
+            ("a kill", &|| calm.kill().unwrap()),
+        ];
+        for (what, act) in acts {
+            let some = rounds(act).await;
+            let more = some.saturating_sub(none);
+            assert!(more < WAITING * ROUNDS / 4, "{what}: {some} and {none}");
+        }
+        assert!(
+            waiting.begun() < WAITING as usize / 2,
+            "{}",
+            waiting.begun()
+        );
+        stands.thaw().unwrap();
+        stands_at_the_gate.ends("a thaw").await;
+        other.set_max("max").unwrap();
+        waiting.ends("a limit that is lifted").await;
+    });
+}

@@ -12,6 +12,10 @@
 //! Until no freeze holds the group any more. A group that was removed is held by a freeze of what is above it, if that lives, since nobody could
 //! thaw its own. A kill ends functions, as it ends those that wait for a place; jobs have no handle and wait on; and once the scheduler closes nobody waits.
 //!
+//! # Whom a freeze or a thaw wakes
+//! Who waits below the group that it is about, and nobody else, and nobody if it changes nothing: wake-ups are nobody's time, and a tenant that called
+//! `thaw` in a loop, for a group of its own that was not frozen, had 0.8 processors in wake-ups of all tenants' functions.
+//!
 //! # Who has begun
 //! A proxy that is picked in a frozen group stands for a thread that has begun, and goes on, or for one that has not, and is held. The thread: (G1)
 //! may run, and notes that it has begun; (G2) looks again whether it may, and if not takes the note back and waits. The carrier: (H1) forbids it to
@@ -50,28 +54,43 @@ pub(crate) fn keeps_from_beginning(group: &Group) -> bool {
 }
 
 impl Preempting {
-    /// Z2, for groups that were frozen, thawed or removed: who waits there for either looks. Not under `Shared::shape`.
+    /// Z2, for groups that were frozen, thawed or removed, the first of them with all below it: who waits there for either looks. Not under
+    /// `Shared::shape`.
     pub(crate) fn freezes_have_changed(&self, shared: &Shared, groups: &[Arc<GroupShared>]) {
         let _shield = quotient_pause::uninterrupted();
         for group in groups {
             self.list_thawed(shared, group);
         }
-        self.open_gate();
-        self.wake_unbegun();
+        let top = groups.first().map(Arc::as_ref);
+        self.open_gate(top);
+        self.wake_unbegun(top);
     }
 
-    /// Those that wait at the gate look whether they still have to.
-    pub(super) fn open_gate(&self) {
-        drop(lock(&self.functions.gate));
-        self.functions.thawed.notify_all();
+    /// Those that wait at the gate for `top` and below it, or for any group, look whether they still have to.
+    pub(super) fn open_gate(&self, top: Option<&GroupShared>) {
+        let gate = lock(&self.functions.gate);
+        let are_below = gate.iter().filter(|(group, _)| group.is_below(top));
+        are_below.for_each(|(_, thread)| thread.unpark());
     }
 
     /// For a thread whose job or checkpoint is kept from beginning: waits for the thaw, [`LOOK_AGAIN`] at most.
     pub(super) fn wait_for_thaw(&self, group: &Group) {
-        let gate = lock(&self.functions.gate);
-        if keeps_from_beginning(group) {
-            drop(self.functions.thawed.wait_timeout(gate, LOOK_AGAIN));
+        let own = std::thread::current();
+        {
+            let _shield = quotient_pause::uninterrupted();
+            let mut gate = lock(&self.functions.gate);
+            if !keeps_from_beginning(group) {
+                return;
+            }
+            gate.push((group.inner.clone(), own.clone()));
         }
+        std::thread::park_timeout(LOOK_AGAIN);
+        let _shield = quotient_pause::uninterrupted();
+        let mut gate = lock(&self.functions.gate);
+        let place = gate.iter().position(|(_, thread)| thread.id() == own.id());
+        let left = place.map(|place| gate.swap_remove(place));
+        drop(gate);
+        drop(left);
     }
 
     /// W2 and W3: a function that has come to a thread goes back to the line, with [`Aborted::leaves_its_thread`] before. It ends if it was aborted or
@@ -117,6 +136,11 @@ impl GroupShared {
             living = parent;
         }
         living.is_held()
+    }
+
+    /// Whether it is `top`, or below it, or that is any group. O(depth).
+    pub(super) fn is_below(&self, top: Option<&Self>) -> bool {
+        top.is_none_or(|top| self.core.is_within(&top.core))
     }
 
     /// Whether its line is off the list: whoever thaws finds it.

@@ -30,7 +30,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Wake;
 use std::thread::Thread;
 
@@ -205,9 +205,8 @@ pub(super) struct Functions {
     pub(super) ending: AtomicUsize,
     /// Threads that see to these.
     pub(super) digging: AtomicUsize,
-    /// For threads that wait for a thaw (`frozen`).
-    pub(super) gate: Mutex<()>,
-    pub(super) thawed: Condvar,
+    /// Threads that wait for a thaw (`frozen`), and of which group each.
+    pub(super) gate: Mutex<Vec<(Arc<GroupShared>, Thread)>>,
 }
 
 /// A thread takes functions out of lines while this lives, by unwinding too: what is told of losses is heard by code of the program's.
@@ -488,8 +487,11 @@ impl Preempting {
         }
         self.note_unbegun(unbegun);
         drop(ending);
-        self.wake_unbegun();
-        self.open_gate();
+        // A kill is about the first group and what is below it; the scheduler's end is about all, those that were removed included.
+        let killed = groups.first().map(Arc::as_ref);
+        let top = killed.filter(|_| shared.phase() == OPEN);
+        self.wake_unbegun(top);
+        self.open_gate(top);
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
         let undug = self.bury(shared);
         drop(shield);

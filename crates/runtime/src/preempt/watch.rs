@@ -20,6 +20,7 @@ use super::prompt::Asks;
 use super::short_turns::{Burst, STALLED_LOOKS};
 use super::{Preempting, lock};
 use crate::cpu_clock::OwnTime;
+use crate::group::GroupShared;
 use crate::shared::Shared;
 use crate::task_context::Task;
 use crate::tick::TICK;
@@ -155,10 +156,12 @@ impl WatchState {
         self.dead.extend(former);
     }
 
-    /// The threads that wait for their first turn look whether they have ended.
-    pub(super) fn wake_unbegun(&self) {
+    /// The threads that wait for their first turn in `top` or below it, or anywhere, look whether they have ended.
+    fn wake_unbegun(&self, top: Option<&GroupShared>) {
         for bearer in &self.bearers {
-            bearer.wake_unbegun();
+            if bearer.group().is_some_and(|group| group.is_below(top)) {
+                bearer.wake_unbegun();
+            }
         }
     }
 
@@ -302,11 +305,11 @@ impl Preempting {
         polls
     }
 
-    /// Whoever waits for its first turn looks whether it has ended.
-    pub(super) fn wake_unbegun(&self) {
+    /// Whoever waits for its first turn in `top` or below it, or anywhere, looks whether it has ended.
+    pub(super) fn wake_unbegun(&self, top: Option<&GroupShared>) {
         // A poll may ask, and is not stopped under the watch's lock.
         let _shield = quotient_pause::uninterrupted();
-        self.all_bearers().wake_unbegun();
+        self.all_bearers().wake_unbegun(top);
     }
 
     /// The scheduler has ended: whoever stands goes on.
