@@ -60,6 +60,10 @@ impl Group {
     /// Runs a blocking function on the blocking pool of tokio's current runtime, or else of the scheduler's, and charges its
     /// CPU time to the group. Inside the function [`Group::current`] is the group, and [`crate::spawn`] spawns into it.
     ///
+    /// Under [`crate::Builder::preempt`] it is the blocking pool of the scheduler's runtime in any case, with the current runtime entered
+    /// (`Handle::current` is what it would be there); if that ends before, the function begins all the same. (But for groups that are not
+    /// [`preemptible`](crate::GroupBuilder::preemptible).)
+    ///
     /// The charge arrives when the function reads a clock of its group, returns or panics. The operating system schedules the pool's
     /// threads: the group's weight does not hold for them, but the group's tasks pay for the time with their virtual time. Under
     /// [`crate::Builder::preempt`] the function takes turns with the group's tasks, so that weights and limits do hold: see
@@ -122,7 +126,7 @@ where
             let (function, aborted) = function.watched(id);
             let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(aborted)));
             if !is_scheduled(group) {
-                waiting.go(&group.shared, Begin::Run(None));
+                waiting.go_from_here(&group.shared, Begin::Run(None));
                 return Ok(handle);
             }
             let brought = preempting.bring(&group.shared, &group.inner, id, waiting);
@@ -136,7 +140,7 @@ where
         }
         None => {
             let run = move |begin| function.go(begin, None);
-            Waiting::new(runtime, run).go(&group.shared, Begin::Run(None));
+            Waiting::new(runtime, run).go_from_here(&group.shared, Begin::Run(None));
         }
     }
     Ok(handle)

@@ -2,9 +2,15 @@
 //!
 //! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits, or where a thread of its own preempts polls) it (1) asks running tasks whose slice is over
 //! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
-//! limits when they are due, and calls the wakers of `alarms`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so and runs no user code.
+//! limits when they are due, and calls the wakers of `alarms`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due; if one is to come, after
 //! [`IDLE_PERIODS_TO_REFILL`].
+//!
+//! # Whose code runs here
+//! Nobody's that could end it or keep it for long, since every tenant's refills wait behind it. What a tenant's function captured, and what a runtime does
+//! that a tenant has built, is run elsewhere (`preempt::unbegun`). There are two exceptions: the wakers of `alarms` and `cpu_timer`, which are
+//! called here, each caught and billed to who polled with it; and what the application has said for itself, a subscriber of `tracing`, or its
+//! runtime's name for a thread. No panic of these, or of ours, ends the thread: what a look has not done is done by the next one.
 //!
 //! # No refill is late
 //! The thread sleeps until the earlier of its period's end and the next refill, and publishes that time in `next_look` before it
@@ -14,6 +20,7 @@
 //! V3 would matter: the relaxed look before it may be old by the time a store takes to be seen. The next choice looks again, and comes
 //! within the core's interval of publishing at the latest: only a task that another one wakes and waits for runs without a choice.)
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -24,6 +31,7 @@ use quotient_core::Nanos;
 use crate::preempt::Preempting;
 use crate::pressure::PressureWatch;
 use crate::shared::Shared;
+use crate::task::discard;
 use crate::watch::Watch;
 
 /// Period of the tick. Unit: nanoseconds. Default: 1 ms, the kernel's at HZ=1000; bounds how late a checkpoint learns that
@@ -148,8 +156,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
                 if shared.tick.stopped() {
                     return;
                 }
-                let seen = tick(&shared, &mut watch);
-                pressure.look(&shared, shared.now());
+                let seen = look(&shared, &mut watch, &mut pressure);
                 period = if seen.waiting {
                     TICK
                 } else {
@@ -256,6 +263,23 @@ struct Seen {
     awake: bool,
     /// Tasks wait behind others.
     waiting: bool,
+}
+
+/// One tick, and what it is watched for. After a panic there is a next one in any case.
+fn look(shared: &Arc<Shared>, watch: &mut Watch, pressure: &mut PressureWatch) -> Seen {
+    // What it leaves unfinished is behind locks, or looked at anew: it holds no run queue.
+    let looked = catch_unwind(AssertUnwindSafe(|| {
+        let seen = tick(shared, watch);
+        pressure.look(shared, shared.now());
+        seen
+    }));
+    looked.unwrap_or_else(|panic| {
+        discard(panic);
+        Seen {
+            awake: true,
+            waiting: true,
+        }
+    })
 }
 
 /// One tick.

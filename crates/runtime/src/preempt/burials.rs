@@ -31,8 +31,8 @@ use quotient_core::Nanos;
 
 use super::carrier::Carrier;
 use super::foreign::drop_by_turns;
-use super::functions::{Begin, Waiting};
 use super::places::SHARE;
+use super::unbegun::{Waiting, hand_to_host};
 use super::{NOBODY, Preempting, current, lock};
 use crate::group::{Group, GroupShared};
 use crate::shared::{CLOSED, OPEN, Shared};
@@ -208,11 +208,11 @@ impl Preempting {
             };
             let digger = Arc::new(Mutex::new(Some(digger)));
             let called = digger.clone();
-            let dig = move |_| {
+            let dig = move || {
                 let digger = lock(&called).take();
                 digger.into_iter().for_each(Digger::dig);
             };
-            Waiting::new(None, dig).go(shared, Begin::Never);
+            hand_to_host(shared, Box::new(dig));
             digger
         };
         Undug(due.into_iter().map(call).collect())

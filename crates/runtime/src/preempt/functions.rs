@@ -7,7 +7,7 @@
 //! said a fiftieth of that, and a group of three times the weight had 0.05 of a CPU. So a function needs a *place* to begin.
 //!
 //! # Places
-//! How many may have begun, of all groups and of one, is `places`. *Who is blocked in the kernel has no place*: its proxy is away, and competes for
+//! How many may have begun, of all groups and of one, is `places`; on whose threads they do, `unbegun`. *Who is blocked in the kernel has no place*: its proxy is away, and competes for
 //! nothing. So functions that wait for others of their group do not keep those from beginning, up to a bound on what has begun (660 of one group, and 440
 //! functions, which have threads of tokio's pool; by default, and less beside other groups): if all of these wait for one that has not begun, they
 //! wait for ever. A function that waits for another one in a loop of its own, without sleeping, keeps its place.
@@ -28,17 +28,15 @@
 //! may be of a runtime of the program's own and drop it at once, nor destructors (`burials::Undug`), nor who hears of losses.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Wake;
 use std::thread::Thread;
 
-use tokio::runtime::Handle;
-
 use super::burials::Undug;
 use super::in_line::Threads;
 use super::places::{AllPlaces, GroupPlaces, Place};
+use super::unbegun::{Begin, Waiting};
 use super::uncharged::Uncharged;
 use super::waiter::Waiter;
 use super::{Preempting, lock};
@@ -49,49 +47,6 @@ use crate::task::Id;
 
 /// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
 pub(crate) const LINE_MAX: usize = 65_536;
-/// How a function that has waited goes on.
-pub(crate) enum Begin {
-    /// It begins, with its place if it needs one.
-    Run(Option<Place>),
-    /// It ends without.
-    Never,
-}
-
-type Start = Box<dyn FnOnce(Begin) + Send>;
-
-/// A function that has not begun.
-pub(crate) struct Waiting {
-    start: Start,
-    /// Whose blocking pool; `None` for that of the scheduler's runtime.
-    runtime: Option<Handle>,
-}
-
-impl Waiting {
-    pub(crate) fn new(runtime: Option<Handle>, start: impl FnOnce(Begin) + Send + 'static) -> Self {
-        let start = Box::new(start);
-        Self { start, runtime }
-    }
-
-    /// It never begins; dropped here, and a panic with it.
-    pub(crate) fn drop_unbegun(self) {
-        let dropped = catch_unwind(AssertUnwindSafe(|| (self.start)(Begin::Never)));
-        if let Err(panic) = dropped {
-            // Its destructor is the program's, and may panic as well.
-            std::mem::forget(panic);
-        }
-    }
-
-    /// Gives it to the blocking pool.
-    pub(crate) fn go(self, shared: &Shared, begin: Begin) {
-        let start = self.start;
-        let run = move || start(begin);
-        // The pool may start a thread for it.
-        quotient_pause::Guest::as_usual(|| match self.runtime {
-            Some(runtime) => drop(runtime.spawn_blocking(run)),
-            None => shared.host.spawn_blocking(Box::new(run)),
-        });
-    }
-}
 
 /// Who waits in a group's line.
 #[derive(Default)]
@@ -332,10 +287,9 @@ impl Preempting {
         };
         if let Some(place) = begin {
             drop(line);
-            // The runtime may be the program's own: it calls hooks, and if it has ended it drops the function here. That is the caller's doing, and no
-            // reason to let its poll go on.
+            // What is dropped on the way is the program's, and no reason to let its poll go on.
             drop(shield);
-            function.go(shared, Begin::Run(place));
+            self.begin(shared, group, function, place);
             return Ok(());
         }
         if line.functions.len() >= LINE_MAX {
@@ -344,6 +298,27 @@ impl Preempting {
         self.functions.lined_up.fetch_add(1, Ordering::Relaxed);
         self.enters_line(shared, group, line, id, function);
         Ok(())
+    }
+
+    /// The function begins, or ends without if the scheduler's runtime has ended: dropped later, and not here.
+    fn begin(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+        function: Waiting,
+        place: Option<Place>,
+    ) {
+        if let Err(unbegun) = function.go(shared, Begin::Run(place)) {
+            note(
+                shared,
+                group,
+                Loss::DroppedTask,
+                1,
+                &"the runtime has ended",
+            );
+            self.note_unbegun([(group.clone(), vec![unbegun])]);
+            self.look_at_lines(shared);
+        }
     }
 
     /// L1, and the rest unless the group is frozen (Z1 of `frozen`).
@@ -403,8 +378,11 @@ impl Preempting {
 
     /// The tick thread: lets those begin for whom there are places.
     pub(super) fn let_lines_go(&self, shared: &Arc<Shared>) {
-        let lines = std::mem::take(&mut *lock(&self.functions.lines));
-        for group in lines {
+        let count = lock(&self.functions.lines).len();
+        for _ in 0..count {
+            let Some(group) = lock(&self.functions.lines).pop_front() else {
+                break;
+            };
             if self.let_line_go(shared, &group) {
                 lock(&self.functions.lines).push_back(group);
             }
@@ -436,7 +414,7 @@ impl Preempting {
                 Some((Next::Thread(waiter), place)) => waiter.goes_on(place),
                 Some((Next::Function(function), place)) => {
                     self.functions.in_line.fetch_sub(1, Ordering::Relaxed);
-                    function.go(shared, Begin::Run(place));
+                    self.begin(shared, group, function, place);
                 }
             }
         }
