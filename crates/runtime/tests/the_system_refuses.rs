@@ -233,6 +233,128 @@ fn a_handler_that_is_displaced_stops_the_scheduler_in_silence() {
     );
 }
 
+/// Nobody chooses a poll whose group has no budget, or is frozen, and so nobody charged it: the clocks of one that could not be stopped stood still, and a
+/// limit's debt with them.
+#[test]
+fn a_poll_that_cannot_be_stopped_is_not_charged() {
+    alone("a_poll_that_cannot_be_stopped_is_not_charged", || {
+        #[cfg(feature = "tracing")]
+        let said = said::listen();
+        let runtime = common::runtime(1);
+        runtime.block_on(async {
+            let preempt = Preempt::default().signal(Signal::new(SIGUSR2).unwrap());
+            let builder = Scheduler::builder().vcpus(2);
+            let scheduler = builder.preempt(preempt).build().unwrap();
+            let _users = signal(SignalKind::from_raw(SIGUSR2)).unwrap();
+            let group = |name: &str| scheduler.group(name).unwrap().create().unwrap();
+            let (limited, frozen) = (group("limited"), group("frozen"));
+            limited.set_max("5ms/100ms").unwrap();
+            let stop = Arc::new(AtomicBool::new(false));
+            let started = Instant::now();
+            for hog in [&limited, &frozen] {
+                let (stop, runs) = (stop.clone(), Arc::new(AtomicBool::new(false)));
+                let running = runs.clone();
+                drop(hog.spawn(async move {
+                    running.store(true, Ordering::Relaxed);
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }));
+                while !runs.load(Ordering::Relaxed) {
+                    assert!(started.elapsed() < HANG, "{:?}", scheduler.preempt_stats());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            frozen.freeze_immediately().unwrap();
+            // Longer than whoever froze it waits for its choice, which charges it once.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let before = [limited.cpu_time(), frozen.cpu_time()];
+            let much = Duration::from_millis(300);
+            let are_charged = || {
+                let now = [limited.cpu_time(), frozen.cpu_time()];
+                now.iter()
+                    .zip(before)
+                    .all(|(now, before)| *now > before + much)
+            };
+            while !are_charged() {
+                let now = [limited.cpu_time(), frozen.cpu_time()];
+                assert!(started.elapsed() < HANG / 2, "{before:?}, then {now:?}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(scheduler.preempt_stats().unwrap().unpaused > 1);
+            #[cfg(feature = "tracing")]
+            said::once(&said, SIGUSR2);
+            frozen.thaw().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            within(&scheduler, scheduler.shutdown()).await;
+        });
+    });
+}
+
+/// What is said by `tracing`.
+#[cfg(feature = "tracing")]
+mod said {
+    use std::fmt::Debug;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    #[derive(Clone, Default)]
+    pub struct Said(Arc<Mutex<Vec<String>>>);
+
+    struct Line<'a>(&'a mut String);
+
+    impl Visit for Line<'_> {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            self.0.push_str(&format!("{field}={value:?} "));
+        }
+    }
+
+    impl Subscriber for Said {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "quotient"
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut line = String::new();
+            event.record(&mut Line(&mut line));
+            self.0.lock().unwrap().push(line);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    pub fn listen() -> Said {
+        let said = Said::default();
+        tracing::subscriber::set_global_default(said.clone()).unwrap();
+        said
+    }
+
+    /// One event names the signal.
+    pub fn once(said: &Said, signal: i32) {
+        let said = said.0.lock().unwrap();
+        let named = format!("signal={signal} ");
+        let about = said
+            .iter()
+            .filter(|line| line.contains("cannot be stopped"));
+        let about: Vec<_> = about.collect();
+        assert!(about.len() == 1 && about[0].contains(&named), "{said:?}");
+        assert!(about[0].contains("another handler"), "{said:?}");
+    }
+}
+
 /// One thread polls the host's tasks, and the carriers are threads of ours: nothing more is needed.
 #[test]
 fn a_host_with_a_single_thread_is_too_small() {

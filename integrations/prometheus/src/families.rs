@@ -78,6 +78,7 @@ families! {
     Detached Counter "quotient_preempt_detached_total" "Polls that were preempted."
     Refused Counter "quotient_preempt_refused_total" "Polls that should have been preempted and ran on."
     Pauses Counter "quotient_preempt_pauses_total" "Times that a long poll was stopped."
+    Unpaused Counter "quotient_preempt_unpaused_total" "Times that a long poll could not be stopped, so that no limit or freeze held inside it."
     Rescues Counter "quotient_preempt_rescues_total" "Short turns of all stopped polls, because a virtual CPU did not get on."
     Borne Gauge "quotient_preempt_borne" "Long polls now."
 }
@@ -369,6 +370,7 @@ pub(crate) fn add_scheduler(lines: &mut impl Lines, scheduler: &Scheduler) {
         integer(Id::Detached, preempt.detached);
         integer(Id::Refused, preempt.refused);
         integer(Id::Pauses, preempt.pauses);
+        integer(Id::Unpaused, preempt.unpaused);
         integer(Id::Rescues, preempt.rescues);
         integer(Id::Borne, preempt.borne as u64);
     }

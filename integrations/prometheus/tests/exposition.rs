@@ -257,6 +257,23 @@ async fn a_page_keeps_what_has_changed() {
     scheduler.shutdown().await;
 }
 
+/// Limits that do not hold any more were on no page.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn polls_that_cannot_be_stopped_are_left_out() {
+    let builder = Scheduler::builder().vcpus(1);
+    let scheduler = builder.preempt(quotient::Preempt::default()).build();
+    let scheduler = scheduler.unwrap();
+    let page = Exporter::new(&scheduler).render();
+    for name in ["detached", "refused", "pauses", "unpaused", "rescues"] {
+        let name = format!("quotient_preempt_{name}_total");
+        let mut names = page.lines().map(|line| line.split_whitespace().next());
+        let is_there = names.any(|known| known == Some(&name));
+        assert!(is_there, "{name}: {page}");
+    }
+    scheduler.shutdown().await;
+}
+
 #[test]
 fn the_dashboard_asks_only_for_what_there_is() {
     let text = include_str!("../dashboards/quotient.json");

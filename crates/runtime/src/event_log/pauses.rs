@@ -76,16 +76,18 @@ impl PauseLog {
 
     /// What became of a request to stand still: one that was refused is counted, one that came too late is not.
     pub(crate) fn asked(&self, answer: Result<Pause, PauseError>) -> Option<Pause> {
-        let refused = |error: &PauseError| {
-            matches!(
-                error,
-                PauseError::Displaced { .. } | PauseError::Refused { .. }
-            )
-        };
-        if answer.as_ref().is_err_and(refused) {
+        if answer.as_ref().is_err_and(Self::is_refused) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         answer.ok()
+    }
+
+    /// Whether such a request was refused, and whoever should stand goes on.
+    pub(crate) fn is_refused(error: &PauseError) -> bool {
+        matches!(
+            error,
+            PauseError::Displaced { .. } | PauseError::Refused { .. }
+        )
     }
 
     /// How many requests were refused.

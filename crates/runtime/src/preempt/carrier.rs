@@ -400,7 +400,12 @@ impl Carrier {
 
     /// Asks it to stand still. What misses is brought about by the watch.
     fn stop(&self, log: &PauseLog, by: usize) -> Option<Pause> {
-        let pause = log.asked(self.handle.pause(self.handle.region()?));
+        let answer = self.handle.pause(self.handle.region()?);
+        if answer.as_ref().is_err_and(PauseLog::is_refused) {
+            // It runs on, and nobody chooses it to be charged.
+            self.is_to_be_charged();
+        }
+        let pause = log.asked(answer);
         if pause.is_some() {
             log.paused(self.shown(), by);
         }

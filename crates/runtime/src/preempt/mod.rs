@@ -329,10 +329,17 @@ impl Preempting {
             );
         }
         if said(1, pauses) {
+            let pauser = self.pool.pauser();
+            let reason = match pauser.is_in_place() {
+                true => "the system does not send the signal",
+                false => "the program has put another handler in place for the signal",
+            };
             tracing::warn!(
                 target: "quotient",
                 pauses,
-                "polls cannot be stopped: another handler is in place for the signal, or it may not be sent"
+                signal = pauser.signal().number(),
+                reason,
+                "polls cannot be stopped: limits and freezes do not hold inside them"
             );
         }
     }

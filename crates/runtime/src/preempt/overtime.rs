@@ -1,12 +1,12 @@
-//! What polls use although policy wants them to stand: under guards of `uninterrupted`, in short turns, and between coming back from a block
-//! and being stopped again.
+//! What polls use although policy wants them to stand: under guards of `uninterrupted`, in short turns, between coming back from a block
+//! and being stopped again, and where they cannot be stopped (the program has put another handler in place for the signal).
 //!
 //! # It is charged as it comes
 //! A bearer is charged when its proxy's turn is over, and a group without budget has no turns: so what many of its bearers used meanwhile was
 //! charged long after each of them had had it, and the group began more of the kind whenever it was refilled. (Tasks of 45 ms each under a guard
 //! had 11 s of CPU time in 14 s under a limit of 5 %.) So the watch marks who is not standing although it should ([`Carrier::runs_over`]), and
 //! the tick thread charges the budgets and clocks of its group by what it has used so far. They are in debt then, and nothing of theirs begins
-//! until that is paid. Virtual time is paid with the bearer's next charge, as what others account for is.
+//! until that is paid. Of a group that is frozen without a limit the clocks are charged, since its proxies are chosen no more. Virtual time is paid with the bearer's next charge, as what others account for is.
 //! The watch cannot charge by itself: a budget's lock may be held by a poll that stands.
 //!
 //! # How much
@@ -120,13 +120,14 @@ impl Preempting {
 }
 
 /// Charges the budgets and clocks of a bearer's group, and of who accounts for a part of its poll by itself, what it has used so far, if there
-/// is a limit.
+/// is a limit, or a freeze that should have stopped it.
 pub(super) fn charge_so_far(shared: &Shared, bearer: &Carrier) {
     let now = shared.now();
     if let Some(due) = bearer.take_charge_of_others() {
         due.charge();
     }
-    let Some(group) = bearer.group().filter(|group| group.is_limited()) else {
+    let waits_for_long = |group: &&Arc<GroupShared>| group.is_limited() || group.is_held_inside();
+    let Some(group) = bearer.group().filter(waits_for_long) else {
         return look_at_refill(shared);
     };
     let time = bearer.take_charge_so_far();

@@ -376,6 +376,8 @@ impl Preempting {
         if state.bearers.iter().any(|bearer| bearer.runs_over()) {
             self.overtime.store(true, Ordering::Relaxed);
             shared.tick.hurry();
+            // Also where all virtual CPUs sleep, as beside one that cannot be stopped.
+            busy = true;
         }
         if quiet {
             if self.heartbeat.note_standing(standing, now) {
