@@ -10,9 +10,12 @@ use crate::step::Shielded;
 
 /// A global allocator around another one, [`System`] by default: no thread is paused inside it.
 ///
+/// As programs declare it that depend on `quotient`, which exports it (others name it `quotient_pause::SteadyAllocator`):
+///
 /// ```
+/// # use quotient_pause as quotient;
 /// #[global_allocator]
-/// static ALLOCATOR: quotient_pause::SteadyAllocator = quotient_pause::SteadyAllocator::SYSTEM;
+/// static ALLOCATOR: quotient::SteadyAllocator = quotient::SteadyAllocator::SYSTEM;
 /// # drop(vec![0_u8; 7]);
 /// ```
 ///
