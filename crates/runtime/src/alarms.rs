@@ -5,8 +5,8 @@
 //! when it will look, passes a fence and reads `next` (T1 to T3 in `tick`). Not both can miss the other's store. Alarms are rare:
 //! shutdown, kill and requests of groups with a bound on their wait. The lock is a leaf, and no poll is stopped while it holds it.
 //!
-//! A waker is the user's code. On a virtual CPU somebody pays for what it computes; on the tick thread that is whoever polled the alarm
-//! or timer ([`BilledWaker`]), so that nobody has computed there beside his limit.
+//! A waker may be the user's code. Whoever polled the alarm or timer pays for it ([`BilledWaker`]), so that nobody computes there beside his limit; under
+//! preemption it is called on a thread for that, so that it keeps neither the tick thread nor a virtual CPU (`preempt::bells`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +19,7 @@ use quotient_core::Nanos;
 use crate::clock::thread_cpu_time;
 use crate::group::GroupShared;
 use crate::local;
+use crate::preempt;
 use crate::shared::Shared;
 use crate::shielded::{Shielded, lock_shielded};
 use crate::task::discard;
@@ -103,26 +104,51 @@ const FREE: Nanos = Nanos(20_000);
 #[derive(Debug)]
 pub(crate) struct BilledWaker {
     waker: Waker,
+    scheduler: Weak<Shared>,
     payer: Option<(Weak<Shared>, Arc<GroupShared>)>,
 }
 
 impl BilledWaker {
-    pub(crate) fn new(waker: &Waker) -> Self {
+    /// Of an alarm or timer of this scheduler.
+    pub(crate) fn new(scheduler: &Arc<Shared>, waker: &Waker) -> Self {
         Self {
             waker: waker.clone(),
+            scheduler: Arc::downgrade(scheduler),
             payer: local::current_group().map(|(shared, group)| (Arc::downgrade(&shared), group)),
         }
     }
 
-    /// Wakes, and drops the waker. Its panic concerns nobody here.
+    /// Wakes, here or elsewhere, and drops the waker. Its panic concerns nobody here.
     pub(crate) fn wake(self) {
-        let Self { waker, payer } = self;
-        let wake = || catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        let payer = payer.filter(|_| !local::is_billed());
-        let before = payer.as_ref().and_then(|_| thread_cpu_time());
-        if let Err(payload) = wake() {
+        match self.scheduler.upgrade() {
+            Some(shared) => preempt::ring(&shared, self),
+            None => self.wake_here(),
+        }
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// The group that pays, if it is one of this scheduler.
+    pub(crate) fn payer_in(&self, shared: &Arc<Shared>) -> Option<&Arc<GroupShared>> {
+        let (scheduler, group) = self.payer.as_ref()?;
+        std::ptr::eq(scheduler.as_ptr(), Arc::as_ptr(shared)).then_some(group)
+    }
+
+    /// Wakes here, where the thread's time is charged already.
+    pub(crate) fn wake_unbilled(self) {
+        let wake = || self.waker.wake();
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(wake)) {
             discard(payload);
         }
+    }
+
+    /// Wakes here, and bills what that takes.
+    pub(crate) fn wake_here(mut self) {
+        let payer = self.payer.take().filter(|_| !local::is_billed());
+        let before = payer.as_ref().and_then(|_| thread_cpu_time());
+        self.wake_unbilled();
         if let Some((shared, group)) = payer
             && let Some(shared) = shared.upgrade()
             && let Some((before, after)) = before.zip(thread_cpu_time())
@@ -165,7 +191,7 @@ impl Alarm {
         if self.shared.now() >= self.due {
             return Poll::Ready(());
         }
-        let waker = BilledWaker::new(context.waker());
+        let waker = BilledWaker::new(&self.shared, context.waker());
         let alarms = &self.shared.alarms;
         let mut list = alarms.lock();
         if list.closed {

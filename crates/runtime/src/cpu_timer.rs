@@ -407,7 +407,7 @@ impl Future for CpuTimer {
     type Output = Result<Duration, CpuTimerError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let waker = BilledWaker::new(context.waker());
+        let waker = BilledWaker::new(&self.shared, context.waker());
         let mut state = self.bell.lock();
         if let Some(outcome) = state.outcome {
             return Poll::Ready(outcome);

@@ -9,5 +9,5 @@ pub use quotient_task::{AbortHandle, AbortOnDropHandle, Id, JoinError, JoinHandl
 
 pub(crate) use quotient_task::{
     Context, Finishing, Parked, Parking, Polled, Promise, Put, Slot, Task, TaskRef, Vacancy,
-    discard, probe_cloned, promise, spawn_as, trace,
+    discard, is_of_a_task, probe_cloned, promise, spawn_as, trace,
 };

@@ -8,9 +8,9 @@
 //!
 //! # Whose code runs here
 //! Nobody's that could end it or keep it for long, since every tenant's refills wait behind it. What a tenant's function captured, and what a runtime does
-//! that a tenant has built, is run elsewhere (`preempt::unbegun`). There are two exceptions: the wakers of `alarms` and `cpu_timer`, which are
-//! called here, each caught and billed to who polled with it; and what the application has said for itself, a subscriber of `tracing`, or its
-//! runtime's name for a thread. No panic of these, or of ours, ends the thread: what a look has not done is done by the next one.
+//! that a tenant has built, is run elsewhere (`preempt::unbegun`), and so are wakers of its own (`preempt::bells`; without preemption, where any of its polls
+//! keeps a virtual CPU anyway, they are called here, caught and billed). What is left is what the application has said for itself, a subscriber of `tracing`
+//! or its runtime's name for a thread. No panic of these, or of ours, ends the thread: what a look has not done is done by the next one.
 //!
 //! # No refill is late
 //! The thread sleeps until the earlier of its period's end and the next refill, and publishes that time in `next_look` before it

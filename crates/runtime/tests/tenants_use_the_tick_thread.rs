@@ -11,8 +11,10 @@ mod common;
 #[path = "common/preempted.rs"]
 mod preempted;
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use preempted::{HANG, limited};
@@ -185,4 +187,108 @@ fn the_tick_thread_ends_with_a_runtime_that_gets_no_thread() {
         scheduler.shutdown().await;
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
+}
+
+/// Says where it is called, and sleeps there until it is told to go on.
+struct Waits {
+    seen: Seen,
+    until: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl Wake for Waits {
+    fn wake(self: Arc<Self>) {
+        self.seen.here();
+        let until = self.until.lock().unwrap().take();
+        until.map(|until| until.recv().ok());
+    }
+}
+
+/// A task of `group` that has polled `future` once, with a waker of its own. Dropping the sender ends that one's sleep.
+fn polled_once<F>(group: &Group, future: F) -> (Seen, mpsc::Sender<()>, JoinHandle<()>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (go_on, until) = mpsc::channel();
+    let seen = Seen::default();
+    let waker = Arc::new(Waits {
+        seen: seen.clone(),
+        until: Mutex::new(Some(until)),
+    });
+    let mut future = Box::pin(future);
+    let mut is_first = true;
+    let task = group.spawn(poll_fn(move |_| {
+        if std::mem::take(&mut is_first) {
+            let polled = future
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker.clone().into()));
+            assert!(polled.is_pending());
+        }
+        // Aborted in the end; the alarm lives until then.
+        std::task::Poll::Pending
+    }));
+    (seen, go_on, task)
+}
+
+/// A poll of `group` that is in progress until the sender is dropped.
+async fn stuck(group: &Group) -> mpsc::Sender<()> {
+    let (release, kept) = mpsc::channel();
+    let begun = Arc::new(AtomicBool::new(false));
+    let begins = begun.clone();
+    drop(group.spawn(async move {
+        begins.store(true, Ordering::SeqCst);
+        let _ = kept.recv();
+    }));
+    common::eventually("a poll", || begun.load(Ordering::SeqCst)).await;
+    release
+}
+
+#[test]
+fn a_waker_that_sleeps_keeps_the_tick_thread() {
+    preempted::run(2, Duration::from_secs(10), |scheduler| async move {
+        let group = |name: &str| limited(&scheduler, name, "max");
+        let mut held = Vec::new();
+        let mut seen = Vec::new();
+        // Two wakers for each of two tenants, each of an alarm and of a timer.
+        for name in ["first", "second"] {
+            let (own, child) = (group(name), group(&format!("{name}/child")));
+            let release = stuck(&child).await;
+            let kills = async move {
+                let _ = child.kill_within(Duration::from_secs(3_600)).await;
+            };
+            let (alarm, go_on, task) = polled_once(&own, kills);
+            held.push((release, go_on, task));
+            let timer = own.on_cpu_time(Duration::from_millis(20)).unwrap();
+            let waits = async move {
+                let _ = timer.await;
+            };
+            let (timer, go_on, task) = polled_once(&own, waits);
+            held.push((mpsc::channel().0, go_on, task));
+            own.spawn(async { common::burn(Duration::from_millis(40)) })
+                .await
+                .unwrap();
+            seen.push([alarm, timer]);
+        }
+        // Of each tenant one is called, and sleeps, and the other one waits for it.
+        let is_called = |seen: &Seen| !seen.all().is_empty();
+        for tenant in &seen {
+            common::eventually("a call", || tenant.iter().any(is_called)).await;
+        }
+        // Nobody else waits: neither who calls from outside, nor a limit.
+        let other = limited(&scheduler, "other", "5ms/20ms");
+        let busy = other.spawn(async { common::burn(Duration::from_millis(200)) });
+        tokio::time::timeout(HANG / 2, busy).await.unwrap().unwrap();
+        let release = stuck(&other).await;
+        let left = other.kill_within(Duration::from_millis(50));
+        let left = tokio::time::timeout(HANG / 2, left).await;
+        assert!(left.expect("the tick thread is kept").unwrap().is_some());
+        drop(release);
+        for (release, go_on, task) in held {
+            drop((release, go_on));
+            task.abort();
+        }
+        for seen in seen.iter().flatten() {
+            common::eventually("the rest", || is_called(seen)).await;
+            seen.is_elsewhere();
+        }
+    });
 }

@@ -119,6 +119,7 @@ pub use join::JoinHandle;
 pub use polled::{Finishing, Parked, Parking, Polled};
 pub use promise::{Promise, promise};
 pub use slot::{Put, Slot, Vacancy};
+pub use waker::is_of_a_task;
 pub use waker::probe_cloned;
 
 use cell::{Core, Header};

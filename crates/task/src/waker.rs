@@ -14,6 +14,12 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
+/// Whether the waker is a task's of this crate: to wake it runs nobody else's code.
+#[must_use]
+pub fn is_of_a_task(waker: &Waker) -> bool {
+    ptr::eq(waker.vtable(), &VTABLE)
+}
+
 /// A waker through the claim of the run token's holder; it owns no count.
 ///
 /// # Safety

@@ -43,6 +43,20 @@ const DIGGERS_MAX: usize = 64;
 /// All of them. Unit: threads.
 pub(super) const ALL_DIGGERS_MAX: usize = 2 * DIGGERS_MAX;
 
+/// Runs what is `group`'s, and for which somebody waits as for what it drops, by turns on the calling thread. False, and nothing was done, if that cannot be.
+pub(super) fn at_once_by_turns(
+    shared: &Arc<Shared>,
+    group: &Arc<GroupShared>,
+    act: impl Fn(),
+) -> bool {
+    drop_by_turns(&Group::of(shared, group), || {
+        act();
+        if let Some(carrier) = current() {
+            carrier.count_burials(group, shared.now());
+        }
+    })
+}
+
 /// Who drops what has ended in a group.
 struct Digger {
     shared: Arc<Shared>,

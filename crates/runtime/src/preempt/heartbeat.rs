@@ -96,6 +96,12 @@ impl Heartbeat {
         .await;
     }
 
+    /// Whether the waker is of a kind with that of a task of tokio's.
+    pub(super) fn is_waker_alike(&self, waker: &Waker) -> bool {
+        let known = self.waker.get();
+        known.is_some_and(|known| std::ptr::eq(known.vtable(), waker.vtable()))
+    }
+
     /// Nobody is to be asked any more.
     pub(super) fn close(&self) {
         self.gone.store(true, Ordering::Relaxed);

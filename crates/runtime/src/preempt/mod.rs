@@ -96,6 +96,7 @@
 //! # Order of locks
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
+mod bells;
 mod burials;
 mod carrier;
 mod charges;
@@ -139,6 +140,8 @@ use quotient_core::{Enqueue, Nanos};
 use quotient_keys::EnableGuard;
 use quotient_pause::{Pauser, Processor};
 
+use self::bells::AllBells;
+pub(crate) use self::bells::ring;
 pub(crate) use self::carrier::{Carrier, Outcome};
 pub(crate) use self::charges::{Charge, Parting};
 pub(crate) use self::courtesy::Brought;
@@ -209,6 +212,7 @@ pub(crate) struct Preempting {
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
     functions: Functions,
+    bells: AllBells,
     watch: Mutex<WatchState>,
     /// Those that it does not know yet (`newcomers`). A leaf.
     newcomers: Mutex<Vec<Arc<Carrier>>>,
@@ -258,6 +262,7 @@ impl Preempting {
             keeping: Mutex::default(),
             foreign: AtomicUsize::new(0),
             functions: Functions::default(),
+            bells: AllBells::default(),
             control: watch::Control::default(),
             _gate: gate,
         }
