@@ -451,10 +451,8 @@ impl Scheduler {
     /// thread need a processor then, to tell every task takes O(tasks) before, and to look who is polled takes O(tasks) after. Beside hundreds of
     /// functions that compute on two busy processors 3 s were 3.10 to 3.31 s.
     ///
-    /// # The process goes on
-    /// This returns in time; a poll that never returns does not end. tokio waits for such polls, and for blocking functions that have begun, when a
-    /// runtime is dropped, so under `#[tokio::main]` the process would never end after [`Unfinished`]. Then call `std::process::exit`; or, with
-    /// a multi-thread runtime of one's own in `main`, end that by tokio's `Runtime::shutdown_timeout` or `shutdown_background` instead of dropping it.
+    /// A poll that never returns does not end by this, and tokio waits for it when a runtime is dropped: under `#[tokio::main]` the process would never end. Then
+    /// call `std::process::exit`, or end a multi-thread runtime of one's own by tokio's `Runtime::shutdown_timeout` or `shutdown_background`.
     ///
     /// # Errors
     /// [`Unfinished`]: what is left.
