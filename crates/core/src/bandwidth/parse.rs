@@ -11,7 +11,7 @@ use super::limit::{Limit, LimitError};
 use crate::units::Nanos;
 
 /// What is said about a text that is none of the forms.
-const EXPECTED: &str = "expected \"QUOTA/PERIOD\" with units (50ms/100ms), \"QUOTA PERIOD\" in us (50000 100000), or \"max\"";
+const EXPECTED: &str = "expected \"QUOTA/PERIOD\" in whole numbers with units (50ms/100ms, 1500us/5ms), \"QUOTA PERIOD\" in us (50000 100000), or \"max\"";
 
 impl Limit {
     /// Reads a limit; `None` is no limit. The result's ranges are checked like those of [`Limit::validate`], but for
