@@ -292,3 +292,27 @@ fn a_waker_that_sleeps_keeps_the_tick_thread() {
         }
     });
 }
+
+/// A waker that waits behind one that never comes back is called at the scheduler's end at the latest.
+#[test]
+fn a_waker_that_sleeps_for_good_keeps_another_one_beyond_the_end() {
+    preempted::run(2, Duration::from_secs(10), |scheduler| async move {
+        let group = limited(&scheduler, "tenant", "max");
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            let timer = group.on_cpu_time(Duration::from_millis(20)).unwrap();
+            held.push(polled_once(&group, async move {
+                let _ = timer.await;
+            }));
+        }
+        group
+            .spawn(async { common::burn(Duration::from_millis(40)) })
+            .await
+            .unwrap();
+        let called = || held.iter().filter(|(seen, ..)| !seen.all().is_empty());
+        common::eventually("a call", || called().count() > 0).await;
+        let ended = scheduler.shutdown_timeout(Duration::from_secs(5)).await;
+        assert!(ended.is_ok(), "{ended:?}");
+        common::eventually("the other one", || called().count() == 2).await;
+    });
+}

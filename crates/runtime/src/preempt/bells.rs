@@ -14,7 +14,8 @@
 //!
 //! # None is lost
 //! A waker enters under the lock, and whoever brings it sees there whether a ringer is to be brought, too. A ringer ends under the same lock, with nothing
-//! left that it could see to. The scheduler's end calls what is left of alarms and timers where it is.
+//! left that it could see to. The scheduler's end calls what is left of alarms and timers where it is, and brings a ringer more for each tenant whose wakers wait
+//! behind one that does not come back ([`Preempting::ring_rest`]); who comes later finds the tower closed, under the lock, and calls its waker itself.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -57,9 +58,17 @@ impl Bells {
     }
 }
 
-/// The wakers of all tenants that have any. A leaf.
+/// The wakers of all tenants that have any.
 #[derive(Default)]
-pub(super) struct AllBells(Mutex<Vec<Bells>>);
+struct Tower {
+    bells: Vec<Bells>,
+    /// The scheduler has ended: who comes calls its waker itself.
+    is_closed: bool,
+}
+
+/// The same behind a lock, a leaf.
+#[derive(Default)]
+pub(super) struct AllBells(Mutex<Tower>);
 
 /// Calls the waker, here or by a ringer.
 pub(crate) fn ring(shared: &Arc<Shared>, waker: BilledWaker) {
@@ -81,8 +90,10 @@ impl Preempting {
     fn ring_elsewhere(&self, shared: &Arc<Shared>, waker: BilledWaker) {
         let payer = waker.payer_in(shared);
         let tenant = payer.and_then(|group| group.bearing().last().cloned());
-        if !self.adds_bell(&tenant, waker) {
-            return;
+        match self.adds_bell(&tenant, waker) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(waker) => return waker.wake_here(),
         }
         let mut ringer = Ringer {
             shared: shared.clone(),
@@ -93,10 +104,14 @@ impl Preempting {
         drop(thread.spawn(move || ringer.ring(true)));
     }
 
-    /// Whether a ringer is to be brought: it counts already.
-    fn adds_bell(&self, tenant: &Tenant, waker: BilledWaker) -> bool {
+    /// Whether a ringer is to be brought: it counts already. The waker comes back if the scheduler has ended.
+    fn adds_bell(&self, tenant: &Tenant, waker: BilledWaker) -> Result<bool, BilledWaker> {
         let _shield = quotient_pause::uninterrupted();
-        let mut all = lock(&self.bells.0);
+        let mut tower = lock(&self.bells.0);
+        if tower.is_closed {
+            return Err(waker);
+        }
+        let all = &mut tower.bells;
         let of_tenants = all.iter().filter(|bells| bells.tenant.is_some());
         let ringers: usize = of_tenants.map(|bells| bells.ringers).sum();
         let known = all.iter().position(|bells| bells.is_of(tenant));
@@ -113,14 +128,41 @@ impl Preempting {
         let has_room = tenant.is_none() || ringers < RINGERS_MAX;
         let is_to_come = has_room && bells.wants_one();
         bells.ringers += usize::from(is_to_come);
-        is_to_come
+        Ok(is_to_come)
+    }
+
+    /// The scheduler has ended: what waits behind a ringer that may never come back is called by another one, by no turns any more.
+    pub(crate) fn ring_rest(&self, shared: &Arc<Shared>) {
+        let mut ringers = Vec::new();
+        {
+            let _shield = quotient_pause::uninterrupted();
+            let mut tower = lock(&self.bells.0);
+            tower.is_closed = true;
+            for bells in &mut tower.bells {
+                if !bells.waiting.is_empty() {
+                    bells.ringers += 1;
+                    ringers.push(Ringer {
+                        shared: shared.clone(),
+                        tenant: Some(bells.tenant.clone()),
+                    });
+                }
+            }
+        }
+        for (number, mut ringer) in ringers.into_iter().enumerate() {
+            // Beyond that, and without a thread, it rings here as it is dropped.
+            if number < RINGERS_MAX {
+                let thread = std::thread::Builder::new().name("quotient-ringer".into());
+                drop(thread.spawn(move || ringer.ring(false)));
+            }
+        }
     }
 
     /// The next one for a ringer that saw to `tenant`'s, or to another's from here on; `None` if it has ended.
     fn next_bell(&self, tenant: &mut Option<Tenant>) -> Option<BilledWaker> {
         let _shield = quotient_pause::uninterrupted();
         let current = tenant.as_ref()?;
-        let mut all = lock(&self.bells.0);
+        let mut tower = lock(&self.bells.0);
+        let all = &mut tower.bells;
         let place = all.iter().position(|bells| bells.is_of(current))?;
         if let Some(waker) = all[place].waiting.pop_front() {
             return Some(waker);
@@ -134,7 +176,7 @@ impl Preempting {
             bells.ringers += 1;
             (bells.tenant.clone(), bells.waiting.pop_front())
         });
-        drop(all);
+        drop(tower);
         drop(gone);
         let (next, waker) = found.unzip();
         *tenant = next;

@@ -123,6 +123,9 @@ impl Shared {
         self.end_functions();
         self.cpu_timers.close();
         self.alarms.close();
+        if let Some(preempting) = &self.preempt {
+            preempting.ring_rest(self);
+        }
         self.ended.notify_waiters();
     }
 
