@@ -43,7 +43,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// More than that is too much for a group to miss on a CPU, ns.
-    fn turns_to_miss(&self, timeline: &Timeline) -> u64 {
+    pub(super) fn turns_to_miss(&self, timeline: &Timeline) -> u64 {
         let cpus = u64::from(timeline.group.time.cpus());
         MISSED_TURNS * cpus * u64::from(self.rules.base_slice)
     }

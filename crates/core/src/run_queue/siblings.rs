@@ -218,7 +218,22 @@ impl<T, G: Gates> RunQueue<T, G> {
         above.had_alone = 0;
         if distance > 0 {
             let node = &mut self.slab.nodes[index as usize];
-            above.charge_elsewhere(node, distance.unsigned_abs());
+            let service = above.charge_elsewhere(node, distance.unsigned_abs());
+            if !is_turn {
+                // What it got elsewhere and this CPU was not told of before: a moment here is no turn.
+                self.miss(level, service.saturating_sub(delta.saturating_mul(cpus)));
+            }
+        }
+    }
+
+    /// The group at `level` missed so much here, which is remembered as far as it is worth a note. (Not counted where other CPUs tell of it during a
+    /// moment's turn, it was forgotten each time: the second spinner of a light group, which had moments between two turns of others, was never noted.)
+    fn miss(&mut self, level: u32, service: u64) {
+        let timeline = &self.timelines[level as usize];
+        let most = 2 * self.turns_to_miss(timeline);
+        if service > 0 && timeline.missed < most {
+            let missed = timeline.missed.saturating_add(service).min(most);
+            self.timelines[level as usize].missed = missed;
         }
     }
 
