@@ -34,11 +34,18 @@ impl Ended {
         *self = Self::of(balance.clamp(least, most), shares, now);
     }
 
-    /// What a new task of that weight begins with of it, a lag in its own virtual time, `most` at most either way: the next one has the rest.
-    pub(crate) fn take(&mut self, shares: u32, now: VirtualTime, most: u64) -> i64 {
+    /// What a new task of that weight begins with of it, a lag in its own virtual time: a debt of `debt_max` at most, a credit of `credit_max`. The next one
+    /// has the rest.
+    pub(crate) fn take(
+        &mut self,
+        shares: u32,
+        now: VirtualTime,
+        (debt_max, credit_max): (u64, u64),
+    ) -> i64 {
         let balance = self.balance(shares, now);
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let taken = balance.clamp(-most, most);
+        let least = 0_i64.saturating_sub_unsigned(debt_max);
+        let most = i64::try_from(credit_max).unwrap_or(i64::MAX);
+        let taken = balance.clamp(least, most);
         *self = Self::of(balance - taken, shares, now);
         taken
     }
@@ -80,14 +87,14 @@ mod tests {
     fn the_next_ones_begin_with_what_was_owed() {
         let mut ended = Ended::Even;
         let now = VirtualTime(1 << 40);
-        assert_eq!(ended.take(USUAL, now, 50), 0);
+        assert_eq!(ended.take(USUAL, now, (50, 50)), 0);
         ended.add((-100, 2 * USUAL), now, MOST);
-        assert_eq!(ended.take(USUAL, now, 50), -50);
+        assert_eq!(ended.take(USUAL, now, (50, 50)), -50);
         // Of 150 that are left 30 are paid by what the others got, and to one of half the weight the rest is twice as far.
-        assert_eq!(ended.take(USUAL / 2, now.plus(30), 1_000), -240);
+        assert_eq!(ended.take(USUAL / 2, now.plus(30), (1_000, 1_000)), -240);
         assert_eq!(ended, Ended::Even);
         ended.add((-100, USUAL), now, MOST);
-        assert_eq!(ended.take(USUAL, now.plus(101), 1_000), 0);
+        assert_eq!(ended.take(USUAL, now.plus(101), (1_000, 1_000)), 0);
     }
 
     #[test]
@@ -95,8 +102,8 @@ mod tests {
         let mut ended = Ended::Even;
         let now = VirtualTime(7);
         ended.add((60, USUAL), now, MOST);
-        assert_eq!(ended.take(USUAL, now.plus(1_000), 50), 50);
-        assert_eq!(ended.take(USUAL, now.plus(2_000), 50), 10);
+        assert_eq!(ended.take(USUAL, now.plus(1_000), (0, 50)), 50);
+        assert_eq!(ended.take(USUAL, now.plus(2_000), (0, 50)), 10);
         assert_eq!(ended, Ended::Even);
     }
 
@@ -108,14 +115,14 @@ mod tests {
             ended.add((-100, USUAL), now, MOST);
         }
         ended.add((90, USUAL), now, MOST);
-        assert_eq!(ended.take(USUAL, now, u64::MAX), -210);
+        assert_eq!(ended.take(USUAL, now, (u64::MAX, u64::MAX)), -210);
         for _ in 0..10 {
             ended.add((100, USUAL), now, MOST);
         }
         ended.add((-30, USUAL), now, MOST);
-        assert_eq!(ended.take(USUAL, now, u64::MAX), 50);
+        assert_eq!(ended.take(USUAL, now, (u64::MAX, u64::MAX)), 50);
         ended.add((-100, USUAL), now, MOST);
         ended.forget();
-        assert_eq!(ended.take(USUAL, now, 300), 0);
+        assert_eq!(ended.take(USUAL, now, (300, 300)), 0);
     }
 }

@@ -232,7 +232,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         (index, lag)
     }
 
-    /// What a new task begins with of the balance of those that have ended here: up to a request and a sleeper's credit, either way.
+    /// What a new task begins with of the balance of those that have ended here: a debt of up to two requests, since whoever had more at once had to compete
+    /// for it, and a credit of up to a request and a sleeper's.
     #[inline]
     fn lag_of_ended(&mut self, level: u32, index: u32, now: Nanos) -> i64 {
         let timeline = &mut self.timelines[level as usize];
@@ -246,10 +247,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         let extra = self.uncharged(level, now).map_or(0, |(_, extra)| extra);
         let node = self.slab.get(index);
         let (slice, shares) = (node.slice, node.shares);
-        let most = to_virtual(u64::from(slice) + self.rules.lag_limit, shares);
+        let slice = u64::from(slice);
+        let most = [2 * slice, slice + self.rules.lag_limit].map(|most| to_virtual(most, shares));
         let timeline = &mut self.timelines[level as usize];
         let now = timeline.level_for_new(extra);
-        timeline.ended.take(shares, now, most)
+        timeline.ended.take(shares, now, most.into())
     }
 
     /// Where a task with a debt stood, if it comes back to the CPU that it left and debts fade: what others got meanwhile
