@@ -10,7 +10,7 @@ use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::{OWED_MIN, Stay};
 use crate::node::NONE;
-use crate::units::{CpuId, Nanos, VirtualTime, to_service};
+use crate::units::{CpuId, Nanos, VirtualTime};
 use std::sync::Arc;
 
 /// A task on its way to another queue.
@@ -327,10 +327,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     fn carry_missed(&self, mut level: u32) {
         for _ in 0..self.levels_emptied_without(level) {
             let timeline = &self.timelines[level as usize];
-            let shares = u64::from(self.slab.get(timeline.node).shares);
             // With what its clock has to tell since the last look.
-            let distance = self.distance_to_target(timeline.parent, timeline.node);
-            let late = to_service(distance.max(0).unsigned_abs(), shares);
+            let late = self.served_elsewhere(level);
             let time = &timeline.group.time;
             time.carry_missed(timeline.missed.saturating_add(late));
             time.forget_owed(self.cpu, timeline.group.id());

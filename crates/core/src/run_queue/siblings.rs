@@ -417,6 +417,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         Self::target_of(timeline, above, node).since(node.v)
     }
 
+    /// What the group at `level` got elsewhere and is not charged for here yet, ns.
+    pub(super) fn served_elsewhere(&self, level: u32) -> u64 {
+        let timeline = &self.timelines[level as usize];
+        let distance = self.distance_to_target(timeline.parent, timeline.node);
+        let shares = u64::from(self.slab.get(timeline.node).shares);
+        to_service(distance.max(0).unsigned_abs(), shares)
+    }
+
     /// Charges a queued group for what it got elsewhere. Returns whether that changed its order.
     #[inline]
     pub(super) fn correct(&mut self, level: u32, index: u32) -> bool {
@@ -470,9 +478,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         // Measured anew, what it got elsewhere is not charged any more, but missed here all the same. (A weight that was written once a tick kept a task
         // of the group from ever being noted, and from any turn.)
-        let distance = self.distance_to_target(parent, index);
-        let old = u64::from(self.slab.get(index).shares);
-        let elsewhere = to_service(distance.max(0).unsigned_abs(), old);
+        let elsewhere = self.served_elsewhere(level);
         let timeline = &mut self.timelines[level as usize];
         timeline.missed = timeline.missed.saturating_add(elsewhere);
         let timeline = &mut self.timelines[level as usize];

@@ -95,13 +95,11 @@ impl Preempting {
             Ok(false) => return,
             Err(waker) => return waker.wake_here(),
         }
-        let mut ringer = Ringer {
+        let ringer = Ringer {
             shared: shared.clone(),
             tenant: Some(tenant),
         };
-        let thread = std::thread::Builder::new().name("quotient-ringer".into());
-        // Without a thread it is dropped here, and rings all the same.
-        drop(thread.spawn(move || ringer.ring(true)));
+        ringer.start(true);
     }
 
     /// Whether a ringer is to be brought: it counts already. The waker comes back if the scheduler has ended.
@@ -148,11 +146,10 @@ impl Preempting {
                 }
             }
         }
-        for (number, mut ringer) in ringers.into_iter().enumerate() {
-            // Beyond that, and without a thread, it rings here as it is dropped.
+        for (number, ringer) in ringers.into_iter().enumerate() {
+            // Beyond that it rings here, as it is dropped.
             if number < RINGERS_MAX {
-                let thread = std::thread::Builder::new().name("quotient-ringer".into());
-                drop(thread.spawn(move || ringer.ring(false)));
+                ringer.start(false);
             }
         }
     }
@@ -192,6 +189,12 @@ struct Ringer {
 }
 
 impl Ringer {
+    /// On a thread of its own; without one it is dropped here, and rings all the same.
+    fn start(mut self, by_turns: bool) {
+        let thread = std::thread::Builder::new().name("quotient-ringer".into());
+        drop(thread.spawn(move || self.ring(by_turns)));
+    }
+
     /// Until there is none to call; by turns on a thread of its own, which may be stopped.
     fn ring(&mut self, by_turns: bool) {
         let Some(preempting) = &self.shared.preempt else {

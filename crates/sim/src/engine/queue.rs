@@ -163,20 +163,23 @@ impl Queue {
     /// Returns what the task keeps; nothing where another policy decides.
     #[inline]
     pub(crate) fn put_prev_sleep(&mut self, now: Nanos) -> Option<TaskEntity> {
-        match &mut self.other {
-            None => self.core.put_prev_sleep(now),
-            Some(other) => {
-                other.put(false, now);
-                None
-            }
-        }
+        self.put_prev_away(now, RunQueue::put_prev_sleep)
     }
 
-    /// Returns what the task keeps; nothing where another policy decides.
+    /// As that, of a task that has ended.
     #[inline]
     pub(crate) fn put_prev_exit(&mut self, now: Nanos) -> Option<TaskEntity> {
+        self.put_prev_away(now, RunQueue::put_prev_exit)
+    }
+
+    #[inline]
+    fn put_prev_away(
+        &mut self,
+        now: Nanos,
+        by_core: impl FnOnce(&mut RunQueue, Nanos) -> Option<TaskEntity>,
+    ) -> Option<TaskEntity> {
         match &mut self.other {
-            None => self.core.put_prev_exit(now),
+            None => by_core(&mut self.core, now),
             Some(other) => {
                 other.put(false, now);
                 None
