@@ -421,11 +421,14 @@ fn plan_level(
     mine.mark(settled);
     theirs.mark(their_load.settled_at());
     let surplus = theirs.entities().saturating_sub(mine.entities()) as usize;
+    let max = (surplus / 2).clamp(1, PULL_MAX);
+    // One that comes alone has its turn at once: if it waited for that, whoever idles for a moment would take it back to where all get too little.
+    let own = max == 1 && !group.time.has_groups() && my_load.nr_queued() == 0;
     Some(Pull {
         from,
-        max: (surplus / 2).clamp(1, PULL_MAX),
+        max,
         group: group.id(),
-        own: false,
+        own,
         noted: false,
     })
 }

@@ -231,9 +231,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             _ => stay,
         };
-        // It was noted that it waits while others of its group run: it has the next turn there.
+        // It waits while others of its group run, or here all of them get too little: it has the next turn there.
         let is_overdue = owed.is_none() && request.is_some_and(|request| request.own);
-        let is_for_group = request.is_some_and(|request| request.noted) && !is_overdue;
+        let is_noted = request.is_some_and(|request| request.noted);
+        let is_for_group = is_noted && !is_overdue;
         let leave = match is_for_group {
             true => Leave::IsOwed,
             false => Leave::Moves,
@@ -242,6 +243,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         entity.migrated = tick(now);
         if is_overdue {
             entity.past = entity.past.overdue();
+            if !is_noted {
+                // What it owes among those here is less than all of them had too little.
+                entity.lag = entity.lag.max(0);
+            }
         }
         if let Some(lag) = owed {
             // The clock that it stands by is the same there.
