@@ -357,10 +357,14 @@ impl Timeline {
         self.untold_since = now;
     }
 
+    /// Whether nothing is counted below it on this CPU. Not whether its group has children: a removed one is followed, and counts here, for a while yet.
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.below == 0
+    }
+
     /// A child group comes where none stood: `offset` is what own tasks are measured by from now on.
     pub(crate) fn set_offset(&mut self, offset: i64) {
         let more = offset.wrapping_sub(core::mem::replace(&mut self.offset, offset));
-        self.ended.forget();
         if !self.is_anchored {
             // The clock was not told of them, nor where they stand.
             self.untold_since = self.group.time.now();

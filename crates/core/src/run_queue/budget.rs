@@ -257,8 +257,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         local.set_throttled(false);
         let mut meter = Meter::new(bandwidth, local);
         (meter.active, meter.deferring) = (timeline.tasks, timeline.deferring);
-        let alone =
-            new || timeline.nr == timeline.tasks && timeline.group.lock_children().is_empty();
+        let alone = new || timeline.is_leaf();
         timeline.meter = Some(Box::new(meter));
         timeline.limited = level;
         if !alone {
@@ -281,7 +280,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             // Nobody says so later.
             meter.local.clear_busy();
         }
-        let alone = timeline.nr == timeline.tasks && timeline.group.lock_children().is_empty();
+        let alone = timeline.is_leaf();
         if alone && timeline.parent != NONE {
             let above = self.limited_above(level);
             self.timelines[level as usize].limited = above;

@@ -156,3 +156,42 @@ fn a_removed_group_above_a_throttled_one_is_kept() {
         assert!(seen.contains(&7), "lost: {seen:?}");
     }
 }
+
+/// Hazard: a group's first limit comes together with the removal of its limited child, whose tasks have just left for the group: they are counted off
+/// twice, and the CPU counts tasks that it has not for as long as it runs.
+#[test]
+fn what_has_left_a_removed_child_is_counted_once() {
+    for count in [1, 3, 40] {
+        let tree = GroupTree::new(Config::new(2));
+        let mut queue: RunQueue<Box<u32>> = RunQueue::new(&tree, CpuId(0));
+        let child = tree.group("above/child").unwrap();
+        let above = tree.group("above").unwrap();
+        for number in 0..count {
+            queue.enqueue(&child, task(), Box::new(number), Enqueue::New, Nanos(1));
+        }
+        let limit = Limit::new(Nanos(MS), Nanos(4 * MS));
+        child.set_limit(Some(limit), Nanos(1), &mut |_| {}).unwrap();
+        let mut now = Nanos(1);
+        for _ in 0..count {
+            let handle = queue.pick(now).unwrap();
+            now += Nanos(10_000);
+            let entity = queue.put_prev_move(now).unwrap();
+            queue.enqueue(&above, entity, handle, Enqueue::Migrate, now);
+        }
+        let limit = Limit::new(Nanos(MS), Nanos(100 * MS));
+        above.set_limit(Some(limit), now, &mut |_| {}).unwrap();
+        tree.remove(&child).unwrap();
+        let handle = queue.pick(now).unwrap();
+        queue.check().unwrap();
+        now += Nanos(2 * MS);
+        queue.put_prev_preempt(handle, now);
+        assert!(queue.pick(now).is_none(), "it is throttled");
+        queue.check().unwrap();
+        assert_eq!(queue.nr_running(), 0, "of {count}");
+        let mut left = Vec::new();
+        queue.drain(None, now, &mut left);
+        assert_eq!(left.len(), count as usize);
+        queue.check().unwrap();
+        assert_eq!((queue.nr_running(), queue.nr_throttled()), (0, 0));
+    }
+}
