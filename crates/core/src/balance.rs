@@ -3,7 +3,7 @@
 //! All decisions are the puller's, from what the CPUs publish, without taking their locks. Nearest CPU first.
 //!
 //! **Idle.** A CPU with nothing to run takes up to half of what waits elsewhere: of the longest queue among the nearest, or, if nothing there may go to it
-//! (its limit keeps it back here, or somebody was faster), of the next, [`IDLE_LOOKS`] queues in all.
+//! (its limit keeps it back here, or somebody was faster), of the next, [`IDLE_LOOKS`] queues in all. A host may ask [`Gaps`] first.
 //!
 //! **Owed.** A child group that waits and is owed something is noted with its parent (`group_time`). A CPU that runs
 //! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
@@ -47,6 +47,7 @@
 //! that has its share elsewhere), such a rule would undo the above forever.
 
 mod ahead;
+mod gaps;
 
 use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
@@ -57,6 +58,7 @@ use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
 use ahead::plan_ahead;
 use core::cmp::Reverse;
+pub use gaps::Gaps;
 use std::sync::Arc;
 
 /// Service by which a CPU must be ahead of another before it pulls, for each CPU's worth of service by which its virtual

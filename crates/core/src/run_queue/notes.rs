@@ -97,7 +97,9 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
             level = node.owned;
             let (timeline, above) = self.with_parent(level);
-            if timeline.group.time.lag(&above.group.time) > OWED_MIN {
+            let lag = timeline.group.time.lag(&above.group.time);
+            // Likewise if it owes so much that it is noted for that: who is noted as owed hides it.
+            if lag > OWED_MIN || lag < -self.service_clock.credit.cast_signed() {
                 self.drop_note_of(timeline.parent, chosen);
             }
             self.note_waiting(level);

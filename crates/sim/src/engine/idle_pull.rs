@@ -2,10 +2,12 @@
 //!
 //! Linux looks for work at that moment only if the CPU is idle for longer, as of late, than looking takes, and leaves a task that ran a
 //! moment ago (half a millisecond) to the CPU whose caches hold its data; hyperthreads of a core share them. What is left is offered again
-//! when the CPU where it waits ticks. By our own rules an idle CPU takes whatever waits, and nothing of this is kept.
+//! when the CPU where it waits ticks. By our own rules an idle CPU takes whatever waits, unless its gaps come to less than a hundredth of its time
+//! ([`quotient_core::balance::Gaps`]).
 
 use super::Simulation;
 use quotient_core::Nanos;
+use quotient_core::balance::Gaps;
 use quotient_trace::Sink;
 
 /// The average counts each stretch of idleness with this part: an eighth, as the kernel does.
@@ -14,23 +16,29 @@ const AVERAGE_SHIFT: u32 = 3;
 /// What a CPU is taken to be idle for before anything is known, and at most, ns: 1 ms, twice the kernel's cost of a migration.
 const AVERAGE_MAX: u64 = 1_000_000;
 
-/// What is remembered for it; empty without such rules.
+/// What is remembered for it.
 #[derive(Default)]
 pub(super) struct Warmth {
-    /// When each task ran last.
+    /// When each task ran last; empty by our own rules.
     ran_at: Vec<u64>,
     /// Of each CPU: how long it is idle on average, and since when it is, ns.
     idle: Vec<(u64, u64)>,
+    /// Of each CPU, by our own rules.
+    gaps: Vec<Gaps>,
 }
 
 impl Warmth {
     pub(super) fn new(hot_for: Nanos, idle_at_least: Nanos, tasks: usize, cpus: u32) -> Warmth {
         if hot_for == Nanos::ZERO && idle_at_least == Nanos::ZERO {
-            return Warmth::default();
+            return Warmth {
+                gaps: vec![Gaps::default(); cpus as usize],
+                ..Warmth::default()
+            };
         }
         Warmth {
             ran_at: vec![0; tasks],
             idle: vec![(AVERAGE_MAX, 0); cpus as usize],
+            gaps: Vec::new(),
         }
     }
 
@@ -67,8 +75,19 @@ impl<S: Sink> Simulation<S> {
 
     /// Whether a CPU that has nothing to run looks elsewhere.
     #[inline]
-    pub(super) fn looks_for_work(&self, cpu: u32) -> bool {
-        !self.warmth.is_kept() || self.warmth.idle[cpu as usize].0 >= self.settings.idle_at_least.0
+    pub(super) fn looks_for_work(&mut self, cpu: u32) -> bool {
+        match self.warmth.gaps.get_mut(cpu as usize) {
+            Some(gaps) => gaps.begin(Nanos(self.now)),
+            None => self.warmth.idle[cpu as usize].0 >= self.settings.idle_at_least.0,
+        }
+    }
+
+    /// A task wakes on a CPU.
+    #[inline]
+    pub(super) fn end_gap(&mut self, cpu: u32) {
+        if let Some(gaps) = self.warmth.gaps.get_mut(cpu as usize) {
+            gaps.end(Nanos(self.now));
+        }
     }
 
     /// Whether a task that waits on `from` is left there by an idle CPU.

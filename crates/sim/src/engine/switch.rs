@@ -23,8 +23,8 @@ impl<S: Sink> Simulation<S> {
         }
         let mut picked = state.queue.pick(now);
         if picked.is_none()
-            && self.waiting > 0
             && self.looks_for_work(cpu)
+            && self.waiting > 0
             && (self.was_called(cpu) || self.happens(self.settings.notice.fell_idle_permille))
             && self.pull(cpu, Reason::Idle)
         {
