@@ -154,6 +154,9 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
             // The scheduler ends before its last reference goes, or goes without ever being used: both end the loop.
             while let Some(shared) = weak.upgrade() {
                 if shared.tick.stopped() {
+                    if let Some(preempting) = &shared.preempt {
+                        preempting.look_last(&shared);
+                    }
                     return;
                 }
                 let seen = look(&shared, &mut watch, &mut pressure);

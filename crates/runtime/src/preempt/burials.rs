@@ -20,6 +20,13 @@
 //! none may have one, up to twice as many in all. So a tenant whose diggers stand keeps nobody else's from theirs.
 //!
 //! # The end
+//! *Nothing stays, whoever comes late.* Who finds that something never begins (N1) notes it, under the list's lock; (N2) passes a fence; (N3) looks whether the
+//! scheduler has closed. If not, the tick thread calls a digger; if so, that may have stopped, and the finder calls the digger itself. The end (C1) sets the
+//! phase, (C2) passes a fence, and (C3) calls diggers for all that is noted. If N3 misses C1, C3 finds N1. If the digger of the group, or all diggers, are at work then,
+//! one of these looks at its end, as N2 and N3. The runtime is mostly gone by then: so who comes late drops the function itself, as tokio's
+//! `spawn_blocking` does, outside of every shield. (One of five to nine ends beside a thread that spawned functions lost one: its handle never answered, and what
+//! it had captured stayed, with the scheduler.)
+//!
 //! The scheduler's end waits for them: `ending` counts threads that take functions out of lines, `unburied` groups with functions to drop, and
 //! `digging` the threads that drop one. A function is in the next of these before it is in the one before no more, so who sees none of them, in
 //! this order, sees all dropped.
@@ -189,6 +196,16 @@ impl Preempting {
         self.functions.unburied.store(ended.len(), Ordering::SeqCst);
     }
 
+    /// N2 and N3: somebody comes for what was noted.
+    pub(super) fn has_noted(&self, shared: &Arc<Shared>) -> Undug {
+        fence(Ordering::SeqCst);
+        if shared.phase() == CLOSED {
+            return self.bury(shared);
+        }
+        shared.tick.hurry();
+        Undug::default()
+    }
+
     /// Has threads of the pool drop what has ended, one for each group that has none.
     pub(super) fn bury(&self, shared: &Arc<Shared>) -> Undug {
         // Whose turn it is to dig is said first: nobody is to be stopped before the digger has come.
@@ -269,5 +286,43 @@ impl Carrier {
         let mark = cpu.as_nanos() + 1;
         let before = self.buried.fetch_max(mark, Ordering::Relaxed);
         group.dead_have_used(Nanos(mark.saturating_sub(before)), now);
+    }
+}
+
+#[cfg(all(test, not(loom), target_os = "linux"))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::task::Id;
+    use crate::{Preempt, Scheduler};
+
+    /// Hazard: the runtime ends between a spawner's look at the scheduler and its function's way to the pool, and nobody is left who drops it.
+    #[test]
+    fn who_comes_after_the_end_is_lost() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).build().unwrap();
+        let handle = runtime.handle().clone();
+        let scheduler = Scheduler::builder()
+            .handle(handle)
+            .preempt(Preempt::default());
+        let scheduler = scheduler.build().unwrap();
+        let group = scheduler.group("g").unwrap().create().unwrap();
+        drop(runtime);
+        let shared = &group.shared;
+        assert_eq!(shared.phase(), CLOSED);
+        let preempting = shared.preempt.as_ref().unwrap();
+        let (captured, dropped) = channel::<()>();
+        // Functions are dropped with what they have captured.
+        let function = Waiting::new(None, move |_| drop(captured));
+        let brought = preempting.bring(shared, &group.inner, Id::next(), function);
+        assert!(brought.is_ok());
+        // The sender has gone, and nothing was sent.
+        let told = dropped.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(told, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+        // The note itself goes just after what it is about.
+        while !preempting.has_buried_all() {
+            std::thread::yield_now();
+        }
     }
 }

@@ -22,7 +22,8 @@
 //! # Nobody waits beyond its end
 //! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
 //! first turn. A kill and the scheduler's end empty the lines of their groups and wake the threads among them; each sees the kill's
-//! number, or the phase, and those that it does not end come again. (Of frozen groups, whose functions wait in line, too: `frozen`.)
+//! number, or the phase, and those that it does not end come again. A group that was removed is found by the list only: L2 is under the line's
+//! lock, and the tick thread, which has taken such a group off the list, ends what it has put back there before it stops. (Of frozen groups, whose functions wait in line, too: `frozen`.)
 //! What has ended without having begun is dropped elsewhere (`burials`).
 //! The locks are leaves; whoever takes one in a poll shields itself. *Under a shield no code of the program's runs*: neither the pool that a function is given to, which
 //! may be of a runtime of the program's own and drop it at once, nor destructors (`burials::Undug`), nor who hears of losses.
@@ -42,7 +43,7 @@ use super::waiter::Waiter;
 use super::{Preempting, lock};
 use crate::group::GroupShared;
 use crate::loss::{Loss, note};
-use crate::shared::{OPEN, Shared};
+use crate::shared::{CLOSED, OPEN, Shared};
 use crate::task::Id;
 
 /// Functions that wait in one group's line. Unit: functions. Each keeps what it has captured; more are refused, as tasks are.
@@ -300,7 +301,8 @@ impl Preempting {
         Ok(())
     }
 
-    /// The function begins, or ends without if the scheduler's runtime has ended: dropped later, and not here.
+    /// The function begins, or ends without if the scheduler's runtime has ended: dropped later; here if the scheduler has ended, too, so that no
+    /// shield may be held.
     fn begin(
         &self,
         shared: &Arc<Shared>,
@@ -317,7 +319,7 @@ impl Preempting {
                 &"the runtime has ended",
             );
             self.note_unbegun([(group.clone(), vec![unbegun])]);
-            self.look_at_lines(shared);
+            drop(self.has_noted(shared));
         }
     }
 
@@ -362,11 +364,10 @@ impl Preempting {
         let is_new = !group.line.is_listed.swap(true, Ordering::Relaxed);
         if is_new {
             self.functions.listed.fetch_add(1, Ordering::SeqCst);
-        }
-        drop(line);
-        if is_new {
+            // Before the line's lock goes: the scheduler's end finds a group that was removed by this list only.
             lock(&self.functions.lines).push_back(group.clone());
         }
+        drop(line);
         is_new
     }
 
@@ -378,6 +379,7 @@ impl Preempting {
 
     /// The tick thread: lets those begin for whom there are places.
     pub(super) fn let_lines_go(&self, shared: &Arc<Shared>) {
+        let ending = Ending::of(&self.functions);
         let count = lock(&self.functions.lines).len();
         for _ in 0..count {
             let Some(group) = lock(&self.functions.lines).pop_front() else {
@@ -387,7 +389,21 @@ impl Preempting {
                 lock(&self.functions.lines).push_back(group);
             }
         }
+        drop(ending);
+        fence(Ordering::SeqCst);
+        if shared.phase() == CLOSED {
+            // Who waits for the end may have waited for this.
+            shared.function_was_dropped();
+        }
         drop(self.bury(shared));
+    }
+
+    /// The tick thread stops, since the scheduler has closed: what it has put back on the list since the end has looked there ends, too.
+    pub(crate) fn look_last(&self, shared: &Arc<Shared>) {
+        if self.has_lines() {
+            self.end_functions(shared, &[], Loss::DroppedTask, "the scheduler has ended");
+            shared.function_was_dropped();
+        }
     }
 
     /// Whether somebody is to look again.
