@@ -15,7 +15,7 @@ use crate::local;
 use crate::loss::{Loss, note};
 use crate::meter::{ThreadMeter, settle_here};
 use crate::preempt::{
-    Aborted, Begin, LINE_MAX, Waiting, buries_for, by_turns, is_scheduled, keeps_from_beginning,
+    Aborted, Begin, LINE_MAX, Waiting, bill_burial, by_turns, is_scheduled, keeps_from_beginning,
 };
 use crate::shared::OPEN;
 use crate::spawn::refused;
@@ -258,17 +258,7 @@ where
     /// The destructors are the group's.
     fn never_begins(self) {
         let group = self.group.clone();
-        if buries_for(&group) {
-            // By turns: they are charged as they come.
-            return drop(self);
-        }
-        let meter = ThreadMeter::enter_within(&group);
-        drop(self);
-        let used = meter.ok().and_then(|mut meter| meter.leave().ok());
-        let used = used.map_or(Nanos::ZERO, |used| {
-            Nanos(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
-        });
-        group.inner.dead_have_used(used, group.shared.now());
+        bill_burial(&group, || drop(self));
     }
 }
 

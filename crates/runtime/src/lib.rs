@@ -73,6 +73,8 @@ mod defer;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod estates;
+#[cfg(not(loom))]
 mod event_log;
 #[cfg(all(tokio_unstable, not(loom)))]
 mod foreign_tasks;

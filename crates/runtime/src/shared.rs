@@ -25,6 +25,7 @@ use crate::alarms::Alarms;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::cpu_timer::CpuTimers;
+use crate::estates::Estates;
 use crate::event_log::EventLog;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -142,6 +143,8 @@ pub(crate) struct Shared {
     pub(crate) tick: TickControl,
     pub(crate) cpu_timers: CpuTimers,
     pub(crate) alarms: Alarms,
+    /// What groups have left behind.
+    pub(crate) estates: Estates,
     /// What users call their tasks.
     pub(crate) names: Names,
     /// What a recording of events has so far.
@@ -247,6 +250,7 @@ impl Shared {
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
             alarms: Alarms::default(),
+            estates: Estates::default(),
             names: Names::default(),
             log: EventLog::new(slots),
             losses: LossCounters::default(),

@@ -8,7 +8,7 @@
 //!
 //! # Whose code runs here
 //! Nobody's that could end it or keep it for long, since every tenant's refills wait behind it. What a tenant's function captured, and what a runtime does
-//! that a tenant has built, is run elsewhere (`preempt::unbegun`), and so are wakers of its own (`preempt::bells`; without preemption, where any of its polls
+//! that a tenant has built, is run elsewhere (`preempt::unbegun`), and so are destructors of what groups have left (`estates`), and wakers of its own (`preempt::bells`; without preemption, where any of its polls
 //! keeps a virtual CPU anyway, they are called here, caught and billed). What is left is what the application has said for itself, a subscriber of `tracing`
 //! or its runtime's name for a thread. No panic of these, or of ours, ends the thread: what a look has not done is done by the next one.
 //!
@@ -250,6 +250,7 @@ fn has_to_look(shared: &Shared) -> bool {
         || shared.has_dying()
         || shared.look_at_all_dying(shared.now())
         || shared.has_leaving()
+        || shared.estates.any()
         || (0..shared.slots_in_use()).any(stands_back)
 }
 
@@ -305,6 +306,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         shared.cpu_timers.look_at_all();
     }
     let removing = crate::group::finish_removals(shared);
+    shared.settle_estates();
     let samples = shared.records_pressure.load(Ordering::Relaxed);
     let waiting = waiting && (samples || shared.preempt.is_none());
     if let Some(preempting) = &shared.preempt {

@@ -3,19 +3,35 @@
 //! For libraries beside the scheduler that look after groups and come and go: what one of them left on a group has to be told from what a user
 //! wrote by the next one. A list of such things elsewhere would keep groups alive that nobody uses, or have to be swept.
 //!
-//! The list's lock is taken for a look and a change of the list only; values are dropped after it.
+//! The list's lock is taken for a look and a change of the list only; values are dropped after it. What a group keeps to its end is an estate (`estates`).
 
 use std::any::{Any, TypeId};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Mutex;
+use std::sync::{Arc, Weak};
 
 use super::Group;
+use crate::estates::Left;
+use crate::shared::Shared;
+use crate::shielded::{Shielded, lock_shielded};
 
-type Value = Arc<dyn Any + Send + Sync>;
+/// One value, and whether anybody's destructor runs as it goes.
+struct Value {
+    kind: TypeId,
+    value: Left,
+    needs_drop: bool,
+}
+
+#[derive(Default)]
+struct List {
+    /// Of the group; none while nothing was kept.
+    scheduler: Weak<Shared>,
+    values: Vec<Value>,
+}
 
 /// Values by their types: as many as libraries use, which is none or one.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Vec<(TypeId, Value)>>);
+pub(super) struct Kept(Mutex<List>);
 
 impl fmt::Debug for Kept {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,25 +40,41 @@ impl fmt::Debug for Kept {
 }
 
 impl Kept {
-    fn list(&self) -> MutexGuard<'_, Vec<(TypeId, Value)>> {
-        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+    fn list(&self) -> Shielded<'_, List> {
+        lock_shielded(&self.0)
     }
 
-    fn put(&self, kind: TypeId, value: Value) -> Option<Value> {
+    fn put(&self, scheduler: &Arc<Shared>, value: Value) -> Option<Left> {
         let mut list = self.list();
-        match list.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, known)) => Some(std::mem::replace(known, value)),
+        if list.values.is_empty() {
+            list.scheduler = Arc::downgrade(scheduler);
+        }
+        let mut values = list.values.iter_mut();
+        match values.find(|known| known.kind == value.kind) {
+            Some(known) => Some(std::mem::replace(known, value).value),
             None => {
-                list.push((kind, value));
+                list.values.push(value);
                 None
             }
         }
     }
 
-    fn take(&self, kind: TypeId) -> Option<Value> {
+    fn take(&self, kind: TypeId) -> Option<Left> {
         let mut list = self.list();
-        let index = list.iter().position(|(known, _)| *known == kind)?;
-        Some(list.swap_remove(index).1)
+        let index = list.values.iter().position(|known| known.kind == kind)?;
+        Some(list.values.swap_remove(index).value)
+    }
+
+    /// The group has gone: what of it has destructors, if anything has, and whose it was.
+    pub(super) fn take_all(&mut self) -> Option<(Weak<Shared>, Vec<Left>)> {
+        let list = self
+            .0
+            .get_mut()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let left = list.values.iter().filter(|value| value.needs_drop);
+        let left: Vec<_> = left.map(|value| value.value.clone()).collect();
+        list.values.clear();
+        (!left.is_empty()).then(|| (std::mem::take(&mut list.scheduler), left))
     }
 }
 
@@ -50,8 +82,18 @@ impl Group {
     /// Remembers a value with the group, one of each type, until it is taken or the group is gone; returns the one that was remembered before.
     /// For libraries that look after groups: use a type of your own. A value that holds a [`Group`] of the same scheduler keeps all of it alive.
     /// O(types in use), behind a lock of the group's own.
+    ///
+    /// The group is gone with the last that needs it, after it was removed: a handle, a task, a virtual CPU that has billed nobody else since. Its values are then
+    /// dropped on a thread of the runtime's blocking pool, those of one parent one after the other, as blocking functions are that never began: the nearest
+    /// group above that was not removed pays, under [`crate::Builder::preempt`] by turns, and a panic of a destructor ends there.
+    /// [`crate::Scheduler::shutdown`] waits for them. What groups keep that were never removed is dropped with the scheduler, wherever that is.
     pub fn keep<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
-        let before = self.inner.kept.put(TypeId::of::<T>(), Arc::new(value));
+        let value = Value {
+            kind: TypeId::of::<T>(),
+            value: Arc::new(value),
+            needs_drop: std::mem::needs_drop::<T>(),
+        };
+        let before = self.inner.kept.put(&self.shared, value);
         before.and_then(|value| value.downcast().ok())
     }
 

@@ -42,6 +42,7 @@ use quotient_keys::EnableGuard;
 use super::ahead::Ahead;
 use super::dead::Dead;
 use super::kept::Kept;
+use crate::estates;
 use crate::in_group::Allowance;
 use crate::kills::KilledAt;
 use crate::loss::{Loss, LossCounters, note};
@@ -492,8 +493,28 @@ impl GroupShared {
         }
     }
 
+    /// Who inherits what the group leaves: the nearest group above that the core has not given up; `None` for the root.
+    fn heir(&self) -> Option<&Arc<Self>> {
+        let above = std::iter::successors(self.parent.as_ref(), |group| group.parent.as_ref());
+        let mut above = above.skip_while(|group| group.core.is_removed());
+        above.next()
+    }
+
     pub(super) fn path(&self) -> String {
         self.core.path().to_owned()
+    }
+}
+
+/// Anywhere, and under any lock: nobody's code is run here (`estates`).
+impl Drop for GroupShared {
+    fn drop(&mut self) {
+        let Some((scheduler, left)) = self.kept.take_all() else {
+            return;
+        };
+        let heir = self.heir().cloned();
+        estates::leave(&scheduler, left, |shared| {
+            heir.unwrap_or_else(|| shared.root.clone())
+        });
     }
 }
 
@@ -518,8 +539,8 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
     if leaving.is_empty() {
         return false;
     }
-    let _shape = shared.lock_shape();
-    leaving.retain(|group| {
+    let shape = shared.lock_shape();
+    let may_wait = |group: &Arc<GroupShared>| {
         if group.population.count() > 0 {
             // A spawn that is being refused is counted for a moment: its end will queue the group again.
             return false;
@@ -538,8 +559,17 @@ pub(crate) fn finish_removals(shared: &Shared) -> bool {
             .remove(&id);
         shared.groups_version.fetch_add(1, Ordering::Release);
         false
-    });
-    !leaving.is_empty()
+    };
+    let (waiting, gone) = std::mem::take(&mut *leaving)
+        .into_iter()
+        .partition::<Vec<_>, _>(may_wait);
+    let any = !waiting.is_empty();
+    *leaving = waiting;
+    // What a group holds is not let go of under a lock.
+    drop(shape);
+    drop(leaving);
+    drop(gone);
+    any
 }
 
 /// The runtime's part of a core group, if there is one.

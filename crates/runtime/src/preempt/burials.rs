@@ -1,4 +1,4 @@
-//! Blocking functions that ended without having begun: who drops what they have captured, and when.
+//! Blocking functions that ended without having begun, and what groups have left (`estates`): who drops what they have captured, and when.
 //!
 //! They are dropped on threads of the blocking pool, *diggers*, one for each group, one function after the other. So a destructor that sleeps
 //! keeps the others of its group. A panic of a destructor ends with it.
@@ -31,17 +31,20 @@
 //! `digging` the threads that drop one. A function is in the next of these before it is in the one before no more, so who sees none of them, in
 //! this order, sees all dropped.
 
+use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use quotient_core::Nanos;
 
 use super::carrier::Carrier;
-use super::foreign::drop_by_turns;
+use super::foreign::{buries_for, drop_by_turns};
 use super::places::SHARE;
 use super::unbegun::{Waiting, hand_to_host};
 use super::{NOBODY, Preempting, current, lock};
+use crate::estates::Estate;
 use crate::group::{Group, GroupShared};
+use crate::meter::ThreadMeter;
 use crate::shared::{CLOSED, OPEN, Shared};
 
 /// Threads that drop what has ended without having begun, but for those of groups that have no other. Unit: threads. An eighth of tokio's pool by
@@ -62,6 +65,21 @@ pub(super) fn at_once_by_turns(
             carrier.count_burials(group, shared.now());
         }
     })
+}
+
+/// Runs `drop_it`, which drops what has ended in the group, here: the group pays, as for its dead.
+pub(crate) fn bill_burial(group: &Group, drop_it: impl FnOnce()) {
+    if buries_for(group) {
+        // By turns: it is charged as it comes.
+        return drop_it();
+    }
+    let meter = ThreadMeter::enter_within(group);
+    drop_it();
+    let used = meter.ok().and_then(|mut meter| meter.leave().ok());
+    let used = used.map_or(Nanos::ZERO, |used| {
+        Nanos(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
+    });
+    group.inner.dead_have_used(used, group.shared.now());
 }
 
 /// Who drops what has ended in a group.
@@ -173,6 +191,20 @@ impl Preempting {
         functions: Vec<Waiting>,
     ) -> Undug {
         self.note_unbegun([(group.clone(), functions)]);
+        self.bury(shared)
+    }
+
+    /// What groups have left is dropped with what never began of their heirs.
+    pub(crate) fn settle(&self, shared: &Arc<Shared>, estates: Vec<Estate>) -> Undug {
+        let mut heirs = HashMap::new();
+        for estate in estates {
+            let heir = Arc::as_ptr(&estate.heir);
+            let (_, all) = heirs
+                .entry(heir)
+                .or_insert_with(|| (estate.heir.clone(), Vec::new()));
+            all.push(Waiting::new(None, move |_| estate.settle()));
+        }
+        self.note_unbegun(heirs.into_values());
         self.bury(shared)
     }
 

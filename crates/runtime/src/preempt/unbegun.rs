@@ -95,7 +95,7 @@ impl Waiting {
 }
 
 /// Has the scheduler's runtime run `function`; a panic of the runtime's ends here.
-pub(super) fn hand_to_host(shared: &Shared, function: Box<dyn FnOnce() + Send>) {
+pub(crate) fn hand_to_host(shared: &Shared, function: Box<dyn FnOnce() + Send>) {
     let hand = AssertUnwindSafe(|| shared.host.spawn_blocking(function));
     // The pool may start a thread for it; if it gets none it keeps the function for its next one.
     let handed = quotient_pause::Guest::as_usual(|| catch_unwind(hand));

@@ -5,7 +5,7 @@
 //! are closed, what waits is cancelled on the spot, and so is what comes later, though not inside of whoever brings it (`last_rites`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::{CLOSED, CLOSING, OPEN, Shared};
 use crate::local_tasks;
@@ -121,6 +121,9 @@ impl Shared {
         }
         rites.end();
         self.end_functions();
+        // C2 and C3 of `estates`.
+        fence(Ordering::SeqCst);
+        self.settle_estates();
         self.cpu_timers.close();
         self.alarms.close();
         if let Some(preempting) = &self.preempt {
@@ -129,13 +132,17 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// The scheduler has ended, destructors of its tasks and of functions that never began included (but for the one that asks).
+    /// The scheduler has ended, destructors of its tasks, of functions that never began and of what groups have left included (but for the one that asks).
     pub(crate) fn has_ended(&self) -> bool {
         let functions_are_dropped = || {
             let preempting = self.preempt.as_ref();
             preempting.is_none_or(|preempting| preempting.has_buried_all())
         };
-        self.phase() == CLOSED && self.last_rites.are_over() && functions_are_dropped()
+        self.phase() == CLOSED
+            && self.last_rites.are_over()
+            // Before what it is handed on to.
+            && self.estates.are_settled()
+            && functions_are_dropped()
     }
 
     /// Whoever waits for the end looks whether that was all.

@@ -1,0 +1,238 @@
+//! Hazards of values that a tenant keeps with groups of its own: their destructors ran where the last reference to the group went. On a virtual CPU
+//! between two polls, where a panic ended the process; under the locks of a removal, where making a group waited for itself; on the tick thread, where
+//! sleep kept everybody's refills; and nobody paid for what they computed.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{burn, repetitions, runtime};
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+use quotient::Preempt;
+use quotient::{Group, Leftover, Scheduler};
+use tokio::runtime::Runtime;
+
+/// A hang.
+const HANG: Duration = Duration::from_secs(60);
+/// Groups that are removed. Unit: groups. Enough for every place where the last reference goes; the first panicked, or stood.
+const GROUPS: usize = 40;
+
+/// Whether polls are preempted.
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+const MODES: [bool; 2] = [false, true];
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+const MODES: [bool; 1] = [false];
+
+fn scheduler(runtime: &Runtime, preempts: bool) -> Scheduler {
+    let builder = Scheduler::builder().handle(runtime.handle().clone());
+    #[cfg(all(
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    ))]
+    let builder = match preempts {
+        true => builder.preempt(Preempt::default()),
+        false => builder,
+    };
+    #[cfg(not(all(
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    )))]
+    let _ = preempts;
+    builder.build().unwrap()
+}
+
+/// Does something as it is dropped.
+struct Kept<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Kept<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A task of the tenant's removes groups of its own that keep such a value: with a task in them, and without.
+fn remove_groups<F>(tenant: &Group, act: F) -> quotient::JoinHandle<()>
+where
+    F: Fn() + Clone + Send + Sync + 'static,
+{
+    tenant.spawn(async move {
+        let own = Group::current().unwrap();
+        for number in 0..GROUPS {
+            let group = own.child(&format!("c{number}")).create().unwrap();
+            group.keep(Kept(act.clone()));
+            if number % 2 == 0 {
+                group.spawn(std::future::pending::<()>());
+                tokio::task::yield_now().await;
+            }
+            group.remove(Leftover::Kill).unwrap();
+            drop(group);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < HANG, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Until so many values are dropped. A virtual CPU remembers the group that it billed last until it bills another one.
+fn wait_for_drops(dropped: &AtomicUsize, count: usize, other: &Group) {
+    wait_for("values are kept", || {
+        drop(other.spawn(async {}));
+        dropped.load(Ordering::SeqCst) == count
+    });
+}
+
+/// Hazard: the process aborts, since nothing catches a panic between two polls.
+#[test]
+fn a_kept_value_that_panics_ends_the_process() {
+    let turns = MODES.repeat(repetitions());
+    for preempts in turns {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let removed = remove_groups(&tenant, move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new("a kept value's panic"));
+        });
+        runtime.block_on(removed).unwrap();
+        wait_for_drops(&dropped, GROUPS, &tenant);
+        runtime.block_on(scheduler.shutdown());
+    }
+}
+
+/// Hazard: it waits for a lock of the removal that drops it.
+#[test]
+fn a_kept_value_that_makes_a_group_waits_for_itself() {
+    for preempts in MODES {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let made = Arc::new(AtomicUsize::new(0));
+        let (count, parent) = (made.clone(), tenant.clone());
+        let removed = remove_groups(&tenant, move || {
+            let number = count.load(Ordering::SeqCst);
+            let group = parent.child(&format!("of-a-destructor-{number}")).create();
+            drop(group.unwrap());
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        // Not by `block_on`: it may never come.
+        wait_for("a destructor waits for itself", || removed.is_finished());
+        wait_for_drops(&made, GROUPS, &tenant);
+        runtime.block_on(scheduler.shutdown());
+    }
+}
+
+/// Hazard: the one virtual CPU, or the tick thread, waits for a destructor, and that for a task.
+#[test]
+fn a_kept_value_that_waits_for_a_task_keeps_its_virtual_cpu() {
+    for preempts in MODES {
+        let runtime = runtime(1);
+        let scheduler = scheduler(&runtime, preempts);
+        let create = |name| scheduler.group(name).unwrap().create().unwrap();
+        let (tenant, other) = (create("tenant"), create("other"));
+        let (dropped, failed) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(Mutex::new(Vec::new())),
+        );
+        let (count, failures) = (dropped.clone(), failed.clone());
+        let removed = remove_groups(&tenant, move || {
+            let thread = std::thread::current();
+            let thread = thread.name().unwrap_or_default();
+            let (done, answer) = std::sync::mpsc::channel();
+            drop(other.spawn(async move { done.send(()) }));
+            // The first that waits in vain says so for all.
+            let patience = match failures.lock().unwrap().is_empty() {
+                true => HANG,
+                false => Duration::ZERO,
+            };
+            let is_answered = answer.recv_timeout(patience).is_ok();
+            if !is_answered || thread.starts_with("quotient-") {
+                failures.lock().unwrap().push(thread.to_owned());
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        runtime.block_on(removed).unwrap();
+        wait_for_drops(&dropped, GROUPS, &tenant);
+        assert_eq!(*failed.lock().unwrap(), Vec::<String>::new());
+        runtime.block_on(scheduler.shutdown());
+    }
+}
+
+/// Hazard: what destructors compute is nobody's.
+#[cfg(target_os = "linux")]
+#[test]
+fn kept_values_compute_for_nothing() {
+    const EACH: Duration = Duration::from_millis(4);
+    for preempts in MODES {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let removed = remove_groups(&tenant, move || {
+            burn(EACH);
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        runtime.block_on(removed).unwrap();
+        wait_for_drops(&dropped, GROUPS, &tenant);
+        let least = EACH * u32::try_from(GROUPS).unwrap();
+        wait_for("destructors are not billed", || tenant.cpu_time() >= least);
+        runtime.block_on(scheduler.shutdown());
+    }
+}
+
+/// Hazard: the end comes before what was left is dropped, or it is never dropped.
+#[test]
+fn kept_values_outlive_the_end() {
+    for preempts in MODES {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let group = |name: &str, pause: Duration| {
+            let count = dropped.clone();
+            let group = tenant.child(name).create().unwrap();
+            group.keep(Kept(move || {
+                std::thread::sleep(pause);
+                count.fetch_add(1, Ordering::SeqCst);
+            }));
+            group
+        };
+        let before = group("before", Duration::from_millis(50));
+        let after = group("after", Duration::ZERO);
+        let stays = group("stays", Duration::ZERO);
+        before.remove(Leftover::Kill).unwrap();
+        after.remove(Leftover::Kill).unwrap();
+        drop((before, stays));
+        runtime.block_on(scheduler.shutdown());
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        drop(after);
+        wait_for("what is left after the end stays", || {
+            dropped.load(Ordering::SeqCst) == 2
+        });
+        drop((tenant, scheduler));
+        drop(runtime);
+        wait_for("what a group kept to the end stays", || {
+            dropped.load(Ordering::SeqCst) == 3
+        });
+    }
+}
