@@ -308,6 +308,33 @@ fn a_watch_is_told_of_a_throttle_once_each_time_it_is_set() {
     assert_eq!(told, [1, 5]);
 }
 
+/// Hazard: a watch that is replaced goes under the lock for which the destructor of its alarm asks.
+#[test]
+fn a_watch_that_is_replaced_waits_for_itself() {
+    struct Again(Arc<quotient_core::Group>);
+    impl Drop for Again {
+        fn drop(&mut self) {
+            let other = Arc::new(ThrottleWatch::default());
+            self.0.watch_throttle(&other, 2);
+        }
+    }
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("watched", 100);
+    machine.limit(&group, Some(limit(10_000, 100_000)));
+    let (done, replaced) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let again = Again(group.clone());
+        let watch = ThrottleWatch::with_alarm(move || {
+            let _ = &again;
+        });
+        assert!(group.watch_throttle(&Arc::new(watch), 1));
+        assert!(group.watch_throttle(&Arc::new(ThrottleWatch::default()), 3));
+        done.send(()).expect("somebody waits");
+    });
+    let within = std::time::Duration::from_secs(60);
+    replaced.recv_timeout(within).expect("it waits for itself");
+}
+
 /// Who sleeps until somebody is throttled is woken for the first of a list, and again once it was taken; an alarm that panics harms nobody.
 #[test]
 fn a_watch_calls_its_alarm_when_its_list_is_no_longer_empty() {

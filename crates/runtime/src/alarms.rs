@@ -118,6 +118,19 @@ impl BilledWaker {
         }
     }
 
+    /// Of this scheduler, and this group of it pays.
+    pub(crate) fn of(
+        scheduler: Weak<Shared>,
+        waker: Waker,
+        payer: Option<Arc<GroupShared>>,
+    ) -> Self {
+        Self {
+            waker,
+            payer: payer.map(|group| (scheduler.clone(), group)),
+            scheduler,
+        }
+    }
+
     /// Wakes, here or elsewhere, and drops the waker. Its panic concerns nobody here.
     pub(crate) fn wake(self) {
         match self.scheduler.upgrade() {

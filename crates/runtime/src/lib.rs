@@ -167,8 +167,8 @@ pub use self::foreign_tasks::bill_foreign_tasks;
 #[cfg(not(loom))]
 pub use self::{
     bandwidth::{
-        Cpus, Max, Share, ThrottleGuard, WithThrottled, WithThrottledExt, defer_throttle,
-        throttled_time,
+        Cpus, Max, Share, ThrottleGuard, ThrottleWatch, WithThrottled, WithThrottledExt,
+        defer_throttle, throttled_time,
     },
     blocking::{block_in_place, spawn_blocking, try_spawn_blocking},
     cgroup::cgroup_quota,
@@ -191,9 +191,7 @@ pub use self::{
     unfinished::{StillPolling, Unfinished},
 };
 #[cfg(not(loom))]
-pub use quotient_core::{
-    BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule, ThrottleWatch,
-};
+pub use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, Policy, RatioRule};
 #[cfg(not(loom))]
 pub use quotient_keys::{self as keys, FlipError};
 #[cfg(not(loom))]

@@ -22,6 +22,7 @@ use quotient_core::Topology;
 use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Gates, GroupTree, Nanos};
 
 use crate::alarms::Alarms;
+use crate::bandwidth::RungBells;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::cpu_timer::CpuTimers;
@@ -143,6 +144,8 @@ pub(crate) struct Shared {
     pub(crate) tick: TickControl,
     pub(crate) cpu_timers: CpuTimers,
     pub(crate) alarms: Alarms,
+    /// Watches whose alarms are to be called.
+    pub(crate) rung: Arc<RungBells>,
     /// What groups have left behind.
     pub(crate) estates: Estates,
     /// What users call their tasks.
@@ -250,6 +253,7 @@ impl Shared {
             tick: TickControl::default(),
             cpu_timers: CpuTimers::default(),
             alarms: Alarms::default(),
+            rung: Arc::default(),
             estates: Estates::default(),
             names: Names::default(),
             log: EventLog::new(slots),

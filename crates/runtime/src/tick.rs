@@ -2,7 +2,7 @@
 //!
 //! Every [`TICK`] while tasks wait (every [`QUIET_PERIOD`] while some run but none waits, or where a thread of its own preempts polls) it (1) asks running tasks whose slice is over
 //! to return at their next checkpoint, and (2) sees to the work of virtual CPUs that cannot look at it (`watch`). (3) It runs refills of
-//! limits when they are due, and calls the wakers of `alarms`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so.
+//! limits when they are due, and calls the wakers of `alarms`, and alarms of `ThrottleWatch`. (4) Where asked for, it notes who waits (`pressure`). It holds no lock while it does so.
 //! With all virtual CPUs asleep for [`IDLE_PERIODS`] it parks until one wakes, or a refill is due; if one is to come, after
 //! [`IDLE_PERIODS_TO_REFILL`].
 //!
@@ -251,6 +251,7 @@ fn has_to_look(shared: &Shared) -> bool {
         || shared.look_at_all_dying(shared.now())
         || shared.has_leaving()
         || shared.estates.any()
+        || shared.rung.any()
         || (0..shared.slots_in_use()).any(stands_back)
 }
 
@@ -299,6 +300,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     }
     let waiting = watch.look(shared, now);
     shared.alarms.ring(now);
+    shared.ring_watches();
     shared.let_go_of_the_dead();
     let dying = shared.look_at_all_dying(now);
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.

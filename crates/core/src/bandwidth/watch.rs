@@ -39,8 +39,9 @@ impl fmt::Debug for ThrottleWatch {
 impl ThrottleWatch {
     /// A list that calls `alarm` when it is no longer empty: once until everything is taken.
     ///
-    /// It is called by the CPU that throttles, in the middle of its choice of what runs next. So it may set a flag, or wake a task or thread that
-    /// has nothing to do with this scheduler's groups; it must not wait, and must not call anything of this crate. Its panics are dropped.
+    /// It is called by the CPU that throttles, in the middle of its choice of what runs next, and may be dropped there, too. So it is the host's: it may set a flag,
+    /// or wake a thread of the host's; it must not wait, nor run what others than the host wrote, and must not call anything of this crate. Its
+    /// panics are dropped.
     pub fn with_alarm(alarm: impl Fn() + Send + Sync + 'static) -> ThrottleWatch {
         ThrottleWatch {
             alarm: Some(Box::new(alarm)),
@@ -85,8 +86,11 @@ impl Watched {
     /// From now on by this watch, and nobody else.
     pub(super) fn set(&self, watch: &Arc<ThrottleWatch>, number: u64) {
         let mut by = self.by.lock().unwrap_or_else(PoisonError::into_inner);
-        *by = Some((Arc::clone(watch), number));
+        let before = by.replace((Arc::clone(watch), number));
         self.any.store(true, Ordering::Relaxed);
+        drop(by);
+        // Its alarm may be the last of something that asks for the lock.
+        drop(before);
     }
 
     /// The group was throttled somewhere.

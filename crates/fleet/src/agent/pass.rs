@@ -157,7 +157,6 @@ impl State {
             unseen: 0,
             cursor: None,
             round_at: Micros::ZERO,
-            // The fleet's task is one of tokio's, whose waking calls nothing of the scheduler.
             watch: Arc::new(ThrottleWatch::with_alarm(move || told.notify_one())),
             numbers: HashMap::new(),
             last_number: 0,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quotient_core::{BandwidthRules, Limit, LimitError, Nanos, ThrottleWatch};
+use quotient_core::{BandwidthRules, Limit, LimitError, Nanos};
+
+use super::watch::ThrottleWatch;
 
 use crate::error::Error;
 use crate::gates;
@@ -320,10 +322,11 @@ impl Group {
 
     /// Puts `number` on the watch's list when the group's own limit next throttles it on any virtual CPU, so that a program with many groups
     /// need not look at each again and again. It does so once, and replaces the watch that was set before. Returns `false`, and does
-    /// nothing, for a group that never had a limit. O(1); a throttle of a group without a watch costs one load.
+    /// nothing, for a group that never had a limit. O(depth of the caller's group); a throttle of a group without a watch costs one load.
     pub fn watch_throttle(&self, watch: &Arc<ThrottleWatch>, number: u64) -> bool {
+        let list = watch.list_for(&self.shared);
         let _shield = self.shared.shield();
-        self.inner.core.watch_throttle(watch, number)
+        self.inner.core.watch_throttle(list, number)
     }
 }
 

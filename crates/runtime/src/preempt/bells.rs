@@ -1,4 +1,4 @@
-//! Wakers of alarms and timers that may be a program's code: who calls them, and where.
+//! Wakers of alarms and timers, and alarms of `ThrottleWatch`, that may be a program's code: who calls them, and where.
 //!
 //! # Why not where they are due
 //! The tick thread finds alarms due, and a virtual CPU's thread a timer. A waker that computes or sleeps there keeps everybody's refills, or that virtual

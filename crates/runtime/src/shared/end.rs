@@ -125,6 +125,7 @@ impl Shared {
         fence(Ordering::SeqCst);
         self.settle_estates();
         self.cpu_timers.close();
+        self.ring_watches();
         self.alarms.close();
         if let Some(preempting) = &self.preempt {
             preempting.ring_rest(self);
