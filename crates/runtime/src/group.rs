@@ -25,8 +25,8 @@ use std::time::Duration;
 use quotient_core::{Limit, Weight};
 
 pub use self::builder::GroupBuilder;
-#[cfg(any(feature = "tower", feature = "hyper"))]
 pub(crate) use self::dead::SeatOfTheDead;
+#[cfg(any(feature = "tower", feature = "hyper"))]
 pub(crate) use self::members::{Seat, spawn_uncounted};
 pub(crate) use self::members::{admits, spawn_at, spawn_member};
 pub(crate) use self::shared::{GroupShared, finish_removals, known, lookup};
