@@ -102,6 +102,9 @@ pub(crate) struct Timeline {
     pub(crate) had_alone: u32,
     /// Service that the group got on each other CPU beyond what it got here since it came, ns in all.
     pub(crate) missed: u64,
+    /// Service of the group's last turn here, and of the one before, ns; all ones before it had any.
+    pub(crate) turn: u64,
+    pub(crate) turn_before: u64,
     /// What this CPU's choice of the group announced, ns.
     pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns, up to 4 s.
@@ -175,6 +178,8 @@ impl Timeline {
             watched: Watched::default(),
             had_alone: 0,
             missed: 0,
+            turn: u64::MAX,
+            turn_before: u64::MAX,
             promised: 0,
             burst: 0,
             owed_inside: false,

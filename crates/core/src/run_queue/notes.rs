@@ -147,8 +147,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         if let Some(inside) = self.timelines.get(owned as usize)
             && inside.group.time.is_somebody_owed()
             && inside.tasks > 0
-            // Not where it is chosen for moments only, and misses turns itself: what comes there waits again, and who is noted there is forgotten.
+            // Not where it is chosen for moments only, and misses turns itself: what comes there waits again, and who is noted there is forgotten. (Two CPUs
+            // whose tasks slept for a tenth of the time handed a spinner to each other so: it was never noted when the CPUs of its siblings looked.)
             && 2 * inside.missed <= self.turns_to_miss(inside)
+            && inside.turn.max(inside.turn_before) >= u64::from(self.rules.base_slice) / 4
             && let Some(note) = inside.group.time.take_owed(self.cpu)
         {
             // Its own tasks, which wait while others of the group run elsewhere.

@@ -75,7 +75,9 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// the one beside it had nothing for minutes.)
     #[inline]
     pub(super) fn start_running(&mut self, level: u32) {
-        let timeline = &self.timelines[level as usize];
+        let timeline = &mut self.timelines[level as usize];
+        timeline.turn_before = timeline.turn;
+        timeline.turn = 0;
         timeline.cell.exec.start();
         let waits = timeline.nr > 1;
         timeline.cell.publish_waits(waits);

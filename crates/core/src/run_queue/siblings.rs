@@ -197,6 +197,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.missed = timeline.missed.saturating_sub(made_up);
         timeline.served = true;
+        timeline.turn = timeline.turn.saturating_add(delta);
         timeline.unpublished += delta;
         self.publish_service(level);
         let (timeline, above) = self.with_parent(level);

@@ -6,6 +6,7 @@
 //! ([`quotient_core::balance::Gaps`]).
 
 use super::Simulation;
+use crate::plan::Settings;
 use quotient_core::Nanos;
 use quotient_core::balance::Gaps;
 use quotient_trace::Sink;
@@ -28,8 +29,12 @@ pub(super) struct Warmth {
 }
 
 impl Warmth {
-    pub(super) fn new(hot_for: Nanos, idle_at_least: Nanos, tasks: usize, cpus: u32) -> Warmth {
-        if hot_for == Nanos::ZERO && idle_at_least == Nanos::ZERO {
+    pub(super) fn new(settings: &Settings, tasks: usize, cpus: u32) -> Warmth {
+        if settings.plugin.is_some() {
+            // What an idle CPU does is that policy's.
+            return Warmth::default();
+        }
+        if settings.hot_for == Nanos::ZERO && settings.idle_at_least == Nanos::ZERO {
             return Warmth {
                 gaps: vec![Gaps::default(); cpus as usize],
                 ..Warmth::default()
@@ -78,7 +83,10 @@ impl<S: Sink> Simulation<S> {
     pub(super) fn looks_for_work(&mut self, cpu: u32) -> bool {
         match self.warmth.gaps.get_mut(cpu as usize) {
             Some(gaps) => gaps.begin(Nanos(self.now)),
-            None => self.warmth.idle[cpu as usize].0 >= self.settings.idle_at_least.0,
+            None => {
+                let average = self.warmth.idle.get(cpu as usize);
+                average.is_none_or(|(average, _)| *average >= self.settings.idle_at_least.0)
+            }
         }
     }
 

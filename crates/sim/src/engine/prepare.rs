@@ -90,8 +90,7 @@ impl<S: Sink> Simulation<S> {
             above: real_time::Above::of(plan),
             hotplug: plan.hotplug.clone(),
             warmth: Warmth::new(
-                plan.settings.hot_for,
-                plan.settings.idle_at_least,
+                &plan.settings,
                 plan.workloads.iter().map(|load| load.tasks.len()).sum(),
                 cpus,
             ),
