@@ -13,7 +13,7 @@
 //! # None is lost
 //! Who leaves something (N1) lists it, under the lock; (N2) passes a fence; (N3) looks whether the scheduler has closed. If not, the tick thread
 //! looks at the list in its next look. If so, that has stopped, and a thread for the purpose drops what is listed: not the caller, who may hold locks, unless the
-//! system gives no thread. The end (C1) sets the phase, (C2) passes a fence, and (C3) sees to the list: if N3 misses C1, C3 finds N1. With the scheduler's last reference
+//! system gives no thread. The end (C1) sets the phase, (C2) passes a fence, and (C3) has such a thread see to the list: if N3 misses C1, C3 finds N1. With the scheduler's last reference
 //! gone as well nobody holds a lock of it any more, and its groups' values are dropped on the spot.
 //!
 //! `open` counts what is left and not yet dropped; a shutdown waits for it, as for destructors of tasks.
@@ -151,6 +151,10 @@ impl Shared {
     pub(crate) fn settle_estates(self: &Arc<Self>) {
         if !self.estates.any() {
             return;
+        }
+        if self.phase() == CLOSED {
+            // The pool may have ended, and would have it dropped here, where others wait for the end.
+            return self.settle_late();
         }
         let estates = self.estates.take();
         if let Some(preempting) = &self.preempt {

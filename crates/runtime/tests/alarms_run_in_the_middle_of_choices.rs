@@ -216,3 +216,91 @@ fn an_alarm_is_dropped_where_nothing_may_run() {
         runtime.block_on(scheduler.shutdown());
     }
 }
+
+/// Hazard: an alarm panics, and what it has captured as well, in the same unwinding: the process aborts.
+#[test]
+fn an_alarm_and_what_it_holds_panic_at_once() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("what an alarm holds"));
+        }
+    }
+    for preempts in MODES {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = calls.clone();
+        // Each is replaced by the next one, mostly while it is called: whoever calls it has the last reference.
+        let _tenant = tenant(&scheduler, move |group| {
+            let (holds, count) = (Panics, count.clone());
+            let watch = ThrottleWatch::with_alarm(move || {
+                let _ = &holds;
+                std::thread::sleep(Duration::from_millis(20));
+                count.fetch_add(1, Ordering::SeqCst);
+                std::panic::resume_unwind(Box::new("an alarm"));
+            });
+            assert!(group.watch_throttle(&Arc::new(watch), 1));
+        });
+        wait_for("no alarm comes", || calls.load(Ordering::SeqCst) >= 20);
+        runtime.block_on(scheduler.shutdown());
+    }
+}
+
+/// Hazard: an alarm that sets its watch again, where no group is current, is nobody's from then on.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_alarm_that_watches_again_computes_for_nothing() {
+    const WORK: Duration = Duration::from_millis(50);
+    const CALLS: usize = 6;
+    for preempts in MODES {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let watched = Arc::new(Mutex::new(None::<(Group, Arc<ThrottleWatch>)>));
+        let (count, again) = (calls.clone(), watched.clone());
+        let watch = Arc::new(ThrottleWatch::with_alarm(move || {
+            if count.load(Ordering::SeqCst) < CALLS {
+                burn(WORK);
+            }
+            let watched = again.lock().unwrap().clone();
+            if let Some((group, watch)) = watched {
+                watch.take(&mut Vec::new());
+                group.watch_throttle(&watch, 1);
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let inner = tenant.child("inner").max("1ms/100ms").create().unwrap();
+        *watched.lock().unwrap() = Some((inner.clone(), watch.clone()));
+        let set = tenant.spawn({
+            let inner = inner.clone();
+            async move { inner.watch_throttle(&watch, 1) }
+        });
+        assert!(runtime.block_on(set).unwrap());
+        let work = inner.spawn(async {
+            loop {
+                burn(Duration::from_micros(300));
+                tokio::task::yield_now().await;
+            }
+        });
+        wait_for("no alarm comes", || calls.load(Ordering::SeqCst) >= CALLS);
+        work.abort();
+        let own = inner.cpu_time();
+        // The first was billed before.
+        let least = WORK * (CALLS as u32 - 2);
+        let begun = Instant::now();
+        let billed = || tenant.cpu_time().saturating_sub(own);
+        while billed() < least && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(
+            billed() >= least,
+            "{:?} of {:?}",
+            billed(),
+            WORK * CALLS as u32
+        );
+        watched.lock().unwrap().take();
+        runtime.block_on(scheduler.shutdown());
+    }
+}

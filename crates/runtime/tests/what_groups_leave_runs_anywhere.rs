@@ -236,3 +236,67 @@ fn kept_values_outlive_the_end() {
         });
     }
 }
+
+/// Hazard: a group that was removed waits for the tick thread to give it up, which stops at the end: what it keeps stays as long as the scheduler.
+#[test]
+fn what_removed_groups_keep_outlives_the_end() {
+    for preempts in MODES.repeat(5) {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let group = tenant.child("busy").create().unwrap();
+        group.keep(Kept(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        }));
+        drop(group.spawn(async {
+            loop {
+                burn(Duration::from_micros(100));
+                tokio::task::yield_now().await;
+            }
+        }));
+        std::thread::sleep(Duration::from_millis(5));
+        group.remove(Leftover::Kill).unwrap();
+        drop((group, tenant));
+        runtime.block_on(scheduler.shutdown());
+        wait_for("what a removed group kept stays", || {
+            dropped.load(Ordering::SeqCst) == 1
+        });
+        drop(scheduler);
+    }
+}
+
+/// Hazard: the runtime has ended, nobody takes what was left, and it is dropped on the thread that tells those who wait for the end.
+#[test]
+fn whoever_waits_for_the_end_waits_for_what_was_left() {
+    for preempts in MODES.repeat(3) {
+        let runtime = runtime(2);
+        let scheduler = scheduler(&runtime, preempts);
+        let released = Arc::new(AtomicUsize::new(0));
+        for number in 0..8 {
+            let tenant = scheduler.group(&format!("t{number}")).unwrap();
+            let tenant = tenant.create().unwrap();
+            let group = tenant.child("below").create().unwrap();
+            let release = released.clone();
+            group.keep(Kept(move || {
+                let begun = Instant::now();
+                while release.load(Ordering::SeqCst) == 0 && begun.elapsed() < 2 * HANG {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }));
+            group.remove(Leftover::Kill).unwrap();
+        }
+        let elsewhere = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.shutdown_background();
+        let begun = Instant::now();
+        let ended = elsewhere.block_on(scheduler.shutdown_timeout(Duration::from_millis(100)));
+        assert!(begun.elapsed() < HANG, "{:?}", begun.elapsed());
+        assert!(ended.is_err(), "they are not dropped yet");
+        released.store(1, Ordering::SeqCst);
+        elsewhere.block_on(scheduler.shutdown());
+    }
+}

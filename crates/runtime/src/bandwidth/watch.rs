@@ -17,17 +17,19 @@
 //! since the watched group may be one of them, and has the bell. The last reference to an alarm may go where no destructor may run, so it is left (`estates`).
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 
 use crate::alarms::BilledWaker;
 use crate::estates;
-use crate::group::GroupShared;
+use crate::group::{Group, GroupShared};
 use crate::local;
-use crate::preempt::ring;
+use crate::preempt::{bill_burial, ring};
 use crate::shared::Shared;
 use crate::shielded::lock_shielded;
+use crate::task::discard;
 
 /// A list of groups that were throttled, by numbers that the watcher gave them: see [`crate::Group::watch_throttle`].
 #[derive(Default)]
@@ -92,7 +94,10 @@ struct Alarm {
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        (self.call)();
+        // Its panic ends here, and does not meet another one, of what the closure has captured: this may be the last reference.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (self.call)())) {
+            discard(panic);
+        }
     }
 }
 
@@ -139,6 +144,8 @@ impl Bell {
             .iter_mut()
             .find(|post| post.scheduler.ptr_eq(&scheduler))
         {
+            // An alarm that sets its watch again is called for who pays for it.
+            Some(_) if payers.is_empty() => return,
             Some(post) => return post.payers = payers,
             None => {
                 posts.retain(|post| post.scheduler.strong_count() > 0);
@@ -154,6 +161,7 @@ impl Bell {
         drop(posts);
         if self.is_rung.swap(false, Ordering::SeqCst) {
             self.rings();
+            shared.tick.run();
         }
     }
 
@@ -186,9 +194,16 @@ impl Bell {
             let post = posts.iter().find(|post| post.scheduler.ptr_eq(&scheduler));
             post.and_then(Post::payer)
         };
-        if let Some(alarm) = &self.alarm {
-            let waker = Waker::from(alarm.clone());
-            ring(shared, BilledWaker::of(scheduler, waker, payer));
+        let Some(alarm) = &self.alarm else {
+            return;
+        };
+        let waker = Waker::from(alarm.clone());
+        match payer {
+            // What it does is that group's, other watches that it sets included.
+            Some(payer) if shared.preempt.is_none() => {
+                bill_burial(&Group::of(shared, &payer), || waker.wake());
+            }
+            payer => ring(shared, BilledWaker::of(scheduler, waker, payer)),
         }
     }
 }
@@ -227,7 +242,19 @@ impl RungBells {
 }
 
 impl Shared {
-    /// The tick thread, and the end: has the alarms of watches called that were put on the list. Under no lock.
+    /// The end: the same, on a thread for that. Nobody who waits for the end waits for a program's code.
+    pub(crate) fn ring_watches_apart(self: &Arc<Self>) {
+        if !self.rung.any() {
+            return;
+        }
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name("quotient-ringer".into());
+        if thread.spawn(move || shared.ring_watches()).is_err() {
+            self.ring_watches();
+        }
+    }
+
+    /// The tick thread: has the alarms of watches called that were put on the list. Under no lock.
     pub(crate) fn ring_watches(self: &Arc<Self>) {
         if !self.rung.any() {
             return;

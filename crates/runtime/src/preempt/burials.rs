@@ -33,7 +33,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use quotient_core::Nanos;
 
@@ -106,9 +106,23 @@ impl Digger {
 /// does what it has to do as it is dropped, and destructors of the program's are not to run where nobody may stop them.
 #[derive(Default)]
 #[must_use = "dropped outside of every shield"]
-pub(crate) struct Undug(
-    #[expect(dead_code, reason = "kept to be dropped")] Vec<Arc<Mutex<Option<Digger>>>>,
-);
+pub(crate) struct Undug(Vec<Arc<Mutex<Option<Digger>>>>);
+
+impl Undug {
+    /// The scheduler has ended: who was not taken does it on a thread for that. Nobody who waits for the end waits for destructors on its own thread.
+    pub(super) fn apart(mut self) {
+        let refused: Vec<Digger> = std::mem::take(&mut self.0)
+            .into_iter()
+            .filter_map(Arc::into_inner)
+            .filter_map(|digger| digger.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        if !refused.is_empty() {
+            let thread = std::thread::Builder::new().name("quotient-estates".into());
+            // Without a thread it is dropped here.
+            drop(thread.spawn(move || drop(refused)));
+        }
+    }
+}
 
 impl Drop for Digger {
     fn drop(&mut self) {

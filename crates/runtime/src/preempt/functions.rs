@@ -394,6 +394,7 @@ impl Preempting {
         if shared.phase() == CLOSED {
             // Who waits for the end may have waited for this.
             shared.function_was_dropped();
+            return self.bury(shared).apart();
         }
         drop(self.bury(shared));
     }
@@ -489,7 +490,10 @@ impl Preempting {
         // Also what ended before: the last look of the tick thread may have met a runtime that was gone, and a scheduler that was not.
         let undug = self.bury(shared);
         drop(shield);
-        drop(undug);
+        match shared.phase() {
+            CLOSED => undug.apart(),
+            _ => drop(undug),
+        }
         // Told to code of the program's.
         for (group, count) in lost {
             note(shared, group, loss, count, &reason);

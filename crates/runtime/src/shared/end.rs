@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::{CLOSED, CLOSING, OPEN, Shared};
+use crate::group::finish_removals;
 use crate::local_tasks;
 use crate::loss::Loss;
 use crate::task_context::TaskRef;
@@ -121,11 +122,13 @@ impl Shared {
         }
         rites.end();
         self.end_functions();
+        // Groups that wait for the tick thread to give them up leave what they keep.
+        finish_removals(self);
         // C2 and C3 of `estates`.
         fence(Ordering::SeqCst);
         self.settle_estates();
         self.cpu_timers.close();
-        self.ring_watches();
+        self.ring_watches_apart();
         self.alarms.close();
         if let Some(preempting) = &self.preempt {
             preempting.ring_rest(self);
