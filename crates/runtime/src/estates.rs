@@ -75,6 +75,12 @@ fn drop_each(left: Vec<Left>) {
     }
 }
 
+/// After the end: on a thread for that; without one it is dropped here.
+pub(crate) fn drop_apart(left: impl Send + 'static) {
+    let thread = std::thread::Builder::new().name("quotient-estates".into());
+    drop(thread.spawn(move || drop(left)));
+}
+
 #[derive(Default)]
 struct List {
     new: Vec<Estate>,
@@ -183,9 +189,7 @@ impl Shared {
     /// After the end: a thread for what is listed, if there is none.
     fn settle_late(self: &Arc<Self>) {
         if !std::mem::replace(&mut self.estates.lock().late, true) {
-            let late = Late(self.clone());
-            let thread = std::thread::Builder::new().name("quotient-estates".into());
-            drop(thread.spawn(move || drop(late)));
+            drop_apart(Late(self.clone()));
         }
     }
 }

@@ -3,59 +3,39 @@
 #![cfg(not(loom))]
 
 mod common;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{burn, runtime};
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-use quotient::Preempt;
+#[cfg(target_os = "linux")]
+use modes::with_tenant;
+use modes::{HANG, MODES, scheduler, wait_for};
 use quotient::{Group, Scheduler, ThrottleWatch};
+#[cfg(target_os = "linux")]
 use tokio::runtime::Runtime;
 
-/// A hang.
-const HANG: Duration = Duration::from_secs(60);
-
-/// Whether polls are preempted.
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-const MODES: [bool; 2] = [false, true];
-#[cfg(not(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-)))]
-const MODES: [bool; 1] = [false];
-
-fn scheduler(runtime: &Runtime, preempts: bool) -> Scheduler {
-    let builder = Scheduler::builder().handle(runtime.handle().clone());
-    #[cfg(all(
-        target_os = "linux",
-        any(target_arch = "x86_64", target_arch = "aarch64")
-    ))]
-    let builder = match preempts {
-        true => builder.preempt(Preempt::default()),
-        false => builder,
-    };
-    #[cfg(not(all(
-        target_os = "linux",
-        any(target_arch = "x86_64", target_arch = "aarch64")
-    )))]
-    let _ = preempts;
-    builder.build().unwrap()
+/// Computes for ever, in short polls.
+async fn works() {
+    loop {
+        burn(Duration::from_micros(300));
+        tokio::task::yield_now().await;
+    }
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < HANG, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// A group below the tenant with that limit, which the tenant watches.
+#[cfg(target_os = "linux")]
+fn watched(runtime: &Runtime, tenant: &Group, max: &str, watch: &Arc<ThrottleWatch>) -> Group {
+    let inner = tenant.child("inner").max(max).create().unwrap();
+    let set = tenant.spawn({
+        let (inner, watch) = (inner.clone(), watch.clone());
+        async move { inner.watch_throttle(&watch, 1) }
+    });
+    assert!(runtime.block_on(set).unwrap());
+    inner
 }
 
 /// A tenant, and a task of it that is throttled again and again in a group below, after which `set` was called there.
@@ -64,12 +44,7 @@ fn tenant(scheduler: &Scheduler, set: impl Fn(&Group) + Send + 'static) -> Group
     let inner = tenant.child("inner").max("1ms/10ms").create().unwrap();
     drop(tenant.spawn(async move {
         let inner = &inner;
-        let work = inner.spawn(async {
-            loop {
-                burn(Duration::from_micros(300));
-                tokio::task::yield_now().await;
-            }
-        });
+        let work = inner.spawn(works());
         loop {
             set(inner);
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -147,9 +122,7 @@ fn alarms_are_lost() {
 fn an_alarm_computes_for_nothing() {
     const WORK: Duration = Duration::from_millis(500);
     for preempts in MODES {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let calls = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, calls) = with_tenant(preempts);
         let count = calls.clone();
         let watch = Arc::new(ThrottleWatch::with_alarm(move || {
             // One is enough: what the group below has is not to be taken for it.
@@ -158,13 +131,7 @@ fn an_alarm_computes_for_nothing() {
             }
             count.fetch_add(1, Ordering::SeqCst);
         }));
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let inner = tenant.child("inner").max("1ms/1s").create().unwrap();
-        let set = tenant.spawn({
-            let inner = inner.clone();
-            async move { inner.watch_throttle(&watch, 1) }
-        });
-        assert!(runtime.block_on(set).unwrap());
+        let inner = watched(&runtime, &tenant, "1ms/1s", &watch);
         let work = inner.spawn(async {
             burn(Duration::from_millis(2));
             tokio::task::yield_now().await;
@@ -254,11 +221,9 @@ fn an_alarm_that_watches_again_computes_for_nothing() {
     const WORK: Duration = Duration::from_millis(50);
     const CALLS: usize = 6;
     for preempts in MODES {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let calls = Arc::new(AtomicUsize::new(0));
-        let watched = Arc::new(Mutex::new(None::<(Group, Arc<ThrottleWatch>)>));
-        let (count, again) = (calls.clone(), watched.clone());
+        let (runtime, scheduler, tenant, calls) = with_tenant(preempts);
+        let known = Arc::new(Mutex::new(None::<(Group, Arc<ThrottleWatch>)>));
+        let (count, again) = (calls.clone(), known.clone());
         let watch = Arc::new(ThrottleWatch::with_alarm(move || {
             if count.load(Ordering::SeqCst) < CALLS {
                 burn(WORK);
@@ -270,20 +235,9 @@ fn an_alarm_that_watches_again_computes_for_nothing() {
             }
             count.fetch_add(1, Ordering::SeqCst);
         }));
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let inner = tenant.child("inner").max("1ms/100ms").create().unwrap();
-        *watched.lock().unwrap() = Some((inner.clone(), watch.clone()));
-        let set = tenant.spawn({
-            let inner = inner.clone();
-            async move { inner.watch_throttle(&watch, 1) }
-        });
-        assert!(runtime.block_on(set).unwrap());
-        let work = inner.spawn(async {
-            loop {
-                burn(Duration::from_micros(300));
-                tokio::task::yield_now().await;
-            }
-        });
+        let inner = watched(&runtime, &tenant, "1ms/100ms", &watch);
+        *known.lock().unwrap() = Some((inner.clone(), watch.clone()));
+        let work = inner.spawn(works());
         wait_for("no alarm comes", || calls.load(Ordering::SeqCst) >= CALLS);
         work.abort();
         let own = inner.cpu_time();
@@ -300,7 +254,7 @@ fn an_alarm_that_watches_again_computes_for_nothing() {
             billed(),
             WORK * CALLS as u32
         );
-        watched.lock().unwrap().take();
+        known.lock().unwrap().take();
         runtime.block_on(scheduler.shutdown());
     }
 }

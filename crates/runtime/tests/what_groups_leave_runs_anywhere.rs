@@ -4,54 +4,19 @@
 #![cfg(not(loom))]
 
 mod common;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{burn, repetitions, runtime};
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-use quotient::Preempt;
-use quotient::{Group, Leftover, Scheduler};
-use tokio::runtime::Runtime;
+use modes::{HANG, MODES, scheduler, wait_for, with_tenant};
+use quotient::{Group, Leftover};
 
-/// A hang.
-const HANG: Duration = Duration::from_secs(60);
 /// Groups that are removed. Unit: groups. Enough for every place where the last reference goes; the first panicked, or stood.
 const GROUPS: usize = 40;
-
-/// Whether polls are preempted.
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
-const MODES: [bool; 2] = [false, true];
-#[cfg(not(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-)))]
-const MODES: [bool; 1] = [false];
-
-fn scheduler(runtime: &Runtime, preempts: bool) -> Scheduler {
-    let builder = Scheduler::builder().handle(runtime.handle().clone());
-    #[cfg(all(
-        target_os = "linux",
-        any(target_arch = "x86_64", target_arch = "aarch64")
-    ))]
-    let builder = match preempts {
-        true => builder.preempt(Preempt::default()),
-        false => builder,
-    };
-    #[cfg(not(all(
-        target_os = "linux",
-        any(target_arch = "x86_64", target_arch = "aarch64")
-    )))]
-    let _ = preempts;
-    builder.build().unwrap()
-}
 
 /// Does something as it is dropped.
 struct Kept<F: Fn()>(F);
@@ -83,14 +48,6 @@ where
     })
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < HANG, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Until so many values are dropped. A virtual CPU remembers the group that it billed last until it bills another one.
 fn wait_for_drops(dropped: &AtomicUsize, count: usize, other: &Group) {
     wait_for("values are kept", || {
@@ -104,10 +61,7 @@ fn wait_for_drops(dropped: &AtomicUsize, count: usize, other: &Group) {
 fn a_kept_value_that_panics_ends_the_process() {
     let turns = MODES.repeat(repetitions());
     for preempts in turns {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let dropped = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, dropped) = with_tenant(preempts);
         let count = dropped.clone();
         let removed = remove_groups(&tenant, move || {
             count.fetch_add(1, Ordering::SeqCst);
@@ -123,10 +77,7 @@ fn a_kept_value_that_panics_ends_the_process() {
 #[test]
 fn a_kept_value_that_makes_a_group_waits_for_itself() {
     for preempts in MODES {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let made = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, made) = with_tenant(preempts);
         let (count, parent) = (made.clone(), tenant.clone());
         let removed = remove_groups(&tenant, move || {
             let number = count.load(Ordering::SeqCst);
@@ -183,10 +134,7 @@ fn a_kept_value_that_waits_for_a_task_keeps_its_virtual_cpu() {
 fn kept_values_compute_for_nothing() {
     const EACH: Duration = Duration::from_millis(4);
     for preempts in MODES {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let dropped = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, dropped) = with_tenant(preempts);
         let count = dropped.clone();
         let removed = remove_groups(&tenant, move || {
             burn(EACH);
@@ -204,10 +152,7 @@ fn kept_values_compute_for_nothing() {
 #[test]
 fn kept_values_outlive_the_end() {
     for preempts in MODES {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let dropped = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, dropped) = with_tenant(preempts);
         let group = |name: &str, pause: Duration| {
             let count = dropped.clone();
             let group = tenant.child(name).create().unwrap();
@@ -241,10 +186,7 @@ fn kept_values_outlive_the_end() {
 #[test]
 fn what_removed_groups_keep_outlives_the_end() {
     for preempts in MODES.repeat(5) {
-        let runtime = runtime(2);
-        let scheduler = scheduler(&runtime, preempts);
-        let tenant = scheduler.group("tenant").unwrap().create().unwrap();
-        let dropped = Arc::new(AtomicUsize::new(0));
+        let (runtime, scheduler, tenant, dropped) = with_tenant(preempts);
         let count = dropped.clone();
         let group = tenant.child("busy").create().unwrap();
         group.keep(Kept(move || {

@@ -242,18 +242,6 @@ impl RungBells {
 }
 
 impl Shared {
-    /// The end: the same, on a thread for that. Nobody who waits for the end waits for a program's code.
-    pub(crate) fn ring_watches_apart(self: &Arc<Self>) {
-        if !self.rung.any() {
-            return;
-        }
-        let shared = self.clone();
-        let thread = std::thread::Builder::new().name("quotient-ringer".into());
-        if thread.spawn(move || shared.ring_watches()).is_err() {
-            self.ring_watches();
-        }
-    }
-
     /// The tick thread: has the alarms of watches called that were put on the list. Under no lock.
     pub(crate) fn ring_watches(self: &Arc<Self>) {
         if !self.rung.any() {
@@ -268,6 +256,18 @@ impl Shared {
             // B1.
             is_listed.store(false, Ordering::SeqCst);
             bell.ring_for(self);
+        }
+    }
+
+    /// The end: the same, on a thread for that. Nobody who waits for the end waits for a program's code.
+    pub(crate) fn ring_watches_apart(self: &Arc<Self>) {
+        if !self.rung.any() {
+            return;
+        }
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name("quotient-ringer".into());
+        if thread.spawn(move || shared.ring_watches()).is_err() {
+            self.ring_watches();
         }
     }
 }

@@ -42,7 +42,7 @@ use super::foreign::{buries_for, drop_by_turns};
 use super::places::SHARE;
 use super::unbegun::{Waiting, hand_to_host};
 use super::{NOBODY, Preempting, current, lock};
-use crate::estates::Estate;
+use crate::estates::{Estate, drop_apart};
 use crate::group::{Group, GroupShared};
 use crate::meter::ThreadMeter;
 use crate::shared::{CLOSED, OPEN, Shared};
@@ -117,9 +117,7 @@ impl Undug {
             .filter_map(|digger| digger.into_inner().unwrap_or_else(PoisonError::into_inner))
             .collect();
         if !refused.is_empty() {
-            let thread = std::thread::Builder::new().name("quotient-estates".into());
-            // Without a thread it is dropped here.
-            drop(thread.spawn(move || drop(refused)));
+            drop_apart(refused);
         }
     }
 }
