@@ -200,7 +200,8 @@ fn begin_request<T>(node: &mut Node<T>, request: Request) {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::node::{NONE, Place};
+    use crate::moved::Moved;
+    use crate::node::{NONE, Place, Traits};
     use crate::run_queue::RunQueue;
     use crate::tree::GroupTree;
     use crate::units::{CpuId, Nanos, to_virtual};
@@ -243,11 +244,10 @@ mod tests {
                 prev: NONE,
                 timeline: 0,
                 owned: NONE,
-                migrated: 0,
+                moved: Moved::NEVER,
                 place: Place::Off,
-                idle: false,
-                custom_slice: false,
-                deferring: false,
+                traits: Traits::default(),
+                passed_over: 0,
             };
             let reference = self.timeline.average.mean();
             self.timeline

@@ -2,6 +2,7 @@
 
 use core::num::NonZeroU16;
 
+use crate::moved::Moved;
 use crate::pelt::{LoadAverages, TaskAverage, TaskSums};
 use crate::units::{CpuId, Nanos, Slice, VirtualTime, to_service, to_virtual};
 use crate::weight::{NICE_0, Nice, Weight};
@@ -19,8 +20,8 @@ pub struct TaskEntity {
     pub(crate) shares: u32,
     /// 0 stands for the configured base slice.
     pub(crate) slice: u32,
-    /// When it last changed CPUs, in [`MIGRATION_TICK_SHIFT`] ticks; the balancer rotates by it.
-    pub(crate) migrated: u32,
+    /// When it last changed CPUs; the balancer rotates by it.
+    pub(crate) moved: Moved,
     /// Load averages, as of when it went to sleep.
     pub(crate) averages: TaskSums,
     pub(crate) past: Past,
@@ -117,10 +118,6 @@ impl Rest {
     }
 }
 
-/// log2 of the tick in which migrations are stamped, ns: 65.5 us ticks wrap after 78 hours, and a wrong age after
-/// that costs one odd choice of the balancer.
-pub(crate) const MIGRATION_TICK_SHIFT: u32 = 16;
-
 impl TaskEntity {
     /// A task that has never run. `slice` is its own request length; `None` takes [`crate::Config::base_slice`].
     pub const fn new(weight: Weight, slice: Option<Slice>) -> TaskEntity {
@@ -143,7 +140,7 @@ impl TaskEntity {
             slept_at: 0,
             shares,
             slice,
-            migrated: 0,
+            moved: Moved::NEVER,
             averages: TaskSums::NONE,
             past: Past(0),
             rest: Rest::NONE,

@@ -125,6 +125,7 @@ pub mod group_weight;
 mod key_queue;
 mod load;
 pub mod load_average;
+mod moved;
 mod node;
 mod outside;
 pub mod pelt;

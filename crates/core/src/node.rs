@@ -1,5 +1,6 @@
 //! The entities of one CPU: tasks and the local halves of groups, in one slab of cache-line-sized nodes.
 
+use crate::moved::Moved;
 use crate::units::VirtualTime;
 
 /// "No such index": nodes and timelines are named by 32-bit indices.
@@ -47,14 +48,35 @@ pub(crate) struct Node<T> {
     pub(crate) timeline: u32,
     /// The timeline that it stands for, if it is a group.
     pub(crate) owned: u32,
-    pub(crate) migrated: u32,
+    pub(crate) moved: Moved,
     pub(crate) place: Place,
-    /// An entity that anything else preempts.
-    pub(crate) idle: bool,
+    pub(crate) traits: Traits,
+    /// What it missed since its last turn, as far as looks have seen; see [`crate::run_queue::floor`].
+    pub(crate) passed_over: u16,
+}
+
+/// What else there is to know of an entity, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traits(u8);
+
+impl Traits {
+    /// Anything else preempts it.
+    pub(crate) const IDLE: Traits = Traits(1);
     /// A task with a slice of its own.
-    pub(crate) custom_slice: bool,
+    pub(crate) const CUSTOM_SLICE: Traits = Traits(2);
     /// A task during which its groups should not be throttled.
-    pub(crate) deferring: bool,
+    pub(crate) const DEFERRING: Traits = Traits(4);
+
+    #[inline]
+    pub(crate) fn has(self, other: Traits) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Those of `self` and, if `on`, the other too.
+    #[inline]
+    pub(crate) fn with(self, other: Traits, on: bool) -> Traits {
+        Traits(self.0 & !other.0 | if on { other.0 } else { 0 })
+    }
 }
 
 impl<T> Node<T> {

@@ -11,6 +11,7 @@ use crate::group::Group;
 use crate::key_queue::{KeyQueue, Side};
 use crate::node::{NONE, Node, Place};
 use crate::run_queue::QueueLoad;
+use crate::run_queue::floor::Floor;
 use crate::units::{Nanos, VirtualTime, to_service, to_virtual};
 use crate::watched::Watched;
 use std::collections::BTreeMap;
@@ -139,6 +140,7 @@ pub(crate) struct Timeline {
     pub(crate) arrived: Arrived,
     /// What tasks that ended had too much or too little.
     pub(crate) ended: Ended,
+    pub(crate) floor: Floor,
 }
 
 impl Timeline {
@@ -198,6 +200,7 @@ impl Timeline {
             below: 0,
             arrived: Arrived::default(),
             ended: Ended::default(),
+            floor: Floor::default(),
         }
     }
 

@@ -5,10 +5,11 @@ use super::siblings::Return;
 use super::{ROOT, RunQueue};
 use crate::balance::Pull;
 use crate::config::Policy;
-use crate::entity::{Enqueue, MIGRATION_TICK_SHIFT, TaskEntity};
+use crate::entity::{Enqueue, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::{OWED_MIN, Stay};
+use crate::moved::Moved;
 use crate::node::NONE;
 use crate::units::{CpuId, Nanos, VirtualTime};
 use std::sync::Arc;
@@ -68,9 +69,6 @@ impl DrainPart {
         tasks: u32::MAX,
     };
 }
-
-/// Entities among which the longest unmoved one is chosen: bounds the time for which the queue is held.
-const CANDIDATES_MAX: usize = 32;
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// Takes up to `request.max` waiting tasks of the group asked for and appends them to `out`, for CPU `to`; the current
@@ -136,24 +134,6 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.publish_counts();
         taken
-    }
-
-    /// Whether neither the group at `level` nor one above it is throttled where its tasks would go to: they would only wait there.
-    fn is_open_on(&self, level: u32, to: CpuId) -> bool {
-        let mut level = self.timelines[level as usize].limited;
-        while level != NONE {
-            if self.is_refused_by(level, to) {
-                return false;
-            }
-            level = self.limited_above(level);
-        }
-        true
-    }
-
-    /// Whether the group at `level` itself is throttled there.
-    fn is_refused_by(&self, level: u32, to: CpuId) -> bool {
-        let meter = self.timelines[level as usize].meter.as_deref();
-        meter.is_some_and(|meter| meter.bandwidth.is_throttled_on(to))
     }
 
     /// Takes out every waiting task, of all groups or of `group` and its descendants. For shutdown, freezing and
@@ -240,7 +220,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             false => Leave::Moves,
         };
         let mut entity = self.dismiss(level, index, leave, now);
-        entity.migrated = tick(now);
+        entity.moved = Moved::at(now, entity.sum_exec);
         if is_overdue {
             entity.past = entity.past.overdue();
             if !is_noted {
@@ -271,7 +251,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Takes a task back that this queue gave away at the same moment and that may not go, say because it is bound to this CPU. It stands where
+    /// Takes a task back that this queue gave away at the same moment, and that is better left here. It stands where
     /// it stood and its request goes on, as if nobody had asked; only those that were not asked for go before it next time. O(log n).
     pub fn take_back(&mut self, task: Detached<T>, now: Nanos) {
         let Detached {
@@ -292,6 +272,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         if self.rules.policy == Policy::Eevdf {
             self.stand_at(index, stood);
         }
+    }
+
+    /// As [`RunQueue::take_back`] for one that may not leave, say because it is bound to this CPU: all others are asked for before it, until it is
+    /// moved. (One that was bound and owed most was asked for each time. Two beside it that were owed a quarter of a CPU each stayed where they were, and a
+    /// group had the other CPU, twice its part, for as long as the machine ran.) O(log n).
+    pub fn take_back_bound(&mut self, mut task: Detached<T>, now: Nanos) {
+        task.entity.moved = task.entity.moved.in_vain();
+        self.take_back(task, now);
     }
 
     /// Puts a task that was just queued where it stood before: placed anew, it would begin a new request each time, later than that of whoever
@@ -367,112 +355,9 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Whether the task came from another CPU less than half a turn ago.
     fn has_just_come(&self, index: u32, now: Nanos) -> bool {
-        self.since_last_move(index, tick(now)) < tick(Nanos(u64::from(self.rules.base_slice) / 2))
+        let half = Nanos(u64::from(self.rules.base_slice) / 2);
+        self.slab.get(index).moved.age(now) < Moved::ticks(half)
     }
-
-    /// How long the task has been on its CPU, in ticks of a move's time stamp; `now` likewise.
-    fn since_last_move(&self, index: u32, now: u32) -> u32 {
-        now.wrapping_sub(self.slab.get(index).migrated)
-    }
-
-    /// The waiting task, among a bounded number in a timeline or below it, that has stayed longest on its CPU (or is owed most there, and of equals has
-    /// stayed longest, if `by_lag`) and would not be kept back on the other one: it is mostly a CPU on which limited groups are throttled that has
-    /// nothing to run, and others wait beside those here.
-    fn candidate(&self, level: u32, to: Option<CpuId>, by_lag: bool, now: Nanos) -> Option<u32> {
-        if to.is_some_and(|to| !self.is_open_on(level, to)) {
-            return None;
-        }
-        let timeline = &self.timelines[level as usize];
-        let now = tick(now);
-        let mean = timeline.average.mean();
-        let (mut best, mut seen, mut refusals) = (None, 0, CANDIDATES_MAX);
-        let mut consider = |entity: u32| {
-            if let Some(index) = self.first_below(entity, to, &mut refusals) {
-                let age = self.since_last_move(index, now);
-                let lag = if by_lag {
-                    mean.since(self.slab.get(entity).v)
-                } else {
-                    0
-                };
-                if best.is_none_or(|(_, first)| (lag, age) > first) {
-                    best = Some((index, (lag, age)));
-                }
-            }
-            seen += 1;
-            seen < CANDIDATES_MAX
-        };
-        timeline.ready.visit(&self.slab.nodes, &mut consider);
-        timeline.later.visit(&self.slab.nodes, &mut consider);
-        if timeline.current != NONE {
-            consider(timeline.current);
-        }
-        best.map(|(index, _)| index)
-    }
-
-    /// The waiting task of the group itself, among a bounded number, that is owed most where child groups stand beside it, if anything is owed to
-    /// one; elsewhere as [`RunQueue::candidate`]. (Were it whoever comes first there, child groups that nobody noted went where a task was wanted,
-    /// away from the CPU where their parent would have had its turn: a child of a twentieth of its sibling's weight had a third of both.)
-    fn own_candidate(&self, level: u32, to: Option<CpuId>, now: Nanos) -> Option<u32> {
-        let timeline = &self.timelines[level as usize];
-        if !timeline.is_anchored {
-            return self.candidate(level, to, false, now);
-        }
-        if to.is_some_and(|to| !self.is_open_on(level, to)) {
-            return None;
-        }
-        let anchor = timeline.anchor();
-        let (mut best, mut seen) = (None, 0);
-        let mut consider = |index: u32| {
-            let node = self.slab.get(index);
-            let lag = anchor.since(node.v);
-            if node.is_task() && lag > best.map_or(0, |(_, most)| most) {
-                best = Some((index, lag));
-            }
-            seen += 1;
-            seen < CANDIDATES_MAX
-        };
-        timeline.ready.visit(&self.slab.nodes, &mut consider);
-        timeline.later.visit(&self.slab.nodes, &mut consider);
-        best.map(|(index, _)| index)
-    }
-
-    /// The entity itself if it is a waiting task, or the first one that waits in the group that it is and is not throttled on CPU `to`.
-    /// Where that is in a child that is throttled there, its siblings are looked at as well, until `refusals` such groups were met.
-    fn first_below(&self, entity: u32, to: Option<CpuId>, refusals: &mut usize) -> Option<u32> {
-        let node = self.slab.get(entity);
-        if node.is_task() {
-            return node.place.is_queued().then_some(entity);
-        }
-        if to.is_some_and(|to| self.is_refused_by(node.owned, to)) {
-            *refusals = refusals.saturating_sub(1);
-            return None;
-        }
-        let timeline = &self.timelines[node.owned as usize];
-        let waiting = timeline.ready.peek().or_else(|| timeline.later.peek());
-        let next = waiting.map(|(index, _)| index);
-        // What waits in a group has something to run below it, so only the current child can be a dead end, and who is refused. Depth
-        // is bounded by that of the tree.
-        let current = (timeline.current != NONE).then_some(timeline.current);
-        let before = *refusals;
-        let mut first = next.and_then(|index| self.first_below(index, to, refusals));
-        first = first.or_else(|| current.and_then(|at| self.first_below(at, to, refusals)));
-        if first.is_none() && *refusals < before {
-            let mut other = |index: u32| {
-                if first.is_none() && *refusals > 0 && Some(index) != next {
-                    first = self.first_below(index, to, refusals);
-                }
-                first.is_none() && *refusals > 0
-            };
-            timeline.ready.visit(&self.slab.nodes, &mut other);
-            timeline.later.visit(&self.slab.nodes, &mut other);
-        }
-        first
-    }
-}
-
-fn tick(now: Nanos) -> u32 {
-    // Wraps on purpose.
-    (now.0 >> MIGRATION_TICK_SHIFT) as u32
 }
 
 fn is_within(group: &Arc<Group>, ancestor: &Arc<Group>) -> bool {

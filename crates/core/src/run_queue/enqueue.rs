@@ -11,7 +11,7 @@ use crate::entity::{Enqueue, Past, Rest, TaskEntity};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::group_time::OWED_MIN;
-use crate::node::{NONE, Node, Place};
+use crate::node::{NONE, Node, Place, Traits};
 use crate::units::{Nanos, VirtualTime, to_virtual};
 use std::sync::Arc;
 
@@ -223,11 +223,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             prev: NONE,
             timeline,
             owned: NONE,
-            migrated: entity.migrated,
+            moved: entity.moved,
             place: Place::Off,
-            idle: false,
-            custom_slice: custom,
-            deferring: entity.is_deferring(),
+            passed_over: 0,
+            traits: Traits::default()
+                .with(Traits::CUSTOM_SLICE, custom)
+                .with(Traits::DEFERRING, entity.is_deferring()),
         });
         (index, lag)
     }
@@ -386,10 +387,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.queue(&mut self.slab.nodes, index, &self.rules);
         if timeline.nr == 1 && self.service_clock.cpus > 1 {
-            // Time in which nothing was wanted must not look like time in which nothing was given.
             // V is where who is alone stands, which takes no division.
-            timeline.cell.publish_virtual(v);
-            timeline.cell.mark(now);
+            // Below the root a timeline empties while others of the CPU run.
+            let left = Nanos(timeline.left_at);
+            if self.service_clock.is_global() && level == ROOT {
+                timeline.cell.resume_window(v, left, now);
+            } else {
+                timeline.cell.begin_window(v, now);
+            }
         }
         self.publish_entities(level);
     }
@@ -436,7 +441,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let timeline = &self.timelines[level as usize];
         let (running, woken) = (self.slab.get(current), self.slab.get(woken));
-        let preempts = match (running.idle, woken.idle) {
+        let preempts = match (
+            running.traits.has(Traits::IDLE),
+            woken.traits.has(Traits::IDLE),
+        ) {
             (true, false) => true,
             (false, true) => false,
             _ => {

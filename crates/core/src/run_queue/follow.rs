@@ -3,7 +3,7 @@
 use super::{ROOT, RunQueue, split};
 use crate::config::GroupClock;
 use crate::gates::Gates;
-use crate::node::{NONE, Place};
+use crate::node::{NONE, Place, Traits};
 
 impl<T, G: Gates> RunQueue<T, G> {
     /// Follows weight changes and removals that happened since the last look. One load if there were none.
@@ -41,6 +41,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             }
         }
         self.unfollowed = 0;
+        // A limit that came or went may have let tasks go, or kept them.
+        self.publish_counts_of_choice();
     }
 
     /// Brings the weight and idleness of a group's node up to date, wherever the node is.
@@ -54,7 +56,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (node, parent_level) = (timeline.node, timeline.parent);
         let parent = parent_level as usize;
         let idle = timeline.group.is_idle();
-        self.slab.get_mut(node).idle = idle;
+        let node_ref = self.slab.get_mut(node);
+        node_ref.traits = node_ref.traits.with(Traits::IDLE, idle);
         let old = self.slab.get(node).shares;
         if old == shares {
             return;

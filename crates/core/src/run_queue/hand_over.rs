@@ -13,7 +13,7 @@ use crate::config::Policy;
 use crate::entity::TaskEntity;
 use crate::gates::Gates;
 use crate::group::Group;
-use crate::node::NONE;
+use crate::node::{NONE, Traits};
 use crate::pelt::TaskSums;
 use crate::units::{Nanos, to_virtual};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             && Arc::ptr_eq(&timeline.group, group)
             && node.shares == entity.shares
             && entity.slice == 0
-            && !node.custom_slice
-            && !node.deferring
+            && !node.traits.has(Traits::CUSTOM_SLICE)
+            && !node.traits.has(Traits::DEFERRING)
             && !entity.is_deferring()
             && !timeline.is_anchored
             && !self.repick
@@ -69,7 +69,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             slept_at,
             shares: node.shares,
             slice: 0,
-            migrated: node.migrated,
+            moved: node.moved,
             averages: TaskSums::NONE,
             past,
             rest,
@@ -80,7 +80,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let timeline = &mut self.timelines[self.leaf as usize];
         let node = &mut self.slab.nodes[index as usize];
         node.sum_exec = entity.sum_exec;
-        node.migrated = entity.migrated;
+        node.moved = entity.moved;
         // Nobody waits, so nobody is kept waiting by a full request even for a new task.
         node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));
         timeline.buddies.clear();

@@ -4,7 +4,8 @@
 use super::{ROOT, RunQueue};
 use crate::gates::Gates;
 use crate::group::Group;
-use crate::node::{NONE, Node, Place, cut_off};
+use crate::moved::Moved;
+use crate::node::{NONE, Node, Place, Traits, cut_off};
 use crate::timeline::Timeline;
 use crate::units::VirtualTime;
 use std::sync::Arc;
@@ -61,11 +62,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             prev: NONE,
             timeline: parent,
             owned: index,
-            migrated: 0,
+            moved: Moved::NEVER,
             place: Place::Off,
-            idle: group.is_idle(),
-            custom_slice: false,
-            deferring: false,
+            passed_over: 0,
+            traits: Traits::default().with(Traits::IDLE, group.is_idle()),
         });
         match self.timelines.get_mut(index as usize) {
             Some(vacant) => *vacant = timeline,

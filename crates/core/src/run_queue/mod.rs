@@ -18,10 +18,12 @@
 mod alone;
 mod averages;
 mod budget;
+mod candidates;
 mod catch_up;
 mod charge;
 mod detach;
 mod enqueue;
+pub(crate) mod floor;
 mod follow;
 mod hand_over;
 mod members;
@@ -266,6 +268,11 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[inline]
     pub fn publish(&self) {
         self.publish_counts();
+    }
+
+    /// The same while a task runs or, in the middle of a choice, is about to.
+    fn publish_counts_of_choice(&self) {
+        self.load.publish_counts(self.nr.saturating_sub(1), self.nr);
     }
 
     #[inline]

@@ -183,7 +183,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !self.slab.get(best).is_task() {
             best = self.pass_over_promised(level, best);
         }
-        self.suggest_pull(level, best);
+        match self.passed_over(level) {
+            Some(index) => best = index,
+            None => self.suggest_pull(level, best),
+        }
+        self.slab.get_mut(best).passed_over = 0;
         let (timeline, nodes) = (
             &mut self.timelines[level as usize],
             &mut self.slab.nodes[..],

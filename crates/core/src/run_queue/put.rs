@@ -4,7 +4,7 @@ use super::{ROOT, RunQueue};
 use crate::config::Policy;
 use crate::entity::{Past, Rest, TaskEntity};
 use crate::gates::Gates;
-use crate::node::{NONE, Node, Place};
+use crate::node::{NONE, Node, Place, Traits};
 use crate::pelt::TaskSums;
 use crate::units::{Nanos, VirtualTime, to_virtual};
 
@@ -162,9 +162,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         if next.is_none() && self.find_work() {
             next = self.descend(must);
         }
-        if next.is_none() {
-            self.publish_counts();
-        }
+        self.publish_counts();
         next
     }
 
@@ -213,7 +211,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             self.tell_tasks(level, true);
         }
         self.count_active(level, -1);
-        let deferring = core::mem::replace(&mut self.slab.get_mut(index).deferring, false);
+        let deferring = self.slab.get(index).traits.has(Traits::DEFERRING);
         if deferring {
             self.count_deferring(level, -1);
         }
@@ -226,8 +224,12 @@ impl<T, G: Gates> RunQueue<T, G> {
             sum_exec: node.sum_exec,
             slept_at,
             shares: node.shares,
-            slice: if node.custom_slice { node.slice } else { 0 },
-            migrated: node.migrated,
+            slice: if node.traits.has(Traits::CUSTOM_SLICE) {
+                node.slice
+            } else {
+                0
+            },
+            moved: node.moved,
             averages: TaskSums::NONE,
             past,
             rest,
@@ -316,6 +318,10 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         timeline.average.remove(node.v, node.shares);
         timeline.nr -= 1;
+        if timeline.nr == 0 && level == ROOT && self.service_clock.is_global() {
+            timeline.left_at = self.last.0;
+            timeline.cell.publish_virtual(node.v);
+        }
         if !node.is_task() {
             timeline.group_load -= u64::from(node.shares);
         }

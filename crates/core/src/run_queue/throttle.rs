@@ -7,7 +7,7 @@ use super::{CALM_SHIFT, ROOT, RunQueue};
 use crate::bandwidth::Opened;
 use crate::gates::Gates;
 use crate::group::Group;
-use crate::node::{NONE, Place};
+use crate::node::{NONE, Place, Traits};
 use crate::units::Nanos;
 use core::num::NonZeroU32;
 use std::sync::Arc;
@@ -209,6 +209,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 .wait(&meter.local, now, &self.changes.timers)
         {
             self.close(level, now);
+            self.publish_counts_of_choice();
         }
     }
 
@@ -398,9 +399,10 @@ impl<T, G: Gates> RunQueue<T, G> {
             return;
         }
         let node = self.slab.get_mut(self.current);
-        if core::mem::replace(&mut node.deferring, defer) == defer {
+        if node.traits.has(Traits::DEFERRING) == defer {
             return;
         }
+        node.traits = node.traits.with(Traits::DEFERRING, defer);
         self.flush();
         self.count_deferring(self.leaf, if defer { 1 } else { -1 });
         self.set_limit();
@@ -424,7 +426,8 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// The deferring task that an overdrawn chain is open for: its timeline and node. O(slots), and only in debt.
     pub(super) fn favoured(&self) -> Option<(u32, u32)> {
         let nodes = (0u32..).zip(&self.slab.nodes);
-        let waiting = nodes.filter(|(_, node)| node.deferring && node.place.is_queued());
+        let waiting =
+            nodes.filter(|(_, node)| node.traits.has(Traits::DEFERRING) && node.place.is_queued());
         let mut paths = waiting.map(|(index, node)| (node.timeline, index));
         paths.find(|&(leaf, _)| !self.is_kept_back(leaf) && self.is_overdrawn(leaf))
     }

@@ -109,7 +109,8 @@ impl<S: Sink> Simulation<S> {
             let is_forbidden = !self.affinity.allows(task.handle, cpu);
             is_bound |= is_forbidden;
             if stays || is_forbidden {
-                self.cpus[from as usize].queue.take_back(task, now);
+                let queue = &mut self.cpus[from as usize].queue;
+                queue.take_back(task, is_forbidden, now);
                 taken = taken.max(Taken::GivenBack);
                 continue;
             }

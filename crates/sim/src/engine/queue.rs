@@ -114,9 +114,13 @@ impl Queue {
     }
 
     /// A task of the core's that was detached at this moment and may not go.
-    pub(crate) fn take_back(&mut self, task: Detached<u32>, now: Nanos) {
+    pub(crate) fn take_back(&mut self, task: Detached<u32>, is_bound: bool, now: Nanos) {
         debug_assert!(self.other.is_none());
-        self.core.take_back(task, now);
+        if is_bound {
+            self.core.take_back_bound(task, now);
+        } else {
+            self.core.take_back(task, now);
+        }
     }
 
     /// The same for another policy.
