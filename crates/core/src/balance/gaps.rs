@@ -15,9 +15,10 @@ use crate::units::Nanos;
 /// most. From 16 to 128 random set-ups are equally fair; which one of the scenarios with tasks in step is not differs from value to value, and here all hold.
 const PART: u64 = 96;
 
-/// A gap that is longer is used. Default 1 ms, twice the kernel's least average. (A CPU whose task sleeps for 95 ms after each ten seconds left all of that unused, while
-/// others waited. With 0.5 ms a group beside tasks that sleep for that long has 0.353 of a CPU for 0.380, of 0.429.)
-const LONG: Nanos = Nanos::from_millis(1);
+/// A gap that is longer is used. Default 10 ms, a tick at 100 Hz. (A CPU whose task sleeps for 95 ms after each ten seconds left all of that unused, while others
+/// waited. With 1 ms a spinner beside sleepers of ten times its weight has 0.84 of its part for 0.97, and with 0.5 ms a group beside tasks that sleep for that
+/// long has 0.353 of a CPU for 0.380.)
+const LONG: Nanos = Nanos::from_millis(10);
 
 /// A gap that is shorter is not. Default 10 us, about what the first cache misses of a task cost that comes from another CPU. (Loops of 20 us that slept for
 /// 1 us went from CPU to CPU each time, 100,000 times a second; one of 26 us beside two of 376 us on two CPUs had 0.13 of a CPU for 0.67: its CPU was
@@ -102,7 +103,7 @@ mod tests {
             !uses(20, 1) && !uses(5, 9),
             "not worth a move, however often"
         );
-        assert!(uses(500_000, 1_100), "long, however seldom");
+        assert!(uses(2_000_000, 11_000), "long, however seldom");
     }
 
     /// Hazard: a CPU whose task stays away idles for as long as others wait.

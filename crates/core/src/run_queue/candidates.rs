@@ -1,9 +1,10 @@
 //! Which of the tasks that wait goes where another CPU asks for one.
 //!
-//! Who may not leave its CPU goes after all others: it would come back. Where the group asked for has had its turns, one that has had none since it came goes
-//! first, and of the others the one that has stayed longest, so that moves rotate. (By how long they had stayed only, a task that came to wait behind another
-//! was the last to be asked for. Three spinners beside two heavier ones that sleep now and then, on three CPUs: at each tick one CPU took the third spinner, which
-//! then waited there, and when that CPU's heavy task slept another was taken, for as long as the machine ran.)
+//! Who may not leave its CPU goes after all others: it would come back. Of those that are owed as much, or where that does not count, one that has had nothing since it
+//! came goes first, and of the others the one that has stayed longest, so that moves rotate. (By how long they had stayed only, a task that came to wait
+//! behind another was the last to be asked for. Three spinners beside two heavier ones that sleep now and then, on three CPUs: at each tick one CPU took the third
+//! spinner, which then waited there, and when that CPU's heavy task slept another was taken, for as long as the machine ran. And of the two tasks of a child that went
+//! to another CPU and back one had its turn at either end, and the other nothing.)
 
 use super::RunQueue;
 use crate::gates::Gates;
@@ -48,7 +49,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         let timeline = &self.timelines[level as usize];
         let mean = timeline.average.mean();
-        let is_flat = !by_lag && self.service_clock.is_global() && !timeline.is_anchored;
+        let is_flat = self.service_clock.is_global() && !timeline.is_anchored;
         let (mut best, mut seen, mut refusals) = (None, 0, CANDIDATES_MAX);
         let mut consider = |entity: u32| {
             if let Some(index) = self.first_below(entity, to, &mut refusals) {

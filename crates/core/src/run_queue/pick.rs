@@ -223,6 +223,7 @@ impl<T, G: Gates> RunQueue<T, G> {
                 self.timelines[owned as usize].missed += service;
             }
         }
+        self.slab.get_mut(only).passed_over = 0;
         self.suggest_pull(level, only);
         self.elect(level, only);
         self.promise(level, only);
