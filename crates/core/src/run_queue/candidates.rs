@@ -91,7 +91,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let (mut best, mut seen) = (None, 0);
         let mut consider = |index: u32| {
             let node = self.slab.get(index);
-            let rank = (self.slab.get(index).moved.may_go(), anchor.since(node.v));
+            let rank = (node.moved.may_go(), anchor.since(node.v));
             if node.is_task() && rank.1 > 0 && best.is_none_or(|(_, first)| rank > first) {
                 best = Some((index, rank));
             }
