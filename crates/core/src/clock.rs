@@ -141,14 +141,13 @@ impl CpuCell {
         self.mark_at.store(now.0, Relaxed);
     }
 
-    /// Something is here, at `v`, where nothing was: a new window.
+    /// Something is here, at `v`, where nothing was: a new window, since time in which nothing was wanted must not look like time in which nothing was given.
     pub(crate) fn begin_window(&self, v: VirtualTime, now: Nanos) {
         self.publish_virtual(v);
         self.mark(now);
     }
 
-    /// Something is here again, at `v`, where nothing was since `left`. That time is no part of the window: in it nothing was wanted, which must not look
-    /// as if nothing was given. After more than a part of what the window had it begins anew. (Anew after any, it came to no more than a millisecond on
+    /// Something is here again, at `v`, where nothing was since `left`. That time is no part of the window, which goes on. After more than a part of what the window had it begins anew. (Anew after any, it came to no more than a millisecond on
     /// a CPU whose only task slept for 10 us after each: that CPU never looked ahead of others, and of three such tasks on two CPUs one had a
     /// whole one.)
     pub(crate) fn resume_window(&self, v: VirtualTime, left: Nanos, now: Nanos) {

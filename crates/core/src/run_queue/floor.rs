@@ -8,7 +8,8 @@
 //! So each timeline in which groups stand looks now and then for those that were passed over, and the one that missed most has the next turn: an entity that
 //! waited here while its weight's part of what the timeline had came to more than [`PASSED_OVER_MAX`]. What it then gets it is charged like anything else: nothing
 //! is given, only the order changes. And it is bounded what that can cost those who should have had the turn: looks are [`INTERVAL`] of the timeline's service
-//! apart, and as long after such a turn as [`PARTS`] times what it took.
+//! apart, and as long after such a turn as [`PARTS`] times what it took. One has such a turn at a time, and only the first [`LOOKED_AT_MAX`] that wait in a timeline are
+//! looked at: with more, or where many are passed over at once, who comes later waits for longer, or for good.
 //!
 //! It seldom stays at that one turn: who was passed over is then ahead here and owed less elsewhere, balancing sees another picture, and mostly
 //! finds a place for everybody (those four have their 0.25 of a CPU each).
@@ -39,7 +40,7 @@ const GRAIN: u64 = 62_500;
 #[derive(Debug)]
 pub(crate) struct Floor {
     /// When it is worth asking again.
-    pub(super) look_at: Nanos,
+    look_at: Nanos,
     /// Service of the timeline as of the last look, ns.
     service: u64,
     /// Who had a turn because of that look, or `NONE`, and its service before it, ns.
@@ -57,6 +58,7 @@ impl Default for Floor {
         }
     }
 }
+
 impl<T, G: Gates> RunQueue<T, G> {
     /// Who waits at `level` and was passed over for so long that it has the next turn, if it is time to look and anybody was.
     #[inline]

@@ -187,6 +187,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             Some(index) => best = index,
             None => self.suggest_pull(level, best),
         }
+        // Not as it is elected, which choices among tasks alone would pay for.
         self.slab.get_mut(best).passed_over = 0;
         let (timeline, nodes) = (
             &mut self.timelines[level as usize],
