@@ -314,20 +314,27 @@ fn excess_load(there: (u64, u64), here: (u64, u64)) -> u64 {
 }
 
 /// Takes a task of a child of `group` that waits and is owed something, if `running`, the child that runs here, is not; or a task of the group
-/// itself, where it has no children and missed so many turns that it was noted. Where nobody is owed anything, a task of a child that owes less.
+/// itself, where it has no children and missed so many turns that it was noted. Where nobody is owed anything, a task of a child that owes less,
+/// than the one that runs or than a task that has the CPU for itself.
 fn plan_owed(
     me: CpuId,
     group: &Group,
     (running, mine): (Option<&Group>, &CpuLoad),
 ) -> Option<Pull> {
-    if !group.time.is_somebody_owed()
-        && let Some(running) = running
-    {
-        let slack = ServiceClock::new(group.config(), me).slack(running, mine.grain());
-        return Note::least(me, group, running, slack).map(|note| note.pull(group));
+    if !group.time.is_somebody_owed() {
+        let note = match running {
+            Some(running) => {
+                let slack = ServiceClock::new(group.config(), me).slack(running, mine.grain());
+                Note::least(me, group, running, slack)
+            }
+            // What one that is alone owes is forgiven beyond a sleeper's credit, since nobody can be paid it; but who waits elsewhere can. Of twice as
+            // much, or equals would change places for nothing.
+            None => (mine.owes_alone()).and_then(|owes| group.time.take_least(me, owes / 2)),
+        };
+        return note.map(|note| note.pull(group));
     }
     let is_owed = |child: &Group| child.time.lag(&group.time) > 0;
-    if !group.time.is_somebody_owed() || running.is_some_and(is_owed) {
+    if running.is_some_and(is_owed) {
         return None;
     }
     if running.is_none() && is_for_choices(group, mine) {
@@ -353,7 +360,7 @@ fn plan_owed(
 /// machine ran, and its sibling a CPU for itself.)
 fn is_for_choices(group: &Group, mine: &CpuLoad) -> bool {
     let is_beside = group.time.has_groups() && group.time.is_own_task_owed(group.id());
-    is_beside && !(mine.owes_alone() && group.time.noted_lag() > OWED_LONG)
+    is_beside && !(mine.owes_alone().is_some() && group.time.noted_lag() > OWED_LONG)
 }
 
 /// For a task of `group` that runs here, where what was planned first, for a group above, brought nothing: takes a task of a child that waits

@@ -24,6 +24,8 @@ pub struct CpuLoad {
     leaf: AtomicU32,
     /// The timeline of which an own task has this CPU for itself and owes, as an index and one; 0 for none.
     owes_alone: AtomicU32,
+    /// How much that one owes at least, in virtual time.
+    owed_alone: AtomicU64,
     /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
     groups: Mutex<Vec<Arc<Group>>>,
     /// Groups that got budget and wait for this CPU to unthrottle them.
@@ -69,17 +71,23 @@ impl CpuLoad {
         self.leaf.store(leaf, Relaxed);
     }
 
-    /// Whether an own task of the timeline has this CPU for itself and owes, as of now.
-    pub(crate) fn publish_owes_alone(&self, leaf: u32, owes: bool) {
-        let mark = if owes { leaf + 1 } else { 0 };
+    /// How much an own task of the timeline that has this CPU for itself owes at least, in virtual time, as of now; `None` if there is none that owes.
+    pub(crate) fn publish_owes_alone(&self, leaf: u32, owes: Option<u64>) {
+        let mark = if owes.is_some() { leaf + 1 } else { 0 };
         if self.owes_alone.load(Relaxed) != mark {
             self.owes_alone.store(mark, Relaxed);
         }
+        let owes = owes.unwrap_or(0);
+        if self.owed_alone.load(Relaxed) != owes {
+            self.owed_alone.store(owes, Relaxed);
+        }
     }
 
-    /// Whether the own task that runs here had the CPU for itself and owed when the clock of its group's children was told last.
-    pub(crate) fn owes_alone(&self) -> bool {
-        self.owes_alone.load(Relaxed) == self.leaf.load(Relaxed) + 1
+    /// What the own task that runs here owed at least, in virtual time, if it had the CPU for itself when the clock of its group's children was told
+    /// last; `None` if it did not, or owed nothing.
+    pub(crate) fn owes_alone(&self) -> Option<u64> {
+        let owes = self.owes_alone.load(Relaxed) == self.leaf.load(Relaxed) + 1;
+        owes.then(|| self.owed_alone.load(Relaxed))
     }
 
     /// Notes that the published virtual times are right up to `now`.

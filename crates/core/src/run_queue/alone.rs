@@ -6,7 +6,7 @@ use crate::gates::Gates;
 use crate::group_time::{FORGET, Lone, OWED_MIN};
 use crate::node::{NONE, Node};
 use crate::timeline::Timeline;
-use crate::units::{to_service_lag, to_virtual};
+use crate::units::to_virtual;
 use crate::watched::Watched;
 
 /// A task that has had so much since it came to be alone on its CPU is no sleeper that waits for a turn as often as not. Unit: nanoseconds. 20 ms, five
@@ -128,11 +128,18 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Tells this CPU's balancer whether an own task has the CPU for itself and owes: the `sole` one at `level`, and what that is owed.
+    /// Tells this CPU's balancer what an own task owes that has the CPU for itself: the `sole` one at `level`, and what that is owed.
     fn publish_owes_alone(&self, level: u32, sole: Option<(u32, i64)>) {
         if level == self.leaf {
-            let owes = sole.is_some_and(|(shares, owed)| to_service_lag(owed, shares) < -OWED_MIN);
-            self.load.publish_owes_alone(level, owes);
+            let owes = sole.and_then(|(shares, owed)| {
+                let noise = to_virtual(OWED_MIN.unsigned_abs(), shares);
+                owed.saturating_neg()
+                    .saturating_sub_unsigned(noise)
+                    .try_into()
+                    .ok()
+            });
+            self.load
+                .publish_owes_alone(level, owes.filter(|&owes: &u64| owes > 0));
         }
     }
 
