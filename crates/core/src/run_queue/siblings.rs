@@ -56,8 +56,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             let above = &mut self.timelines[parent as usize];
             let offset = level.wrapping_add(owed);
             above.set_offset(offset);
+            let was_anchored = above.is_anchored;
             above.is_anchored = self.rules.policy == Policy::Eevdf;
             above.buddies.ask_always(above.is_anchored);
+            if !was_anchored && above.is_anchored && above.tasks > 0 {
+                // At their next charge, a tick later, V would have gone on by the weight of others, and each would be owed that. (A task of 10000
+                // was owed 3.7 s for 4 ms that it had a CPU, and a group of 10 all of it.)
+                self.tell_tasks(parent, true);
+            }
         }
         let offset = self.timelines[parent as usize].offset;
         let node_ref = self.slab.get_mut(node);
