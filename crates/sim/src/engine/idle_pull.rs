@@ -90,6 +90,11 @@ impl<S: Sink> Simulation<S> {
         }
     }
 
+    /// Whether idle CPUs look for work by our own rules, not by a kernel's or a plugin's.
+    pub(super) fn pulls_by_own_rules(&self) -> bool {
+        !self.warmth.gaps.is_empty()
+    }
+
     /// A task wakes on a CPU.
     #[inline]
     pub(super) fn end_gap(&mut self, cpu: u32) {

@@ -170,6 +170,11 @@ impl Queue {
         self.put_prev_away(now, RunQueue::put_prev_sleep)
     }
 
+    /// As that, of one that goes to another CPU.
+    pub(crate) fn put_prev_move(&mut self, now: Nanos) -> Option<TaskEntity> {
+        self.put_prev_away(now, RunQueue::put_prev_move)
+    }
+
     /// As that, of a task that has ended.
     #[inline]
     pub(crate) fn put_prev_exit(&mut self, now: Nanos) -> Option<TaskEntity> {
