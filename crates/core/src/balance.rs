@@ -148,7 +148,7 @@ fn plan_busy(
         }
         let owed = plan_owed(me, group, (running, mine));
         owed.or_else(|| plan_ahead(topology, me, loads, group, running))
-            .or_else(|| plan_level(topology, me, loads, group))
+            .or_else(|| plan_level(topology, me, loads, group, 0))
             .map(|pull| (Some(pull), group.depth()))
     });
     found.and_then(|(pull, depth)| Some((pull?, depth)))
@@ -186,18 +186,23 @@ fn pull_busy(
     let Some(mine) = loads.get(me.index()) else {
         return false;
     };
-    let second = mine.find_on_chain(|group, running| match running {
-        _ if group.depth() <= depth => None,
-        None => plan_beside(me, group, mine),
-        // A task beside the child that runs would be handed round among all CPUs that run one which is ahead. But a CPU with nothing else has no choices,
-        // at which it would be compared.
-        Some(_)
-            if group.time.is_own_task_owed(group.id())
-                && (mine.nr_queued() > 0 || group.time.noted_lag() <= OWED_LONG) =>
-        {
-            None
-        }
-        Some(_) => plan_owed(me, group, (running, mine)),
+    let second = mine.find_on_chain(|group, running| {
+        let owed = match running {
+            _ if group.depth() <= depth => return None,
+            None => plan_beside(me, group, mine),
+            // A task beside the child that runs would be handed round among all CPUs that run one which is ahead. But a CPU with nothing else has no
+            // choices, at which it would be compared.
+            Some(_)
+                if group.time.is_own_task_owed(group.id())
+                    && (mine.nr_queued() > 0 || group.time.noted_lag() <= OWED_LONG) =>
+            {
+                None
+            }
+            Some(_) => plan_owed(me, group, (running, mine)),
+        };
+        let is_alone = mine.nr_queued() == 0 && !group.time.has_groups();
+        let level = || plan_level(topology, me, loads, group, OWED_LONG / 2);
+        owed.or_else(|| is_alone.then(level).flatten())
     });
     second.is_some_and(|pull| take(&pull))
 }
@@ -380,6 +385,7 @@ fn plan_level(
     me: CpuId,
     loads: &[Arc<CpuLoad>],
     group: &Group,
+    least: u64,
 ) -> Option<Pull> {
     let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
     if mine.runnable() == 0 {
@@ -407,7 +413,7 @@ fn plan_level(
         let ahead = service_ahead(my_gain, their_gain, load_here);
         // What one side has charged and the other has not yet is noise, be it its own or from elsewhere.
         let noise = cell.burst().saturating_add(2 * load.grain().0);
-        if ahead < own_threshold.saturating_add(noise) {
+        if ahead < own_threshold.saturating_add(noise).max(least) {
             continue;
         }
         let merit = (Reverse(topology.distance(me, cpu)), ahead);
