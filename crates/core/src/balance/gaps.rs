@@ -27,6 +27,11 @@ const LONG: Nanos = Nanos::from_millis(10);
 /// fail.)
 const SHORT: Nanos = Nanos::from_micros(10);
 
+/// What may be left unused since the last time for want of gaps long enough. Default 1 ms, a hundred times what a move costs: short gaps that come to
+/// most of a CPU's time let somebody in within 2 ms, and then there are none. (Two spinners beside a loop of 4 us that sleeps for 8 left a third of two
+/// CPUs idle for as long as the machine ran.)
+const UNUSED_MAX: Nanos = Nanos::from_millis(1);
+
 /// Each gap counts with this part in the averages: an eighth, as in the kernel.
 const AVERAGE_SHIFT: u32 = 3;
 
@@ -41,6 +46,11 @@ pub struct Gaps {
     /// How long they are on average, and from the end of one to the end of the next.
     length: Nanos,
     cycle: Nanos,
+    /// When a task went to sleep here last, and for how long it mostly does.
+    left: Nanos,
+    away: Nanos,
+    /// How long it was idle since a gap was used last.
+    unused: Nanos,
 }
 
 impl Default for Gaps {
@@ -52,17 +62,29 @@ impl Default for Gaps {
             ended: Nanos::ZERO,
             length: unknown,
             cycle: unknown,
+            left: Nanos::ZERO,
+            away: unknown,
+            unused: Nanos::ZERO,
         }
     }
 }
 
 impl Gaps {
-    /// The CPU has nothing to run at `now`. Whether it should pull from others: unless its gaps are short, and this one is no longer yet. O(1).
-    pub fn begin(&mut self, now: Nanos) -> bool {
+    /// The CPU has nothing to run at `now`, since a task has just gone to sleep that mostly does for `sleeps`; `None` if the CPU has idled before, or that
+    /// is not known. Whether it should pull from others: unless its gaps are short, or that task's sleep, and no longer yet. O(1).
+    pub fn begin(&mut self, now: Nanos, sleeps: Option<Nanos>) -> bool {
         let since = *self.since.get_or_insert(now);
+        if let Some(sleeps) = sleeps {
+            (self.left, self.away) = (now, sleeps);
+        }
         let length = self.length.max(now.saturating_sub(since));
         let is_small = length.0.saturating_mul(PART) < self.cycle.0;
-        length > LONG || length >= SHORT && !is_small
+        let is_short = length.min(self.away.max(now.saturating_sub(self.left))) < SHORT;
+        let uses = length > LONG || !is_small && (!is_short || self.unused >= UNUSED_MAX);
+        if uses {
+            self.unused = Nanos::ZERO;
+        }
+        uses
     }
 
     /// A task wakes, or is new, on the CPU. O(1), nothing without a gap.
@@ -75,6 +97,7 @@ impl Gaps {
             self.length = average(self.length, now.saturating_sub(since));
             self.cycle = average(self.cycle, now.saturating_sub(self.ended));
             self.ended = now;
+            self.unused = self.unused.saturating_add(now.saturating_sub(since));
         }
     }
 }
@@ -88,7 +111,7 @@ mod tests {
         let (mut gaps, mut now, mut used) = (Gaps::default(), 0, true);
         for _ in 0..200 {
             now += work;
-            used = gaps.begin(Nanos::from_micros(now));
+            used = gaps.begin(Nanos::from_micros(now), None);
             now += sleep;
             gaps.end(Nanos::from_micros(now));
         }
@@ -113,19 +136,20 @@ mod tests {
         let mut now = 0;
         for _ in 0..200 {
             now += 1_000;
-            gaps.begin(Nanos::from_micros(now));
+            gaps.begin(Nanos::from_micros(now), None);
             now += 2;
             gaps.end(Nanos::from_micros(now));
         }
         let at = |later: u64| Nanos::from_micros(now + 1_000 + later);
-        assert!(!gaps.begin(at(0)) && !gaps.begin(at(9)));
-        assert!(gaps.begin(at(11)), "and then it is more than a hundredth");
+        let mut begins = |now| gaps.begin(now, None);
+        assert!(!begins(at(0)) && !begins(at(9)));
+        assert!(begins(at(11)), "and then it is more than a hundredth");
     }
 
     #[test]
     fn the_first_gap_is_used_and_the_end_of_none_is_nothing() {
         let mut gaps = Gaps::default();
         gaps.end(Nanos::from_millis(5));
-        assert!(gaps.begin(Nanos::from_millis(5)));
+        assert!(gaps.begin(Nanos::from_millis(5), None));
     }
 }
