@@ -8,7 +8,8 @@
 //! **Owed.** A child group that waits and is owed something is noted with its parent (`group_time`). A CPU that runs
 //! another child, which is not owed anything, takes a task of it. At the root this keeps groups to their weights over all
 //! CPUs; inside a group, its children. A group of tasks of which one waits while the rest has its part elsewhere is noted as its own, and a CPU
-//! that runs the group takes that task.
+//! that runs the group takes that task. A task that has its CPU for itself is compared, too: where it is owed as much as who is noted, it
+//! stays alone, and where it owes twice as much as a group that waits and owes, that one comes.
 //!
 //! **Ahead.** A CPU whose children are ahead of the mean of their siblings takes more of them (`ahead`).
 //!
@@ -52,7 +53,7 @@ mod gaps;
 use crate::clock::{CpuCell, CpuCells};
 use crate::config::GroupClock;
 use crate::group::Group;
-use crate::group_time::{Note, ServiceClock};
+use crate::group_time::{Note, OWED_MIN, ServiceClock};
 use crate::load::CpuLoad;
 use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
@@ -342,7 +343,7 @@ fn plan_owed(
     if running.is_some_and(is_owed) {
         return None;
     }
-    if running.is_none() && is_for_choices(group, mine) {
+    if running.is_none() && (is_for_choices(group, mine) || is_as_owed(group, mine)) {
         return None;
     }
     // The very group that runs here was owed something as it was noted, and is not by now. What is pulled is one of several that wait there, which
@@ -358,6 +359,15 @@ fn plan_owed(
     };
     let note = group.time.take_owed(me).filter(|note| !is_in_vain(note))?;
     Some(note.pull(group))
+}
+
+/// Whether the task that has this CPU for itself is owed as much as who is noted, but for a turn, and more than turns explain: the clock is before all of
+/// them then. (Three CPUs whose tasks were owed 8 ms pulled a sleeper from each other whose group was, 750 times a second, and it never ran: where it came
+/// it was owed no more than who ran there.)
+fn is_as_owed(group: &Group, mine: &CpuLoad) -> bool {
+    let owed = mine.owed_though_alone();
+    let turn = OWED_MIN.unsigned_abs() + group.config().base_slice.0;
+    owed > turn && group.time.noted_lag() <= owed.saturating_add(turn)
 }
 
 /// Whether who is noted is a task beside child groups that is to be compared at choices with the one that runs here, by the clock that both stand by. But

@@ -3,8 +3,8 @@
 use crate::bandwidth::Mailbox;
 use crate::group::Group;
 use crate::tree::GroupTree;
-use crate::units::Nanos;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::units::{Nanos, to_service_lag};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One CPU's load: relaxed single-writer words on cache lines of their own. Readers tolerate staleness; the puller
@@ -22,10 +22,11 @@ pub struct CpuLoad {
     stolen: AtomicU32,
     /// The timeline whose turn it is, as an index into `groups`.
     leaf: AtomicU32,
-    /// The timeline of which an own task has this CPU for itself and owes, as an index and one; 0 for none.
-    owes_alone: AtomicU32,
-    /// How much that one owes at least, in virtual time.
-    owed_alone: AtomicU64,
+    /// The timeline of which an own task has this CPU for itself, as an index and one; 0 for none.
+    alone: AtomicU32,
+    /// What that one is owed, in virtual time, and its shares.
+    owed_alone: AtomicI64,
+    shares_alone: AtomicU32,
     /// The groups that this CPU has met. Locked when it meets another, and by its own balancer.
     groups: Mutex<Vec<Arc<Group>>>,
     /// Groups that got budget and wait for this CPU to unthrottle them.
@@ -71,23 +72,43 @@ impl CpuLoad {
         self.leaf.store(leaf, Relaxed);
     }
 
-    /// How much an own task of the timeline that has this CPU for itself owes at least, in virtual time, as of now; `None` if there is none that owes.
-    pub(crate) fn publish_owes_alone(&self, leaf: u32, owes: Option<u64>) {
-        let mark = if owes.is_some() { leaf + 1 } else { 0 };
-        if self.owes_alone.load(Relaxed) != mark {
-            self.owes_alone.store(mark, Relaxed);
+    /// The shares of an own task of the timeline that has this CPU for itself, and what it is owed at least, in virtual time, as of now; below zero, what
+    /// it owes; zero if that is nothing to speak of. `None` if there is none.
+    pub(crate) fn publish_alone(&self, leaf: u32, owed: Option<(u32, i64)>) {
+        let mark = if owed.is_some() { leaf + 1 } else { 0 };
+        if self.alone.load(Relaxed) != mark {
+            self.alone.store(mark, Relaxed);
         }
-        let owes = owes.unwrap_or(0);
-        if self.owed_alone.load(Relaxed) != owes {
-            self.owed_alone.store(owes, Relaxed);
+        let (shares, owed) = owed.unwrap_or_default();
+        if self.owed_alone.load(Relaxed) != owed {
+            self.owed_alone.store(owed, Relaxed);
+            self.shares_alone.store(shares, Relaxed);
         }
     }
 
-    /// What the own task that runs here owed at least, in virtual time, if it had the CPU for itself when the clock of its group's children was told
-    /// last; `None` if it did not, or owed nothing.
+    /// What the own task that runs here was owed, as that was published, if it had the CPU for itself when the clock of its group's children was told
+    /// last; else 0.
+    fn owed_alone(&self) -> i64 {
+        let is_alone = self.alone.load(Relaxed) == self.leaf.load(Relaxed) + 1;
+        if is_alone {
+            self.owed_alone.load(Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// What the own task that runs here and has the CPU for itself owes at least, in virtual time, if it does.
     pub(crate) fn owes_alone(&self) -> Option<u64> {
-        let owes = self.owes_alone.load(Relaxed) == self.leaf.load(Relaxed) + 1;
-        owes.then(|| self.owed_alone.load(Relaxed))
+        let owed = self.owed_alone();
+        (owed < 0).then_some(owed.unsigned_abs())
+    }
+
+    /// What the own task that runs here is owed though it has the CPU for itself, ns.
+    pub(crate) fn owed_though_alone(&self) -> u64 {
+        match self.owed_alone() {
+            owed @ 1.. => to_service_lag(owed, self.shares_alone.load(Relaxed)).unsigned_abs(),
+            _ => 0,
+        }
     }
 
     /// Notes that the published virtual times are right up to `now`.

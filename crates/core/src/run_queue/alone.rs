@@ -109,7 +109,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             _ => i64::MAX,
         };
         self.watch(level);
-        self.publish_owes_alone(level, sole);
+        self.publish_alone(level, sole);
     }
 
     /// Takes so much, in virtual time, off what the own task at `level` that runs is owed.
@@ -128,18 +128,14 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
     }
 
-    /// Tells this CPU's balancer what an own task owes that has the CPU for itself: the `sole` one at `level`, and what that is owed.
-    fn publish_owes_alone(&self, level: u32, sole: Option<(u32, i64)>) {
+    /// Tells this CPU's balancer what an own task is owed that has the CPU for itself: the `sole` one at `level`, and what that is.
+    fn publish_alone(&self, level: u32, sole: Option<(u32, i64)>) {
         if level == self.leaf {
-            let owes = sole.and_then(|(shares, owed)| {
-                let noise = to_virtual(OWED_MIN.unsigned_abs(), shares);
-                owed.saturating_neg()
-                    .saturating_sub_unsigned(noise)
-                    .try_into()
-                    .ok()
+            let owed = sole.map(|(shares, owed)| {
+                let noise = to_virtual(OWED_MIN.unsigned_abs(), shares).cast_signed();
+                (shares, owed - owed.clamp(-noise, noise))
             });
-            self.load
-                .publish_owes_alone(level, owes.filter(|&owes: &u64| owes > 0));
+            self.load.publish_alone(level, owed);
         }
     }
 
