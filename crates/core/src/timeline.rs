@@ -106,6 +106,8 @@ pub(crate) struct Timeline {
     /// Service of the group's last turn here, and of the one before, ns; all ones before it had any.
     pub(crate) turn: u64,
     pub(crate) turn_before: u64,
+    /// When that turn began.
+    pub(crate) began_at: Nanos,
     /// What this CPU's choice of the group announced, ns.
     pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns, up to 4 s.
@@ -118,6 +120,8 @@ pub(crate) struct Timeline {
     pub(crate) knowingly: bool,
     /// The child group that was put back last, until the next choice, or `NONE`.
     pub(crate) put_back: u32,
+    /// When it was said last that the group waits here, or does not: a look around ago, or when it came.
+    pub(crate) noted_at: Nanos,
     /// Service received here and not published yet, ns, and when some was last.
     pub(crate) unpublished: u64,
     pub(crate) published_at: Nanos,
@@ -188,6 +192,8 @@ impl Timeline {
             served: false,
             knowingly: false,
             put_back: NONE,
+            began_at: Nanos::ZERO,
+            noted_at: Nanos::ZERO,
             unpublished: 0,
             published_at: Nanos::ZERO,
             limited: NONE,

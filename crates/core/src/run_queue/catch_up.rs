@@ -91,6 +91,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         while level != NONE {
             if level != ROOT && self.timelines[level as usize].cell.waits() {
                 self.note_waiting(level);
+            } else {
+                self.timelines[level as usize].noted_at = self.last;
             }
             let timeline = &self.timelines[level as usize];
             if levels > VISITS_MAX {

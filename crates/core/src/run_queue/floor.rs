@@ -43,9 +43,11 @@ pub(crate) struct Floor {
     look_at: Nanos,
     /// Service of the timeline as of the last look, ns.
     service: u64,
-    /// Who had a turn because of that look, or `NONE`, and its service before it, ns.
+    /// Who has a turn because of that look, or `NONE` once it is over, and its service before it, ns.
     raised: u32,
     raised_at: u64,
+    /// What it got in that turn, ns.
+    taken: u64,
 }
 
 impl Default for Floor {
@@ -55,6 +57,7 @@ impl Default for Floor {
             service: 0,
             raised: NONE,
             raised_at: 0,
+            taken: 0,
         }
     }
 }
@@ -63,8 +66,28 @@ impl<T, G: Gates> RunQueue<T, G> {
     /// Who waits at `level` and was passed over for so long that it has the next turn, if it is time to look and anybody was.
     #[inline]
     pub(super) fn passed_over(&mut self, level: u32) -> Option<u32> {
+        let floor = &self.timelines[level as usize].floor;
+        if floor.raised != NONE {
+            self.end_raised(level);
+        }
         let is_due = self.last >= self.timelines[level as usize].floor.look_at;
         is_due.then(|| self.look_for_passed_over(level)).flatten()
+    }
+
+    /// The turn of who was raised is over, since others are chosen from. Whatever it gets later it gets by its own right. (Counted on, one that came to
+    /// have more than a thirty-third of the timeline let nobody be raised any more: another had nothing for as long as the machine ran.)
+    #[cold]
+    #[inline(never)]
+    fn end_raised(&mut self, level: u32) {
+        let floor = &self.timelines[level as usize].floor;
+        let got = self
+            .service_of(floor.raised)
+            .saturating_sub(floor.raised_at);
+        let all = self.timelines[level as usize].cell.exec.read();
+        let floor = &mut self.timelines[level as usize].floor;
+        // No more than everybody had, should somebody else be in its place by now.
+        floor.taken = got.min(all.saturating_sub(floor.service));
+        floor.raised = NONE;
     }
 
     #[cold]
@@ -73,11 +96,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         let timeline = &self.timelines[level as usize];
         let service = timeline.cell.exec.read();
         let since = service.saturating_sub(timeline.floor.service);
-        let taken = self
-            .service_of(timeline.floor.raised)
-            .saturating_sub(timeline.floor.raised_at);
         let left = INTERVAL
-            .max(taken.saturating_mul(PARTS))
+            .max(timeline.floor.taken.saturating_mul(PARTS))
             .saturating_sub(since);
         if left > 0 {
             self.timelines[level as usize].floor.look_at = self.last + Nanos(left);
@@ -111,6 +131,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             service,
             raised,
             raised_at: self.service_of(raised),
+            taken: 0,
         };
         first.map(|(_, index)| index)
     }

@@ -26,10 +26,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !self.service_clock.is_global() {
             return;
         }
+        let most = self.waited_since(level);
         let (timeline, above) = self.with_parent(level);
         let (time, siblings) = (&timeline.group.time, &above.group.time);
         let lag = time.lag(siblings);
-        time.note_waiting(lag);
+        time.note_waiting(lag, most);
         if lag > OWED_MIN {
             self.drop_note_of(timeline.parent, above.current);
             siblings.note_owed(self.cpu, timeline.group.id(), lag);
@@ -40,6 +41,16 @@ impl<T, G: Gates> RunQueue<T, G> {
         if timeline.tasks > 0 && timeline.missed > self.turns_to_miss(timeline) {
             time.note_owed(self.cpu, timeline.group.id(), timeline.missed.cast_signed());
         }
+    }
+
+    /// What the group at `level` can have come to be owed since that was asked last, ns, if it has waited here all the while: all that the CPUs did.
+    fn waited_since(&mut self, level: u32) -> u64 {
+        let timeline = &mut self.timelines[level as usize];
+        // Who comes does after this CPU was charged last.
+        let since = timeline.noted_at;
+        timeline.noted_at = since.max(self.last);
+        let waited = self.last.saturating_sub(since).0;
+        waited.saturating_mul(self.service_clock.cpus.into())
     }
 
     /// More than that is too much for a group to miss on a CPU, ns.
@@ -150,7 +161,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             // Not where it is chosen for moments only, and misses turns itself: what comes there waits again, and who is noted there is forgotten. (Two CPUs
             // whose tasks slept for a tenth of the time handed a spinner to each other so: it was never noted when the CPUs of its siblings looked.)
             && 2 * inside.missed <= self.turns_to_miss(inside)
-            && inside.turn.max(inside.turn_before) >= u64::from(self.rules.base_slice) / 4
+            && self.is_served_for_long(inside)
             && let Some(note) = inside.group.time.take_owed(self.cpu)
         {
             // Its own tasks, which wait while others of the group run elsewhere.
@@ -178,6 +189,15 @@ impl<T, G: Gates> RunQueue<T, G> {
             let above = &self.timelines[level as usize].group;
             self.suggested = Some(note.pull(above));
         }
+    }
+
+    /// Whether the turns of a group here are no moments between others': a quarter of a slice, or half of that where it was most of the time since the
+    /// last one began. (Without a least, CPUs that run one short request of a group after another took its spinners, and it answered a tenth less.)
+    fn is_served_for_long(&self, inside: &Timeline) -> bool {
+        let quarter = u64::from(self.rules.base_slice) / 4;
+        let since = self.last.saturating_sub(inside.began_at).0;
+        inside.turn.max(inside.turn_before) >= quarter
+            || inside.nr == 1 && inside.turn >= quarter / 2 && 2 * inside.turn >= since
     }
 
     /// The same where nobody who waits is owed anything: for one that owes less than who is chosen.

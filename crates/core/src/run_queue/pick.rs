@@ -76,6 +76,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     #[inline]
     pub(super) fn start_running(&mut self, level: u32) {
         let timeline = &mut self.timelines[level as usize];
+        timeline.began_at = self.last;
         timeline.turn_before = timeline.turn;
         timeline.turn = 0;
         timeline.cell.exec.start();
@@ -183,7 +184,8 @@ impl<T, G: Gates> RunQueue<T, G> {
         if !self.slab.get(best).is_task() {
             best = self.pass_over_promised(level, best);
         }
-        match self.passed_over(level) {
+        let raised = self.passed_over(level);
+        match raised {
             Some(index) => best = index,
             None => self.suggest_pull(level, best),
         }
@@ -193,7 +195,7 @@ impl<T, G: Gates> RunQueue<T, G> {
             &mut self.timelines[level as usize],
             &mut self.slab.nodes[..],
         );
-        if timeline.buddies.hint_at(best) {
+        if raised.is_none() && timeline.buddies.hint_at(best) {
             best = timeline.apply_buddies(nodes, best, &self.rules);
         }
         // Not the first any more, perhaps.
@@ -202,6 +204,12 @@ impl<T, G: Gates> RunQueue<T, G> {
         // Not before it has left those who wait, and it is known who goes: who was put back may be the one.
         self.note_put_back(level, best);
         self.promise(level, best);
+        if raised.is_some()
+            && let Some(inside) = self.timelines.get_mut(self.slab.get(best).owned as usize)
+        {
+            // Others would have used the time, whatever it owes: they are not to lose what they are owed for it.
+            inside.knowingly = false;
+        }
         Some(best)
     }
 

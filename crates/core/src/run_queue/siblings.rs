@@ -79,6 +79,14 @@ impl<T, G: Gates> RunQueue<T, G> {
             Return::Moves | Return::TakenBack => timeline.group.time.take_missed(),
         };
         self.join(parent, node, now);
+        match why {
+            Return::Wakes => self.timelines[level as usize].noted_at = now,
+            // It was on its way, or kept back by a limit, and has waited all the while.
+            Return::Moves | Return::Unthrottled => {
+                self.timelines[level as usize].noted_at = Nanos::ZERO;
+            }
+            Return::TakenBack => {}
+        }
         self.note_waiting(level);
     }
 

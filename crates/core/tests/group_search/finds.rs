@@ -392,18 +392,27 @@ fn a_yield_gives_no_turn_to_a_group_that_owes() {
 }
 
 /// Seed 2, set-up 1660, made smaller: 0.637. The task should have a whole CPU. Each CPU that ran a sleeper of the child that is far ahead took it
-/// every half millisecond, to wait for the end of another poll of 2 ms.
+/// every half millisecond, to wait for the end of another poll of 2 ms. One set-up says little: with polls and sleeps that differ by a few hundredths it
+/// has between 0.889 and 0.919, whatever is changed. Their mean is 0.904 (0.908 until 28 November).
 #[test]
 fn a_task_beside_a_group_that_is_ahead_is_not_handed_round() {
-    let sleepers = [
-        (100, 1, hog(250_000)),
-        (50, 9, periodic(2_000_000, 500_000)),
+    let polls = [
+        200_000, 230_000, 240_000, 250_000, 260_000, 270_000, 300_000,
     ];
-    let tops: [Top; 2] = [
-        (100, &[(100, 7, periodic(50_000, 500_000))]),
-        (2_000, &sleepers),
-    ];
-    holds(0.91, &Setup::of(5, &tops).with(Some(1), 1, hog(250_000)));
+    let ratios = polls.into_iter().flat_map(|poll| {
+        [490_000, 500_000, 510_000].map(|sleep| {
+            let sleepers = [(100, 1, hog(250_000)), (50, 9, periodic(2_000_000, sleep))];
+            let tops: [Top; 2] = [
+                (100, &[(100, 7, periodic(50_000, 500_000))]),
+                (2_000, &sleepers),
+            ];
+            worst(&Setup::of(5, &tops).with(Some(1), 1, hog(poll)), 10).0
+        })
+    });
+    let ratios: Vec<f64> = ratios.collect();
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    assert!(mean >= 0.9, "{mean:.3}: {ratios:.3?}");
+    assert!(ratios.iter().all(|&ratio| ratio >= 0.88), "{ratios:.3?}");
 }
 
 /// Seed 11, set-up 2868, made smaller: 0.002, and less with time. Three CPUs, each of which runs a task of the root, noted those as their polls
