@@ -59,7 +59,7 @@ use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
 use ahead::plan_ahead;
 use core::cmp::Reverse;
-pub use gaps::Gaps;
+pub use gaps::{Gaps, Use};
 use std::sync::Arc;
 
 /// Service by which a CPU must be ahead of another before it pulls, for each CPU's worth of service by which its virtual

@@ -2,6 +2,7 @@
 
 use super::Simulation;
 use super::state::NONE;
+use quotient_core::balance::Use;
 use quotient_core::{CpuId, Enqueue, Nanos, Pull, Reason, balance};
 use quotient_trace::Sink;
 use std::sync::Arc;
@@ -17,8 +18,21 @@ enum Taken {
 }
 
 impl<S: Sink> Simulation<S> {
+    /// As [`Simulation::pull`] for a CPU that has nothing to run, of no more than its gap is good for.
+    pub(super) fn pull_in_gap(&mut self, cpu: u32, gap: Use) -> bool {
+        if gap == Use::One {
+            self.pull_at_most(cpu, Reason::Idle, 1)
+        } else {
+            self.pull(cpu, Reason::Idle)
+        }
+    }
+
     /// Asks the core whether to pull, and does it. Returns whether anything came.
     pub(super) fn pull(&mut self, cpu: u32, reason: Reason) -> bool {
+        self.pull_at_most(cpu, reason, usize::MAX)
+    }
+
+    fn pull_at_most(&mut self, cpu: u32, reason: Reason, most: usize) -> bool {
         self.plans += 1;
         if self.settings.plugin.is_some() {
             return self.pull_one(cpu, reason);
@@ -31,7 +45,11 @@ impl<S: Sink> Simulation<S> {
         let published = core::mem::take(&mut self.published);
         let mut any = false;
         balance::pull(&topology, me, &published, (reason, now), |request| {
-            let taken = self.take_cold(cpu, request, leaves_hot);
+            let request = Pull {
+                max: request.max.min(most),
+                ..*request
+            };
+            let taken = self.take_cold(cpu, &request, leaves_hot);
             any = taken == Taken::Some;
             // A CPU that is busy looks further where what came may not run here: else a group that is bound elsewhere, and noted at each
             // look, would hide a task of the CPU's own group for ever.

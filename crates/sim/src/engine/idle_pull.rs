@@ -8,14 +8,11 @@
 use super::Simulation;
 use crate::plan::Settings;
 use quotient_core::Nanos;
-use quotient_core::balance::Gaps;
+use quotient_core::balance::{Gaps, Use};
 use quotient_trace::Sink;
 
 /// The average counts each stretch of idleness with this part: an eighth, as the kernel does.
 const AVERAGE_SHIFT: u32 = 3;
-
-/// The longest sleep that is told from longer ones, ns: 1 ms, a hundred times what is too short to be used. Also what one is taken to be before anything is known.
-const SLEEP_MAX: u32 = 1_000_000;
 
 /// What a CPU is taken to be idle for before anything is known, and at most, ns: 1 ms, twice the kernel's cost of a migration.
 const AVERAGE_MAX: u64 = 1_000_000;
@@ -29,8 +26,6 @@ pub(super) struct Warmth {
     idle: Vec<(u64, u64)>,
     /// Of each CPU, by our own rules.
     gaps: Vec<Gaps>,
-    /// For how long each task sleeps on average, ns, up to [`SLEEP_MAX`]; likewise.
-    sleeps: Vec<u32>,
 }
 
 impl Warmth {
@@ -42,7 +37,6 @@ impl Warmth {
         if settings.hot_for == Nanos::ZERO && settings.idle_at_least == Nanos::ZERO {
             return Warmth {
                 gaps: vec![Gaps::default(); cpus as usize],
-                sleeps: vec![u32::MAX; tasks],
                 ..Warmth::default()
             };
         }
@@ -50,7 +44,6 @@ impl Warmth {
             ran_at: vec![0; tasks],
             idle: vec![(AVERAGE_MAX, 0); cpus as usize],
             gaps: Vec::new(),
-            sleeps: Vec::new(),
         }
     }
 
@@ -87,18 +80,15 @@ impl<S: Sink> Simulation<S> {
 
     /// Whether a CPU that has nothing to run looks elsewhere.
     #[inline]
-    pub(super) fn looks_for_work(&mut self, cpu: u32) -> bool {
+    pub(super) fn looks_for_work(&mut self, cpu: u32) -> Use {
         match self.warmth.gaps.get_mut(cpu as usize) {
-            Some(gaps) => {
-                // Nobody, if it idled before.
-                let last = self.cpus[cpu as usize].shown;
-                let sleeps = self.warmth.sleeps.get(last as usize);
-                let sleeps = sleeps.map(|&length| Nanos(length.into()));
-                gaps.begin(Nanos(self.now), sleeps)
-            }
+            Some(gaps) => gaps.begin(Nanos(self.now)),
             None => {
                 let average = self.warmth.idle.get(cpu as usize);
-                average.is_none_or(|(average, _)| *average >= self.settings.idle_at_least.0)
+                match average {
+                    Some((average, _)) if *average < self.settings.idle_at_least.0 => Use::None,
+                    _ => Use::All,
+                }
             }
         }
     }
@@ -110,17 +100,9 @@ impl<S: Sink> Simulation<S> {
 
     /// A task wakes on a CPU.
     #[inline]
-    pub(super) fn end_gap(&mut self, cpu: u32, task: u32) {
+    pub(super) fn end_gap(&mut self, cpu: u32) {
         if let Some(gaps) = self.warmth.gaps.get_mut(cpu as usize) {
             gaps.end(Nanos(self.now));
-            let slept = self.now - self.tasks[task as usize].ready_at;
-            let slept = u32::try_from(slept).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
-            let average = &mut self.warmth.sleeps[task as usize];
-            *average = match *average {
-                // The first one.
-                u32::MAX => slept,
-                known => known - (known >> AVERAGE_SHIFT) + (slept >> AVERAGE_SHIFT),
-            };
         }
     }
 

@@ -5,7 +5,8 @@ use super::state::{Life, NONE};
 use crate::agenda::NEVER;
 use crate::outcome::Mechanism;
 use crate::program::Step;
-use quotient_core::{Nanos, Reason};
+use quotient_core::Nanos;
+use quotient_core::balance::Use;
 use quotient_trace::{Sink, TaskState};
 
 /// Steps that a task that starts may do before it computes without being listed: a jump back, a stamp, to compute.
@@ -22,13 +23,15 @@ impl<S: Sink> Simulation<S> {
             return;
         }
         let mut picked = state.queue.pick(now);
-        if picked.is_none()
-            && self.looks_for_work(cpu)
-            && self.waiting > 0
-            && (self.was_called(cpu) || self.happens(self.settings.notice.fell_idle_permille))
-            && self.pull(cpu, Reason::Idle)
-        {
-            picked = self.cpus[cpu as usize].queue.pick(now);
+        if picked.is_none() {
+            let gap = self.looks_for_work(cpu);
+            if gap != Use::None
+                && self.waiting > 0
+                && (self.was_called(cpu) || self.happens(self.settings.notice.fell_idle_permille))
+                && self.pull_in_gap(cpu, gap)
+            {
+                picked = self.cpus[cpu as usize].queue.pick(now);
+            }
         }
         if let (Some(task), Some(request)) = (picked, self.cpus[cpu as usize].queue.take_pull())
             && self.take(cpu, &request)

@@ -27,7 +27,7 @@ impl<S: Sink> Simulation<S> {
             }
         };
         let target = self.present(task, target);
-        self.end_gap(target, task);
+        self.end_gap(target);
         let kind = if by == target {
             Enqueue::WakeBuddy
         } else {
