@@ -59,7 +59,7 @@ use crate::topology::{Distance, Topology};
 use crate::units::{CpuId, Nanos, to_service};
 use ahead::plan_ahead;
 use core::cmp::Reverse;
-pub use gaps::{Gaps, Use};
+pub use gaps::{GapUse, Gaps};
 use std::sync::Arc;
 
 /// Service by which a CPU must be ahead of another before it pulls, for each CPU's worth of service by which its virtual
@@ -201,6 +201,7 @@ fn pull_busy(
             }
             Some(_) => plan_owed(me, group, (running, mine)),
         };
+        // Not for noise: where many wait behind polls, one would be handed round for it.
         let is_alone = mine.nr_queued() == 0 && !group.time.has_groups();
         let level = || plan_level(topology, me, loads, group, OWED_LONG / 2);
         owed.or_else(|| is_alone.then(level).flatten())
@@ -389,7 +390,7 @@ fn plan_beside(me: CpuId, group: &Group, mine: &CpuLoad) -> Option<Pull> {
     group.time.take_owed(me).map(|note| note.pull(group))
 }
 
-/// Looks for a CPU where what is in `group` gets less than what is in it here.
+/// Looks for a CPU where what is in `group` gets less than what is in it here, by `least` ns at least.
 fn plan_level(
     topology: &Topology,
     me: CpuId,

@@ -79,6 +79,45 @@ fn debts_are_paid_before_anything_runs() {
     assert_eq!(rig.queue.pick(Nanos(40 * MILLI)), Some(1));
 }
 
+/// Hazard: two CPUs run below a small limit in turns, and each keeps what is there from the other. What a note asks for by its group goes, if that may run
+/// where it goes to.
+#[test]
+fn what_is_noted_goes_where_its_group_may_run() {
+    let mut rig = throttled();
+    let noted = Pull {
+        from: CpuId(0),
+        max: 8,
+        group: rig.group.id(),
+        own: true,
+        noted: true,
+    };
+    let now = Nanos(MILLI);
+    let mut moved = Vec::new();
+    assert_eq!(rig.queue.detach(&noted, now, &mut moved), 0, "where?");
+    assert_eq!(rig.queue.detach_to(CpuId(1), &noted, now, &mut moved), 1);
+    rig.queue.check().unwrap();
+    assert_eq!((rig.queue.nr_running(), rig.queue.nr_throttled()), (0, 0));
+    let mut other = RunQueue::new(&rig.tree, CpuId(1));
+    let task = moved.pop().unwrap();
+    other.enqueue(&task.group, task.entity, task.handle, Enqueue::Migrate, now);
+    assert_eq!(other.pick(now), None, "the budget of all is used up");
+    // Nor does it go where its group is throttled as well.
+    let back = Pull {
+        from: CpuId(1),
+        ..noted
+    };
+    rig.queue
+        .enqueue(&rig.group, TaskEntity::default(), 2, Enqueue::Wake, now);
+    assert_eq!(rig.queue.pick(now), None);
+    assert_eq!(other.detach_to(CpuId(0), &back, now, &mut moved), 0);
+    let refilled = 10 * MILLI;
+    refill(&rig, refilled);
+    other.unthrottle_pending(Nanos(refilled));
+    other.check().unwrap();
+    rig.queue.unthrottle_pending(Nanos(refilled));
+    assert!(other.pick(Nanos(refilled)).is_some() || rig.queue.pick(Nanos(refilled)).is_some());
+}
+
 #[test]
 fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
     let mut rig = throttled();

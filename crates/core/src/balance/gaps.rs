@@ -56,7 +56,7 @@ pub struct Gaps {
 
 /// What a gap is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum GapUse {
     /// Nobody should come.
     None,
     /// One task may come.
@@ -81,7 +81,7 @@ impl Default for Gaps {
 
 impl Gaps {
     /// The CPU has nothing to run at `now`. Whether it should pull from others: unless its gaps are short, and this one is no longer yet. O(1).
-    pub fn begin(&mut self, now: Nanos) -> Use {
+    pub fn begin(&mut self, now: Nanos) -> GapUse {
         let since = *self.since.get_or_insert(now);
         let length = self.length.max(now.saturating_sub(since));
         let is_small = length.0.saturating_mul(PART) < self.cycle.0;
@@ -89,12 +89,12 @@ impl Gaps {
         let is_much = length.0.saturating_mul(MUCH) >= self.cycle.0;
         if length > LONG || !is_small && !is_short {
             self.unused = Nanos::ZERO;
-            Use::All
+            GapUse::All
         } else if is_much && self.unused >= UNUSED_MAX {
             self.unused = Nanos::ZERO;
-            Use::One
+            GapUse::One
         } else {
-            Use::None
+            GapUse::None
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let (mut gaps, mut now, mut used) = (Gaps::default(), 0, true);
         for _ in 0..200 {
             now += work;
-            used = gaps.begin(Nanos::from_micros(now)) == Use::All;
+            used = gaps.begin(Nanos::from_micros(now)) == GapUse::All;
             now += sleep;
             gaps.end(Nanos::from_micros(now));
         }
@@ -147,13 +147,13 @@ mod tests {
         for round in 0..1_000 {
             now += 4;
             let at = Nanos::from_micros(now);
-            if gaps.begin(at) == Use::One {
+            if gaps.begin(at) == GapUse::One {
                 used.push(round);
             }
             now += 8;
             gaps.end(Nanos::from_micros(now));
         }
-        // The averages begin with 1 ms, so the first ones seem long but for the task.
+        // The averages begin with 1 ms, so the first gaps seem long, and are used as such.
         assert!((7..=8).contains(&used.len()), "{used:?}");
         assert!(used.windows(2).all(|pair| pair[1] - pair[0] == 125));
     }
@@ -170,7 +170,7 @@ mod tests {
             gaps.end(Nanos::from_micros(now));
         }
         let at = |later: u64| Nanos::from_micros(now + 1_000 + later);
-        let mut begins = |now| gaps.begin(now) != Use::None;
+        let mut begins = |now| gaps.begin(now) != GapUse::None;
         assert!(!begins(at(0)) && !begins(at(9)));
         assert!(begins(at(11)), "and then it is more than a hundredth");
     }
@@ -179,6 +179,6 @@ mod tests {
     fn the_first_gap_is_used_and_the_end_of_none_is_nothing() {
         let mut gaps = Gaps::default();
         gaps.end(Nanos::from_millis(5));
-        assert_eq!(gaps.begin(Nanos::from_millis(5)), Use::All);
+        assert_eq!(gaps.begin(Nanos::from_millis(5)), GapUse::All);
     }
 }

@@ -23,7 +23,8 @@
 //! # Weights that cannot be used
 //! A group owed more than its runnable tasks can consume would become ever more owed, and everybody else ever more in
 //! debt. If nothing of a group waits on any CPU, its credit grows no further than L, and what it had beyond it saved up
-//! while it did wait (no more than all CPUs did meanwhile: who wakes and runs at once has saved nothing) is forgotten at 1/16 of its service. What is cut goes to its siblings, by weight: V moves on, and v
+//! while it did wait (no more than all CPUs did meanwhile: who wakes and runs at once has saved nothing) is forgotten at 1/16 of
+//! its service. What is cut goes to its siblings, by weight: V moves on, and v
 //! with it. That is the readjusted weight of surplus fair scheduling, reached step by step.
 //!
 //! Something of such a group may wait now and then all the same, behind a poll that nobody can interrupt, and it will never have back what
@@ -521,8 +522,9 @@ impl GroupTime {
         forgets
     }
 
-    /// The group waits somewhere and is owed `lag` ns, of which no more than `most` can have come to that while it waited: so much is not cut. (Whatever it was owed by then was, at once: one whose only other task slept for 10 ms and then ran for 200 us was never cut, came to be owed
-    /// seconds, and a group of a hundredth of its weight had nothing.)
+    /// The group waits somewhere and is owed `lag` ns, of which no more than `most` can have come to that while it waited: so much is not cut. (All that it
+    /// was owed by then was kept, at once: one whose only other task slept for 10 ms and then ran for 200 us was never cut, came to be owed seconds, and a
+    /// group of a hundredth of its weight had nothing.)
     #[inline]
     pub(crate) fn note_waiting(&self, lag: i64, most: u64) {
         let ceiling = self.ceiling.load(Relaxed);

@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::state::NONE;
-use quotient_core::balance::Use;
+use quotient_core::balance::GapUse;
 use quotient_core::{CpuId, Enqueue, Nanos, Pull, Reason, balance};
 use quotient_trace::Sink;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ enum Taken {
 
 impl<S: Sink> Simulation<S> {
     /// As [`Simulation::pull`] for a CPU that has nothing to run, of no more than its gap is good for.
-    pub(super) fn pull_in_gap(&mut self, cpu: u32, gap: Use) -> bool {
-        if gap == Use::One {
+    pub(super) fn pull_in_gap(&mut self, cpu: u32, gap: GapUse) -> bool {
+        if gap == GapUse::One {
             self.pull_at_most(cpu, Reason::Idle, 1)
         } else {
             self.pull(cpu, Reason::Idle)

@@ -8,7 +8,7 @@
 use super::Simulation;
 use crate::plan::Settings;
 use quotient_core::Nanos;
-use quotient_core::balance::{Gaps, Use};
+use quotient_core::balance::{GapUse, Gaps};
 use quotient_trace::Sink;
 
 /// The average counts each stretch of idleness with this part: an eighth, as the kernel does.
@@ -80,14 +80,14 @@ impl<S: Sink> Simulation<S> {
 
     /// Whether a CPU that has nothing to run looks elsewhere.
     #[inline]
-    pub(super) fn looks_for_work(&mut self, cpu: u32) -> Use {
+    pub(super) fn looks_for_work(&mut self, cpu: u32) -> GapUse {
         match self.warmth.gaps.get_mut(cpu as usize) {
             Some(gaps) => gaps.begin(Nanos(self.now)),
             None => {
                 let average = self.warmth.idle.get(cpu as usize);
                 match average {
-                    Some((average, _)) if *average < self.settings.idle_at_least.0 => Use::None,
-                    _ => Use::All,
+                    Some((average, _)) if *average < self.settings.idle_at_least.0 => GapUse::None,
+                    _ => GapUse::All,
                 }
             }
         }

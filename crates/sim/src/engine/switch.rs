@@ -6,7 +6,7 @@ use crate::agenda::NEVER;
 use crate::outcome::Mechanism;
 use crate::program::Step;
 use quotient_core::Nanos;
-use quotient_core::balance::Use;
+use quotient_core::balance::GapUse;
 use quotient_trace::{Sink, TaskState};
 
 /// Steps that a task that starts may do before it computes without being listed: a jump back, a stamp, to compute.
@@ -25,7 +25,7 @@ impl<S: Sink> Simulation<S> {
         let mut picked = state.queue.pick(now);
         if picked.is_none() {
             let gap = self.looks_for_work(cpu);
-            if gap != Use::None
+            if gap != GapUse::None
                 && self.waiting > 0
                 && (self.was_called(cpu) || self.happens(self.settings.notice.fell_idle_permille))
                 && self.pull_in_gap(cpu, gap)
