@@ -393,7 +393,7 @@ fn a_yield_gives_no_turn_to_a_group_that_owes() {
 
 /// Seed 2, set-up 1660, made smaller: 0.637. The task should have a whole CPU. Each CPU that ran a sleeper of the child that is far ahead took it
 /// every half millisecond, to wait for the end of another poll of 2 ms. One set-up says little: with polls and sleeps that differ by a few hundredths it
-/// has between 0.889 and 0.919, whatever is changed. Their mean is 0.904 (0.908 until 28 November).
+/// has between 0.887 and 0.922, whatever is changed (by 250 and 500 us 0.9098; 0.912 until 28 November). Their mean is 0.904 (0.908).
 #[test]
 fn a_task_beside_a_group_that_is_ahead_is_not_handed_round() {
     let polls = [
@@ -411,8 +411,8 @@ fn a_task_beside_a_group_that_is_ahead_is_not_handed_round() {
     });
     let ratios: Vec<f64> = ratios.collect();
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    assert!(mean >= 0.9, "{mean:.3}: {ratios:.3?}");
-    assert!(ratios.iter().all(|&ratio| ratio >= 0.88), "{ratios:.3?}");
+    assert!(mean >= 0.903, "{mean:.3}: {ratios:.3?}");
+    assert!(ratios.iter().all(|&ratio| ratio >= 0.885), "{ratios:.3?}");
 }
 
 /// Seed 11, set-up 2868, made smaller: 0.002, and less with time. Three CPUs, each of which runs a task of the root, noted those as their polls

@@ -160,10 +160,11 @@ impl<S: Sink> Simulation<S> {
         self.stop_work(from);
         let state = &mut self.cpus[from as usize];
         state.left = TaskState::Preempted;
-        let Some(entity) = state.queue.put_prev_move(now) else {
+        let entity = state.queue.put_prev_move(now);
+        self.dispatch(from);
+        let Some(entity) = entity else {
             return false;
         };
-        self.dispatch(from);
         let group = Arc::clone(&self.groups[self.tasks[task as usize].group as usize]);
         let queue = &mut self.cpus[cpu as usize].queue;
         queue.enqueue(&group, entity, task, Enqueue::Migrate, now);

@@ -78,7 +78,7 @@ impl<S: Sink> Simulation<S> {
         *average = sum.min(AVERAGE_MAX);
     }
 
-    /// Whether a CPU that has nothing to run looks elsewhere.
+    /// For how much a CPU that has nothing to run looks elsewhere.
     #[inline]
     pub(super) fn looks_for_work(&mut self, cpu: u32) -> GapUse {
         match self.warmth.gaps.get_mut(cpu as usize) {
