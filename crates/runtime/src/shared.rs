@@ -334,6 +334,14 @@ impl Shared {
         woken
     }
 
+    /// Whether there may be tasks in the queue of `vcpu`. (Who is queued after this look finds all that was marked before it.)
+    pub(crate) fn may_keep_back(&self, vcpu: usize) -> bool {
+        let queue = self.vcpus[vcpu].queue.try_lock();
+        queue.map_or(true, |queue| {
+            queue.nr_queued() > 0 || queue.nr_throttled() > 0
+        })
+    }
+
     /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere, or moved to another group, out of its queue. O(1).
     pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
         let me = &self.vcpus[vcpu];

@@ -47,6 +47,7 @@ mod release;
 mod returned;
 mod successor;
 mod switch;
+mod turn;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -163,6 +164,8 @@ pub(crate) struct Vcpu {
     /// What the thread that reads its sockets has handed in.
     brought: Brought,
     rest: Rest,
+    /// For how long bearers had nothing of their turns while others waited for theirs.
+    starved_for: Nanos,
 }
 
 impl Vcpu {
@@ -196,6 +199,7 @@ impl Vcpu {
             short_tasks: 0,
             brought: Brought::default(),
             rest: Rest::default(),
+            starved_for: Nanos::ZERO,
         }
     }
 
@@ -379,7 +383,7 @@ impl Vcpu {
             return Leave::YieldAfterKick;
         }
         // Asked for while there was a limit, which may be lifted by now.
-        self.release(shared, me, now);
+        now = self.release(shared, me, now);
         if me.dying_at.load(Ordering::Relaxed) != 0 || me.inbox.is_flooded() {
             now = self.do_unpaid_work(shared, me, now);
         }

@@ -39,7 +39,7 @@ impl GroupShared {
     /// After a move: whoever a limit keeps back in a queue, in the group that it has left, is queued anew. O(virtual CPUs).
     pub(super) fn release_throttled(self: &Arc<Self>, shared: &Shared) {
         if self.is_limited() {
-            for vcpu in 0..shared.vcpus.len() {
+            for vcpu in (0..shared.vcpus.len()).filter(|vcpu| shared.may_keep_back(*vcpu)) {
                 shared.ask_to_release(vcpu, self);
             }
         }

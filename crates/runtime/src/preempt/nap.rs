@@ -2,9 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use quotient_core::Nanos;
+
 use crate::primitives::{
     AtomicBool, Mutex, MutexGuard, Ordering, Thread, current_thread, fence, park_timeout,
 };
+
+/// What came of a nap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slept {
+    /// It was not ended before its time.
+    pub(crate) lasted: bool,
+    /// How long it was.
+    pub(crate) time: Nanos,
+}
 
 /// The nap of one virtual CPU's carrier.
 #[derive(Debug, Default)]
@@ -32,21 +43,23 @@ impl Nap {
     }
 
     /// N1 to N3: sleeps for `turn` at most, unless `has_work` or until [`Nap::end`].
-    pub(crate) fn sleep(&self, turn: Duration, has_work: impl FnOnce() -> bool) {
+    pub(crate) fn sleep(&self, turn: Duration, has_work: impl FnOnce() -> bool) -> Slept {
         self.on.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        let mut slept = Duration::ZERO;
         if !has_work() {
             let started = Instant::now();
             // A stray unpark (the program's own) ends a park and not the nap.
-            while self.on.load(Ordering::Acquire) {
-                let left = turn.saturating_sub(started.elapsed());
-                if left.is_zero() {
-                    break;
-                }
-                park_timeout(left);
+            while slept < turn && self.on.load(Ordering::Acquire) {
+                park_timeout(turn - slept);
+                slept = started.elapsed();
             }
         }
         self.on.store(false, Ordering::SeqCst);
+        Slept {
+            lasted: slept >= turn,
+            time: Nanos(u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX)),
+        }
     }
 
     /// E3: ends the nap if there is one. The caller has passed a fence since it made visible what for.

@@ -1,9 +1,8 @@
-//! Polls of a preempting scheduler: regions that can be lost to another thread, and the turns of proxies that stand for those that were (their
-//! way back is `returned`). The protocol stands in the header of `preempt`.
+//! Polls of a preempting scheduler: regions that can be lost to another thread, and the proxies that stand for those that were (their turns are
+//! `turn`, their way back is `returned`). The protocol stands in the header of `preempt`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 
@@ -13,37 +12,16 @@ use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
 use super::limits::{look_at_refill, payer_of_the_dead};
 use super::returned::bear;
 use super::switch::Previous;
+use super::turn::TURN;
 use super::{Here, Vcpu, lock};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
-use crate::local::{Entered, PollNotes};
-use crate::preempt::{Carrier, Charge, Preempting, Seat};
-use crate::shared::{CLOSED, OPEN, Shared, VcpuShared};
+use crate::local::Entered;
+use crate::preempt::{Carrier, Preempting};
+use crate::shared::{OPEN, Shared, VcpuShared};
 use crate::task::{self, Polled};
 use crate::task_context::{Owned, Task, TaskContext, Throttling};
-
-/// Turn of a borne poll. Unit: time. 4 ms: a change of bearers costs a signal and two hand-overs, some 30 us.
-const TURN: Duration = Duration::from_millis(4);
-/// The same in a limited group, whose budget is looked at after it. Unit: time.
-const LIMITED_TURN: Duration = Duration::from_millis(1);
-/// The same while other tasks wait in the run queue and policy has let the borne one go first, the rest of its request: nothing
-/// will end the nap for them. Unit: time. The base slice.
-const SHARED_TURN: Duration = Duration::from_micros(250);
-/// How long the first turn of a thread of others, and of a poll that has slept, lasts before the carrier looks whether the thread sleeps in the kernel, in a file or a socket perhaps.
-/// Unit: time. A timer and a system call of 3 us, for some of them in a turn: a thread that computes for one is not looked at again until it has slept. (Found by the watch's second look,
-/// a function that sleeps kept its virtual CPU for 1 to 2 ms: 400 of 20 ms at a time took 270 ms, and 1,000 of 2 ms as long.)
-const PEEK: Duration = Duration::from_micros(100);
-/// A bearer that used less than this part of a turn may be blocked, and is asked for; so often where turns are long. Where they are short, a bearer of
-/// low priority has little of each.
-const IDLE_PART: u64 = 2;
-/// The same where turns are short. If it is not blocked, it has had no processor.
-const STARVED_PART: u64 = 16;
-/// A turn after which one is asked for that used little of it. Unit: nanoseconds. A [`LIMITED_TURN`].
-const LONG_TURN: Nanos = Nanos::from_millis(1);
-/// Who used this much in a turn, and more than [`IDLE_PART`] of it, is not looked at early in the next. Unit: nanoseconds. As others leave of a
-/// [`SHARED_TURN`] at least: each look is one more change of threads, on the processor where it computes.
-const COMPUTES_AFTER: Nanos = Nanos::from_micros(150);
 
 impl Vcpu {
     /// As [`Vcpu::new`], for a virtual CPU that `bearer` has lost.
@@ -267,142 +245,6 @@ impl Vcpu {
         }
         Some(payer)
     }
-
-    /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
-    #[inline(never)]
-    fn give_turn(
-        &mut self,
-        shared: &Arc<Shared>,
-        me: &VcpuShared,
-        mut proxy: Task,
-        started: Nanos,
-    ) -> (Previous, Nanos) {
-        let owned = proxy.owned_mut();
-        let (Some(bearer), Some(preempting)) = (owned.bearer().cloned(), &shared.preempt) else {
-            debug_assert!(false, "no proxy");
-            return (Previous::Again(proxy), started);
-        };
-        let bearer = &bearer;
-        bearer.has_had_a_turn();
-        owned.since = Nanos::ZERO;
-        self.enter_group(&owned.group);
-        let group = owned.group.clone();
-        if let Some((outcome, now)) =
-            self.settle_without_turn(shared, me, preempting, (bearer, &group), started)
-        {
-            let previous = match outcome {
-                Some(outcome) => Previous::Returned(proxy, outcome),
-                None => Previous::Away(proxy),
-            };
-            return (previous, now);
-        }
-        self.brought.rest(preempting, self.index);
-        preempting.choose(self.index, bearer, &owned.group);
-        let limited = owned.group.is_limited();
-        let often = limited || bearer.has_limited_payer();
-        self.short_tasks = self.short_tasks.min(self.waiting);
-        let turn = if self.short_tasks > 0 {
-            SHARED_TURN
-        } else if often {
-            LIMITED_TURN
-        } else {
-            TURN
-        };
-        let is_due = |at: u64| at != 0 && at <= started.as_nanos();
-        let has_work = || {
-            me.inbox.len() > 0
-                || me.next.is_filled()
-                || bearer.is_finished()
-                || shared.may_end()
-                || me.has_releases.load(Ordering::Relaxed)
-                || is_due(me.dying_at.load(Ordering::Relaxed))
-                || shared.loads[self.index].has_unthrottles()
-                || shared.phase() == CLOSED
-        };
-        let seat = &preempting.seats[self.index];
-        let before = bearer.cpu_time().unwrap_or_default();
-        let nap = || nap_for(seat, bearer, turn, has_work);
-        let sleeps = if limited && !bearer.bears_a_task() {
-            // Its priority is not lowered, so who looks after the budget is not ahead of it by that.
-            quotient_pause::promptly(nap)
-        } else {
-            nap()
-        };
-        let said = seat.take_blocked() || sleeps;
-        // Before the charge: what the bearer posts later is charged with the outcome.
-        let finished = bearer.is_finished();
-        let after = bearer.cpu_time().unwrap_or(before);
-        let (_, now) = self.charge_turn(shared, me, bearer, started);
-        let wall = now.saturating_sub(started);
-        if finished && let Some(outcome) = bearer.take_outcome() {
-            preempting.dismiss(self.index, bearer, false);
-            return (Previous::Returned(proxy, outcome), now);
-        }
-        let used = after.saturating_sub(before).as_nanos();
-        let (is_long, is_shared) = (wall >= LONG_TURN, turn == SHARED_TURN);
-        let starved = used < wall.as_nanos() / STARVED_PART;
-        let idle = used < wall.as_nanos() / IDLE_PART && is_long || starved && is_shared;
-        if used >= (wall.as_nanos() / IDLE_PART).max(COMPUTES_AFTER.as_nanos()) {
-            bearer.computes(true);
-        } else if is_long && idle {
-            bearer.computes(false);
-        }
-        if idle || said {
-            let asleep = bearer.handle.is_asleep();
-            if asleep == Some(true) {
-                preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
-                bearer.computes(false);
-                preempting.dismiss(self.index, bearer, false);
-                return (Previous::Away(proxy), now);
-            }
-            if asleep == Some(false) && starved {
-                preempting.bring_here(self.index, bearer);
-            }
-        }
-        if often && preempting.stops_unpaid(shared, bearer) {
-            return (Previous::Away(proxy), now);
-        }
-        if shared.loads[self.index].has_unthrottles() {
-            // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
-            lock(me).unthrottle_pending(now);
-        }
-        (Previous::Interrupted(proxy), now)
-    }
-
-    /// The turn of a proxy that began at `started` is over. Returns what its bearer is charged, and the time.
-    pub(super) fn charge_turn(
-        &mut self,
-        shared: &Shared,
-        me: &VcpuShared,
-        bearer: &Carrier,
-        started: Nanos,
-    ) -> (Charge, Nanos) {
-        let now = shared.now();
-        charge_others(bearer);
-        let charge = bearer.take_charge();
-        self.note_turn(me, charge, now.saturating_sub(started));
-        if RuntimeGates::events() {
-            shared.log.polled(self.index, charge.sum(), now);
-        }
-        (charge, now)
-    }
-
-    /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `wall`.
-    fn note_turn(&mut self, me: &VcpuShared, charge: Charge, wall: Nanos) {
-        self.notes = PollNotes {
-            excluded: wall,
-            extra: charge.own,
-            absent: Nanos::ZERO,
-            held: Nanos::ZERO,
-            debt: charge.theirs,
-            passed: false,
-            leave: false,
-            noted: true,
-        };
-        self.move_reference(wall);
-        me.clock.show(charge.own);
-        me.resched.store(false, Ordering::Relaxed);
-    }
 }
 
 /// E4 of `host_end::preempted`.
@@ -414,7 +256,7 @@ fn cancel_at_the_end(task: Task) -> Polled<TaskContext> {
 }
 
 /// An `in_group` in the middle of the poll that `bearer` bears pays for what it has used up to now, since it may not end.
-fn charge_others(bearer: &Carrier) {
+pub(super) fn charge_others(bearer: &Carrier) {
     if let Some(due) = bearer.take_charge_of_others() {
         due.charge();
     }
@@ -476,23 +318,4 @@ pub(super) fn stop_frozen(task: &mut Task) {
         preempting.stop_anywhere(&bearer);
         bearer.stands_frozen();
     }
-}
-
-/// Sleeps for the turn of a bearer, or until there is work. Whether that was found asleep in the kernel early in it ([`PEEK`], and then ever later:
-/// who computes for as long as it has is found soon after, by one look more for each doubling).
-fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> bool {
-    let (mut peek, mut left) = (PEEK, turn);
-    while !bearer.is_known_to_compute() && left >= 2 * peek {
-        seat.nap.sleep(peek, &has_work);
-        if has_work() || seat.is_said_to_be_blocked() {
-            return false;
-        }
-        if bearer.is_stuck_in_its_turn() {
-            return true;
-        }
-        left -= peek;
-        peek *= 2;
-    }
-    seat.nap.sleep(left, has_work);
-    false
 }

@@ -1,5 +1,5 @@
-//! Work that nobody's poll pays for, in parts: tasks of limited groups that are queued anew since they were lent a place or died, and floods of
-//! arrivals. The dead and the floods are paid for by their groups, and keep nobody else waiting for longer than a part takes.
+//! Work that nobody's poll pays for, in parts: tasks of limited groups that are queued anew since they were lent a place, moved or died, and floods of
+//! arrivals. All of it is paid for by their groups. The dead and the floods keep nobody else waiting for longer than a part takes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,24 +39,43 @@ impl Rest {
 }
 
 impl Vcpu {
-    /// Queues tasks anew that were lent a place while they waited in a limited group, or moved out of it: a part of them a turn.
-    pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) {
+    /// Queues tasks anew that were lent a place while they waited in a limited group, or moved out of it: a part of them a turn, for which the group pays. Returns the time.
+    #[inline]
+    pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
         if !me.has_releases.load(Ordering::Acquire) {
-            return;
+            return now;
         }
+        self.release_part(shared, me, now)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_part(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
         me.has_releases.store(false, Ordering::Relaxed);
         let Some(search) = me.releases.next() else {
-            return;
+            return now;
         };
         // Before the next look at it: there may be another request, and there is more of this one, perhaps.
         me.has_releases.store(true, Ordering::Relaxed);
         let mut goes = |task: &mut Task| {
             changes_seat(task.owned_mut()) || task.context().marks.is_moved(Ordering::Acquire)
         };
-        let (more, _) = self.requeue(shared, &search, PART, &mut goes, now);
+        let (more, last) = self.requeue(shared, &search, PART, &mut goes, now);
+        let later = shared.now();
+        if let Some(group) = search.group.as_ref().or(last.as_ref()) {
+            self.bill_to(group, later.saturating_sub(now), later);
+        }
         if let Some(next) = more {
             me.releases.go_on_later(Search { next, ..search });
         }
+        later
+    }
+
+    /// A group pays for what was done for its tasks at `now`.
+    fn bill_to(&self, group: &GroupShared, cost: Nanos, now: Nanos) {
+        group.core.show_foreign_cpu_time(self.index, cost);
+        group.core.charge_foreign_cpu_time(cost, now);
+        look_at_refill(&self.shared);
     }
 
     /// A part of each kind that there is, before a turn. Returns the time.
@@ -176,10 +195,7 @@ impl Vcpu {
         self.count_short_tasks();
         self.admit(&mut super::lock(me), now);
         let later = shared.now();
-        let cost = later.saturating_sub(now);
-        group.core.show_foreign_cpu_time(self.index, cost);
-        group.core.charge_foreign_cpu_time(cost, later);
-        look_at_refill(shared);
+        self.bill_to(&group, later.saturating_sub(now), later);
         later
     }
 }

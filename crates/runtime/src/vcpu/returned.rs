@@ -116,7 +116,8 @@ impl Vcpu {
             && let Some(outcome) = bearer.take_outcome()
         {
             // It comes to pay. Nobody is stopped for that.
-            let (_, now) = self.charge_turn(shared, me, bearer, started);
+            let now = shared.now();
+            self.charge_turn(shared, me, bearer, (started, Nanos::ZERO), now);
             preempting.dismiss(self.index, bearer, false);
             return Some((Some(outcome), now));
         }
@@ -130,14 +131,18 @@ impl Vcpu {
             preempting.stops_unpaid(shared, bearer)
                 || bearer.only_pays(shared)
                 || bearer.begins_away(shared, group)
-                || self.finds_asleep(preempting, bearer)
+                || self.finds_asleep(preempting, bearer, started)
         };
-        is_away.then(|| (None, self.charge_turn(shared, me, bearer, started).1))
+        is_away.then(|| {
+            let now = shared.now();
+            self.charge_turn(shared, me, bearer, (started, Nanos::ZERO), now);
+            (None, now)
+        })
     }
 
     /// Whether it has slept since before its turn, which would be one for nobody.
-    fn finds_asleep(&self, preempting: &Preempting, bearer: &Arc<Carrier>) -> bool {
-        let sleeps = !bearer.is_known_to_compute() && bearer.is_stuck_in_its_turn();
+    fn finds_asleep(&self, preempting: &Preempting, bearer: &Arc<Carrier>, now: Nanos) -> bool {
+        let sleeps = bearer.may_be_asleep(now) && bearer.is_stuck_in_its_turn();
         if sleeps {
             preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
             preempting.dismiss(self.index, bearer, false);

@@ -1,0 +1,262 @@
+//! The turn of a poll that another thread bears: its proxy was picked, so the carrier sleeps and the bearer runs.
+//!
+//! # Who pays for the carrier
+//! *A carrier's time is paid for by whoever it goes on to*, as with any switch: of the polls of ordinary tasks each begins where the one before has
+//! ended. So the turn ends, for the books, as the nap does: what it takes from there to find out what the bearer has used and to choose is the next
+//! one's, and what it takes from the choice to the nap is the turn's own, beside what the bearer used. Only the nap is nobody's. (The whole turn was: who moved
+//! five hundred tasks to and fro in one poll, or woke them, ended each turn in microseconds, and had 0.36 CPUs with what that cost under a limit of 0.1.)
+//! More than [`OWN_MAX`] is not work: the carrier has waited for its processor.
+//!
+//! # How often the kernel is asked
+//! Whether a bearer sleeps, or waits for a processor, is asked after a nap that lasted, or when naps have come to [`PEEK`] together in which it had
+//! nothing: arrivals that end each nap do not make it more often.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quotient_core::{Gates, Nanos};
+
+use super::borne::charge_others;
+use super::switch::Previous;
+use super::{Vcpu, lock};
+use crate::gates::RuntimeGates;
+use crate::local::PollNotes;
+use crate::preempt::{Carrier, Charge, Preempting, Seat};
+use crate::shared::{CLOSED, Shared, VcpuShared};
+use crate::task_context::Task;
+
+/// Turn of a borne poll. Unit: time. 4 ms: a change of bearers costs a signal and two hand-overs, some 30 us.
+pub(super) const TURN: Duration = Duration::from_millis(4);
+/// The same in a limited group, whose budget is looked at after it. Unit: time.
+const LIMITED_TURN: Duration = Duration::from_millis(1);
+/// The same while other tasks wait in the run queue and policy has let the borne one go first, the rest of its request: nothing
+/// will end the nap for them. Unit: time. The base slice.
+const SHARED_TURN: Duration = Duration::from_micros(250);
+/// How long the first turn of a thread of others, and of a poll that has slept, lasts before the carrier looks whether the thread sleeps in the kernel, in a file or a socket perhaps.
+/// Unit: time. A timer and a system call of 3 us, for some of them in a turn: a thread that computes for one is not looked at again until it has slept. (Found by the watch's second look,
+/// a function that sleeps kept its virtual CPU for 1 to 2 ms: 400 of 20 ms at a time took 270 ms, and 1,000 of 2 ms as long.)
+const PEEK: Duration = Duration::from_micros(100);
+/// A bearer that used less than this part of a turn may be blocked, and is asked for; so often where turns are long. Where they are short, a bearer of
+/// low priority has little of each.
+const IDLE_PART: u64 = 2;
+/// The same where turns are short. If it is not blocked, it has had no processor.
+const STARVED_PART: u64 = 16;
+/// A turn after which one is asked for that used little of it. Unit: nanoseconds. A [`LIMITED_TURN`].
+const LONG_TURN: Nanos = Nanos::from_millis(1);
+/// Turns that were cut short come to this before one is asked for that had nothing of them. Unit: nanoseconds. A [`PEEK`].
+const STARVED_FOR: Nanos = Nanos::from_micros(100);
+/// Who used this much in a turn, and more than [`IDLE_PART`] of it, is not looked at early in the next. Unit: nanoseconds. As others leave of a
+/// [`SHARED_TURN`] at least: each look is one more change of threads, on the processor where it computes.
+const COMPUTES_AFTER: Nanos = Nanos::from_micros(150);
+/// What a carrier's own work for a turn comes to at most. Unit: nanoseconds. To let one bearer go on, stop another and ask the kernel for both takes some 30 us.
+const OWN_MAX: Nanos = Nanos::from_micros(100);
+
+/// How a bearer's turn went.
+struct Turn {
+    /// The bearer was found asleep in the kernel in its middle.
+    sleeps: bool,
+    /// How long the carrier has slept.
+    slept: Nanos,
+}
+
+impl Vcpu {
+    /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
+    #[inline(never)]
+    pub(super) fn give_turn(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: &VcpuShared,
+        mut proxy: Task,
+        started: Nanos,
+    ) -> (Previous, Nanos) {
+        let owned = proxy.owned_mut();
+        let (Some(bearer), Some(preempting)) = (owned.bearer().cloned(), &shared.preempt) else {
+            debug_assert!(false, "no proxy");
+            return (Previous::Again(proxy), started);
+        };
+        let bearer = &bearer;
+        bearer.has_had_a_turn();
+        owned.since = Nanos::ZERO;
+        self.enter_group(&owned.group);
+        let group = owned.group.clone();
+        if let Some((outcome, now)) =
+            self.settle_without_turn(shared, me, preempting, (bearer, &group), started)
+        {
+            let previous = match outcome {
+                Some(outcome) => Previous::Returned(proxy, outcome),
+                None => Previous::Away(proxy),
+            };
+            return (previous, now);
+        }
+        self.brought.rest(preempting, self.index);
+        preempting.choose(self.index, bearer, &group);
+        let limited = group.is_limited();
+        let often = limited || bearer.has_limited_payer();
+        self.short_tasks = self.short_tasks.min(self.waiting);
+        let turn = if self.short_tasks > 0 {
+            SHARED_TURN
+        } else if often {
+            LIMITED_TURN
+        } else {
+            TURN
+        };
+        let before = bearer.cpu_time().unwrap_or_default();
+        let seat = &preempting.seats[self.index];
+        let has_work = || has_work(shared, me, (self.index, bearer), started);
+        let nap = || nap_for(seat, bearer, turn, has_work);
+        let nap = if limited && !bearer.bears_a_task() {
+            // Its priority is not lowered, so who looks after the budget is not ahead of it by that.
+            quotient_pause::promptly(nap)
+        } else {
+            nap()
+        };
+        let now = shared.now();
+        // Before the charge: what the bearer posts later is charged with the outcome.
+        let finished = bearer.is_finished();
+        let after = bearer.cpu_time().unwrap_or(before);
+        self.charge_turn(shared, me, bearer, (started, nap.slept), now);
+        let said = seat.take_blocked() || nap.sleeps;
+        if finished && let Some(outcome) = bearer.take_outcome() {
+            preempting.dismiss(self.index, bearer, false);
+            return (Previous::Returned(proxy, outcome), now);
+        }
+        let used = after.saturating_sub(before);
+        let wall = now.saturating_sub(started);
+        if self.finds_blocked(
+            preempting,
+            bearer,
+            (used, wall),
+            (said, turn == SHARED_TURN),
+        ) || often && preempting.stops_unpaid(shared, bearer)
+        {
+            return (Previous::Away(proxy), now);
+        }
+        if shared.loads[self.index].has_unthrottles() {
+            // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
+            lock(me).unthrottle_pending(now);
+        }
+        (Previous::Interrupted(proxy), now)
+    }
+
+    /// After a turn of `wall` time in which the bearer `used` so much of a processor, and which is `said` to sleep: whether it does, and is nobody's choice any
+    /// more. One that had no processor while others waited for their turn is brought to this one.
+    fn finds_blocked(
+        &mut self,
+        preempting: &Preempting,
+        bearer: &Arc<Carrier>,
+        (used, wall): (Nanos, Nanos),
+        (said, is_shared): (bool, bool),
+    ) -> bool {
+        let (used, wall) = (used.as_nanos(), wall.as_nanos());
+        let is_long = wall >= LONG_TURN.as_nanos();
+        let starved = used < wall / STARVED_PART;
+        // Of others that have had a turn meanwhile, too: it is looked at a little earlier.
+        self.starved_for = match starved && is_shared {
+            true => self.starved_for.saturating_add(Nanos(wall)),
+            false => Nanos::ZERO,
+        };
+        let starves = self.starved_for >= STARVED_FOR;
+        let idle = used < wall / IDLE_PART && is_long || starves;
+        if used >= (wall / IDLE_PART).max(COMPUTES_AFTER.as_nanos()) {
+            bearer.computes(true);
+        } else if is_long && idle {
+            bearer.computes(false);
+        }
+        if !idle && !said {
+            return false;
+        }
+        self.starved_for = Nanos::ZERO;
+        let asleep = bearer.handle.is_asleep();
+        if asleep == Some(true) {
+            preempting.counters.blocked.fetch_add(1, Ordering::Relaxed);
+            bearer.computes(false);
+            preempting.dismiss(self.index, bearer, false);
+            return true;
+        }
+        if asleep == Some(false) && starved {
+            preempting.bring_here(self.index, bearer);
+        }
+        false
+    }
+
+    /// The turn of a proxy that began at `started` is over at `now`; the carrier has slept for so much of it. Its bearer is charged, and so is what the carrier did
+    /// beside.
+    pub(super) fn charge_turn(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        bearer: &Carrier,
+        (started, slept): (Nanos, Nanos),
+        now: Nanos,
+    ) {
+        charge_others(bearer);
+        let charge = bearer.take_charge();
+        let wall = now.saturating_sub(started);
+        let own = wall.saturating_sub(slept).min(OWN_MAX);
+        self.note_turn(me, charge, wall.saturating_sub(own), own);
+        if RuntimeGates::events() {
+            let paid = charge.sum().saturating_add(own);
+            shared.log.polled(self.index, paid, now);
+        }
+    }
+
+    /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `excluded` and worked for it for `own`.
+    fn note_turn(&mut self, me: &VcpuShared, charge: Charge, excluded: Nanos, own: Nanos) {
+        self.notes = PollNotes {
+            excluded,
+            extra: charge.own,
+            absent: Nanos::ZERO,
+            held: Nanos::ZERO,
+            debt: charge.theirs,
+            passed: false,
+            leave: false,
+            noted: true,
+        };
+        self.move_reference(excluded);
+        me.clock.show(charge.own.saturating_add(own));
+        me.resched.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether there is something to do before the end of a turn that began at `started`.
+fn has_work(
+    shared: &Shared,
+    me: &VcpuShared,
+    (vcpu, bearer): (usize, &Carrier),
+    started: Nanos,
+) -> bool {
+    let is_due = |at: u64| at != 0 && at <= started.as_nanos();
+    me.inbox.len() > 0
+        || me.next.is_filled()
+        || bearer.is_finished()
+        || shared.may_end()
+        || me.has_releases.load(Ordering::Relaxed)
+        || is_due(me.dying_at.load(Ordering::Relaxed))
+        || shared.loads[vcpu].has_unthrottles()
+        || shared.phase() == CLOSED
+}
+
+/// Sleeps for the turn of a bearer, or until there is work. Looks whether it sleeps in the kernel early in it ([`PEEK`], and then ever later:
+/// who computes for as long as it has is found soon after, by one look more for each doubling).
+fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> Turn {
+    let mut slept = Nanos::ZERO;
+    let mut sleep = |time: Duration| {
+        let nap = seat.nap.sleep(time, &has_work);
+        slept = slept.saturating_add(nap.time);
+        nap.lasted
+    };
+    let (mut peek, mut left) = (PEEK, turn);
+    let mut sleeps = false;
+    let mut lasted = true;
+    while lasted && !sleeps && !bearer.is_known_to_compute() && left >= 2 * peek {
+        lasted = sleep(peek) && !has_work() && !seat.is_said_to_be_blocked();
+        sleeps = lasted && bearer.is_stuck_in_its_turn();
+        left -= peek;
+        peek *= 2;
+    }
+    if lasted && !sleeps {
+        sleep(left);
+    }
+    Turn { sleeps, slept }
+}
