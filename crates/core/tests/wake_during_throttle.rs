@@ -118,6 +118,37 @@ fn what_is_noted_goes_where_its_group_may_run() {
     assert!(other.pick(Nanos(refilled)).is_some() || rig.queue.pick(Nanos(refilled)).is_some());
 }
 
+/// Hazard: two CPUs have a group in turns below its limit, and each takes back what the other had taken to even weights out. Where it has something already
+/// what is kept back elsewhere does not go for its sake; as one of its own that missed its turns it does.
+#[test]
+fn what_is_kept_back_does_not_go_where_its_group_has_something() {
+    let mut rig = throttled();
+    let mut other = RunQueue::new(&rig.tree, CpuId(1));
+    let now = Nanos(MILLI);
+    other.enqueue(&rig.group, TaskEntity::default(), 2, Enqueue::Wake, now);
+    let for_group = Pull {
+        from: CpuId(0),
+        max: 8,
+        group: rig.group.id(),
+        own: false,
+        noted: true,
+    };
+    let mut moved = Vec::new();
+    assert_eq!(
+        rig.queue.detach_to(CpuId(1), &for_group, now, &mut moved),
+        0
+    );
+    let for_itself = Pull {
+        own: true,
+        ..for_group
+    };
+    assert_eq!(
+        rig.queue.detach_to(CpuId(1), &for_itself, now, &mut moved),
+        1
+    );
+    rig.queue.check().unwrap();
+}
+
 #[test]
 fn nothing_is_pulled_out_of_or_into_a_throttled_hierarchy() {
     let mut rig = throttled();

@@ -149,6 +149,7 @@ impl Kernel {
             Kernel::Linux6_18 => Throttling::ExitToUser,
             _ => Throttling::Queue,
         };
+        plan.settings.looks_at_choices = false;
         plan.settings.wake_within_node = true;
         plan.settings.hot_for = MIGRATION_COST;
         plan.settings.idle_at_least = LOOKING;
@@ -173,6 +174,7 @@ fn set_ours(plan: &mut Plan) {
     config.group_clock = ours.group_clock;
     config.bandwidth = ours.bandwidth;
     plan.settings.throttling = fresh.throttling;
+    plan.settings.looks_at_choices = fresh.looks_at_choices;
     plan.settings.wake_within_node = fresh.wake_within_node;
     plan.settings.hot_for = fresh.hot_for;
     plan.settings.idle_at_least = fresh.idle_at_least;

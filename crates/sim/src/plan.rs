@@ -63,6 +63,8 @@ pub struct Settings {
     /// How often a busy CPU looks whether to pull, ns; `None`: every 500 us, on more than 8 CPUs that much more
     /// seldom, so that all together look equally often on any machine.
     pub balance_every: Option<Nanos>,
+    /// Whether a busy CPU also looks as it chooses, once in some ticks: what comes in step with the ticks is never looked at by these.
+    pub looks_at_choices: bool,
     /// When a used-up budget takes the CPU away.
     pub throttling: Throttling,
     /// Whether a woken task only looks for an idle CPU on the node where it ran last and on its waker's, as the kernel does, rather than
@@ -91,6 +93,7 @@ impl Default for Settings {
             config: Config::new(1),
             load_average: LoadAverage::Off,
             balance_every: None,
+            looks_at_choices: true,
             throttling: Throttling::Queue,
             wake_within_node: false,
             hot_for: Nanos::ZERO,

@@ -138,12 +138,17 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Whether anything of the group at `level` may go. What limits keep back here may where its group was noted: it is owed something, and runs where
     /// it would go to. (Two CPUs that ran in turns below a limit of 1 ms in 10 each had what was there alone: the heaviest task of a group whose others
-    /// were on the other CPU had a thirtieth of its part.)
+    /// were on the other CPU had a thirtieth of its part.) Not for the sake of a group that has something there: it waits here for its limit. (What one
+    /// of two such CPUs had taken to even weights out the other took back with the next period: tasks of weights 3 and 100 had as much.)
     fn gives_from(&self, level: u32, request: &Pull, to: Option<CpuId>) -> bool {
-        if self.is_kept_back(level) {
-            return request.noted && to.is_some();
+        if !self.is_kept_back(level) {
+            return self.nr_queued() > 0;
         }
-        self.nr_queued() > 0
+        let has_some = |to: CpuId| {
+            let mut cells = self.timelines[level as usize].group.cells.iter();
+            cells.any(|(cpu, cell)| cpu == to && cell.entities() > 0)
+        };
+        request.noted && to.is_some_and(|to| request.own || !has_some(to))
     }
 
     /// Takes out every waiting task, of all groups or of `group` and its descendants. For shutdown, freezing and

@@ -151,6 +151,8 @@ pub struct Simulation<S: Sink = Discard> {
     moved: Vec<Detached<u32>>,
     woken: Vec<u32>,
     random: Random,
+    /// When choices look whether to pull.
+    looks: Random,
     /// Indices of the groups that have or had a limit.
     limited: Vec<u32>,
     above: real_time::Above,

@@ -7,7 +7,7 @@ use super::state::{
     Arrivals, Barrier, Channel, Cpu, IdleCpus, Life, NONE, RequestQueue, Requests, Spanning, Task,
 };
 use super::{Load, real_time, tick};
-use crate::agenda::{INDEX_MAX, Moments, Timer, Timers};
+use crate::agenda::{INDEX_MAX, Moments, NEVER, Timer, Timers};
 use crate::costs::Line;
 use crate::meters::{Meter, Times};
 use crate::outcome::Mechanisms;
@@ -37,7 +37,11 @@ impl<S: Sink> Simulation<S> {
         let machines: Vec<Cpu> = (0..cpus)
             .map(|cpu| {
                 let queue = Queue::new(&tree, cpu, plan.settings.plugin);
-                Cpu::new(queue, plan.machine.node_of(cpu))
+                let mut state = Cpu::new(queue, plan.machine.node_of(cpu));
+                if !plan.settings.looks_at_choices || plan.settings.plugin.is_some() {
+                    state.look_from = NEVER;
+                }
+                state
             })
             .collect();
         let published = machines
@@ -86,6 +90,7 @@ impl<S: Sink> Simulation<S> {
             moved: Vec::new(),
             woken: Vec::new(),
             random: Random::new(plan.seed, u64::MAX),
+            looks: Random::new(plan.seed, u64::MAX - 1),
             limited: Vec::new(),
             above: real_time::Above::of(plan),
             hotplug: plan.hotplug.clone(),

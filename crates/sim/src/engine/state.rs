@@ -56,6 +56,8 @@ pub(crate) struct Cpu {
     /// When its budget is used up, if that is looked at exactly.
     pub(crate) budget_end: u64,
     pub(crate) next_balance: u64,
+    /// From when on a choice looks whether to pull, as a tick does.
+    pub(crate) look_from: u64,
     /// Costs that the task of this CPU has still to pay, ns.
     pub(crate) unpaid: u64,
     /// The current task should give way.
@@ -89,6 +91,7 @@ impl Cpu {
             next_tick: NEVER,
             budget_end: NEVER,
             next_balance: 0,
+            look_from: 0,
             unpaid: 0,
             need_resched: false,
             ready: false,

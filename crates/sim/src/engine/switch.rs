@@ -43,7 +43,13 @@ impl<S: Sink> Simulation<S> {
         self.count_waiting(cpu);
         self.show_throttles(cpu);
         match picked {
-            Some(task) => self.start(cpu, task),
+            Some(task) => {
+                let is_woken = self.tasks[task as usize].woken;
+                self.start(cpu, task);
+                if self.cpus[cpu as usize].look_from <= self.now && !is_woken {
+                    self.look_at_choice(cpu);
+                }
+            }
             None => self.go_idle(cpu),
         }
     }

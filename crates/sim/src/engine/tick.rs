@@ -31,6 +31,11 @@ pub(super) fn states(plan: &Plan, groups: usize) -> Vec<AverageState> {
 /// y with y^32 = 1/2, in units of 2^-16.
 const DECAY: u64 = 64_132;
 
+/// How often the choices of a CPU look whether to pull, ns, about: 20 ms, so that a look comes between five ticks at 250 Hz. From every tick to every
+/// fiftieth or so random set-ups in step with the ticks gain alike (of 3,063 workloads 27 to 31 below 0.4 of their due, 39 without), and others are as fair;
+/// the seldomer the better for those that sleep. Which of the scenarios with tasks in step is not fair differs from value to value, and here all hold.
+const LOOK_EVERY: u64 = 20_000_000;
+
 /// Most milliseconds that are decayed one by one; after that nothing is left.
 const DECAY_MAX: u64 = 512;
 
@@ -286,10 +291,27 @@ impl<S: Sink> Simulation<S> {
 
     fn balance(&mut self, cpu: u32) {
         self.cpus[cpu as usize].next_balance = self.now + self.balance_every;
+        self.pull_as_due(cpu);
+    }
+
+    /// Pulls what should run here, if anything waits elsewhere.
+    fn pull_as_due(&mut self, cpu: u32) {
         let elsewhere = self.waiting > self.cpus[cpu as usize].waiting;
         if elsewhere && self.pull(cpu, Reason::Periodic) {
             self.rearm(cpu);
         }
+    }
+
+    /// A choice was made of one that does not come from sleep, and for a while none has looked: as at a tick. What runs between ticks only, or when they come and at no
+    /// other time, would go on so for as long as the machine runs: two CPUs on which a limited group has a millisecond in ten kept its light tasks on the
+    /// one and its heavy ones on the other. How long is drawn, so that nothing is in step with that either. (The runtime's virtual CPUs have no
+    /// ticks, and look between two polls.)
+    #[cold]
+    pub(super) fn look_at_choice(&mut self, cpu: u32) {
+        let length = LOOK_EVERY.max(self.balance_every);
+        let drawn = length / 4 * 3 + self.looks.below(length / 2);
+        self.cpus[cpu as usize].look_from = self.now + drawn;
+        self.pull_as_due(cpu);
     }
 
     /// Something that is none of the scheduler's business takes time on a CPU.
