@@ -334,7 +334,8 @@ impl Shared {
         woken
     }
 
-    /// Whether there may be tasks in the queue of `vcpu`. (Who is queued after this look finds all that was marked before it.)
+    /// Whether anything waits in the queue of `vcpu` or is kept back there. (Who is queued after this look, and who has its turn and is put back, finds all that was
+    /// marked before it: both look at the mark under the queue's lock.)
     pub(crate) fn may_keep_back(&self, vcpu: usize) -> bool {
         let queue = self.vcpus[vcpu].queue.try_lock();
         queue.map_or(true, |queue| {

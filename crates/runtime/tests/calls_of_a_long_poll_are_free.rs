@@ -68,3 +68,26 @@ fn moves_end_the_turns_of_virtual_cpus_that_keep_nothing_back() {
         drop(other.kill());
     });
 }
+
+/// Hazard: who moves itself out of a group without budget has its turn as the virtual CPUs are looked at, waits in no queue, and is put back where it was.
+#[test]
+fn a_task_that_moves_itself_is_kept_back_by_the_limit_that_it_has_left() {
+    preempted::run(2, Duration::from_secs(10), |scheduler| async move {
+        let limited = preempted::limited(&scheduler, "limited", "1ms/1s");
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        for _ in 0..3 {
+            let (home, target) = (limited.clone(), free.clone());
+            let task = limited.spawn(async move {
+                preempted::compute_for(Duration::from_millis(2));
+                home.move_tasks_to(&target).unwrap();
+                let moved = Instant::now();
+                tokio::task::yield_now().await;
+                moved.elapsed()
+            });
+            let waited = task.await.unwrap();
+            assert!(waited < Duration::from_millis(500), "{waited:?}");
+            // For the next one to begin with budget.
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+        }
+    });
+}

@@ -2,20 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use quotient_core::Nanos;
-
 use crate::primitives::{
     AtomicBool, Mutex, MutexGuard, Ordering, Thread, current_thread, fence, park_timeout,
 };
-
-/// What came of a nap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slept {
-    /// It was not ended before its time.
-    pub(crate) lasted: bool,
-    /// How long it was.
-    pub(crate) time: Nanos,
-}
 
 /// The nap of one virtual CPU's carrier.
 #[derive(Debug, Default)]
@@ -42,8 +31,9 @@ impl Nap {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// N1 to N3: sleeps for `turn` at most, unless `has_work` or until [`Nap::end`].
-    pub(crate) fn sleep(&self, turn: Duration, has_work: impl FnOnce() -> bool) -> Slept {
+    /// N1 to N3: sleeps for `turn` at most, unless `has_work` or until [`Nap::end`]. Whether it has
+    /// lasted for all of that.
+    pub(crate) fn sleep(&self, turn: Duration, has_work: impl FnOnce() -> bool) -> bool {
         self.on.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut slept = Duration::ZERO;
@@ -56,10 +46,7 @@ impl Nap {
             }
         }
         self.on.store(false, Ordering::SeqCst);
-        Slept {
-            lasted: slept >= turn,
-            time: Nanos(u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX)),
-        }
+        slept >= turn
     }
 
     /// E3: ends the nap if there is one. The caller has passed a fence since it made visible what for.

@@ -117,7 +117,7 @@ impl Vcpu {
         {
             // It comes to pay. Nobody is stopped for that.
             let now = shared.now();
-            self.charge_turn(shared, me, bearer, (started, Nanos::ZERO), now);
+            self.charge_turn(shared, me, bearer, started, now);
             preempting.dismiss(self.index, bearer, false);
             return Some((Some(outcome), now));
         }
@@ -135,7 +135,7 @@ impl Vcpu {
         };
         is_away.then(|| {
             let now = shared.now();
-            self.charge_turn(shared, me, bearer, (started, Nanos::ZERO), now);
+            self.charge_turn(shared, me, bearer, started, now);
             (None, now)
         })
     }

@@ -79,7 +79,7 @@ impl Vcpu {
     /// Whether nothing happened but that the previous task is to be queued again.
     #[inline]
     pub(super) fn only_requeues(&self, previous: &Previous) -> bool {
-        matches!(previous, Previous::Again(_))
+        matches!(previous, Previous::Again(task) if !leaves_group(task))
             && self.arrivals.is_empty()
             && self.deferring.is_none()
             && self.notes.excluded == Nanos::ZERO
@@ -135,7 +135,7 @@ impl Vcpu {
             }
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
-                if changes_seat(task.owned_mut()) {
+                if leaves_group(&task) || changes_seat(task.owned_mut()) {
                     settle(queue, task.owned_mut(), now);
                     enqueue(queue, task, Enqueue::Migrate, now);
                 } else {
@@ -293,6 +293,13 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
         enqueue(queue, task, Enqueue::Wake, now);
     }
     None
+}
+
+/// Whether a task that is put back was moved out of its group, whose limit may keep it back there. Under the queue's lock, after which whoever moved it may
+/// have found nobody waiting (`Shared::may_keep_back`).
+#[inline(always)]
+fn leaves_group(task: &Task) -> bool {
+    RuntimeGates::bandwidth() && task.context().marks.is_moved(Ordering::Acquire)
 }
 
 /// Whether the task was moved to another group: it is of that one from now on. For who holds its token, which is in no queue.

@@ -1,11 +1,10 @@
 //! The turn of a poll that another thread bears: its proxy was picked, so the carrier sleeps and the bearer runs.
 //!
 //! # Who pays for the carrier
-//! *A carrier's time is paid for by whoever it goes on to*, as with any switch: of the polls of ordinary tasks each begins where the one before has
-//! ended. So the turn ends, for the books, as the nap does: what it takes from there to find out what the bearer has used and to choose is the next
-//! one's, and what it takes from the choice to the nap is the turn's own, beside what the bearer used. Only the nap is nobody's. (The whole turn was: who moved
-//! five hundred tasks to and fro in one poll, or woke them, ended each turn in microseconds, and had 0.36 CPUs with what that cost under a limit of 0.1.)
-//! More than [`OWN_MAX`] is not work: the carrier has waited for its processor.
+//! The turn ends, for the books, as the nap does: what it takes from there to find out what the bearer has used and to choose is paid for by who is polled next,
+//! as the switch between two polls of ordinary tasks. (It was nobody's: who woke five hundred tasks in one poll ended each turn in microseconds.) What it takes
+//! from a choice to the nap is nobody's: charged to the bearer it was a tenth of the part of one whose turns others end, and the less a group's
+//! weight the more of it. So naps that arrivals end have to be cheap.
 //!
 //! # How often the kernel is asked
 //! Whether a bearer sleeps, or waits for a processor, is asked after a nap that lasted, or when naps have come to [`PEEK`] together in which it had
@@ -49,16 +48,6 @@ const STARVED_FOR: Nanos = Nanos::from_micros(100);
 /// Who used this much in a turn, and more than [`IDLE_PART`] of it, is not looked at early in the next. Unit: nanoseconds. As others leave of a
 /// [`SHARED_TURN`] at least: each look is one more change of threads, on the processor where it computes.
 const COMPUTES_AFTER: Nanos = Nanos::from_micros(150);
-/// What a carrier's own work for a turn comes to at most. Unit: nanoseconds. To let one bearer go on, stop another and ask the kernel for both takes some 30 us.
-const OWN_MAX: Nanos = Nanos::from_micros(100);
-
-/// How a bearer's turn went.
-struct Turn {
-    /// The bearer was found asleep in the kernel in its middle.
-    sleeps: bool,
-    /// How long the carrier has slept.
-    slept: Nanos,
-}
 
 impl Vcpu {
     /// The "poll" of a proxy: its bearer has the turn, and this thread sleeps.
@@ -105,7 +94,7 @@ impl Vcpu {
         let seat = &preempting.seats[self.index];
         let has_work = || has_work(shared, me, (self.index, bearer), started);
         let nap = || nap_for(seat, bearer, turn, has_work);
-        let nap = if limited && !bearer.bears_a_task() {
+        let sleeps = if limited && !bearer.bears_a_task() {
             // Its priority is not lowered, so who looks after the budget is not ahead of it by that.
             quotient_pause::promptly(nap)
         } else {
@@ -115,8 +104,8 @@ impl Vcpu {
         // Before the charge: what the bearer posts later is charged with the outcome.
         let finished = bearer.is_finished();
         let after = bearer.cpu_time().unwrap_or(before);
-        self.charge_turn(shared, me, bearer, (started, nap.slept), now);
-        let said = seat.take_blocked() || nap.sleeps;
+        self.charge_turn(shared, me, bearer, started, now);
+        let said = seat.take_blocked() || sleeps;
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
             return (Previous::Returned(proxy, outcome), now);
@@ -180,31 +169,27 @@ impl Vcpu {
         false
     }
 
-    /// The turn of a proxy that began at `started` is over at `now`; the carrier has slept for so much of it. Its bearer is charged, and so is what the carrier did
-    /// beside.
+    /// The turn of a proxy that began at `started` is over at `now`: its bearer is charged.
     pub(super) fn charge_turn(
         &mut self,
         shared: &Shared,
         me: &VcpuShared,
         bearer: &Carrier,
-        (started, slept): (Nanos, Nanos),
+        started: Nanos,
         now: Nanos,
     ) {
         charge_others(bearer);
         let charge = bearer.take_charge();
-        let wall = now.saturating_sub(started);
-        let own = wall.saturating_sub(slept).min(OWN_MAX);
-        self.note_turn(me, charge, wall.saturating_sub(own), own);
+        self.note_turn(me, charge, now.saturating_sub(started));
         if RuntimeGates::events() {
-            let paid = charge.sum().saturating_add(own);
-            shared.log.polled(self.index, paid, now);
+            shared.log.polled(self.index, charge.sum(), now);
         }
     }
 
-    /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `excluded` and worked for it for `own`.
-    fn note_turn(&mut self, me: &VcpuShared, charge: Charge, excluded: Nanos, own: Nanos) {
+    /// The turn of a proxy is over: its bearer used `charge`, on another thread, while this one slept for `wall`.
+    fn note_turn(&mut self, me: &VcpuShared, charge: Charge, wall: Nanos) {
         self.notes = PollNotes {
-            excluded,
+            excluded: wall,
             extra: charge.own,
             absent: Nanos::ZERO,
             held: Nanos::ZERO,
@@ -213,8 +198,8 @@ impl Vcpu {
             leave: false,
             noted: true,
         };
-        self.move_reference(excluded);
-        me.clock.show(charge.own.saturating_add(own));
+        self.move_reference(wall);
+        me.clock.show(charge.own);
         me.resched.store(false, Ordering::Relaxed);
     }
 }
@@ -237,26 +222,20 @@ fn has_work(
         || shared.phase() == CLOSED
 }
 
-/// Sleeps for the turn of a bearer, or until there is work. Looks whether it sleeps in the kernel early in it ([`PEEK`], and then ever later:
+/// Sleeps for the turn of a bearer, or until there is work. Whether that was found asleep in the kernel early in it ([`PEEK`], and then ever later:
 /// who computes for as long as it has is found soon after, by one look more for each doubling).
-fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> Turn {
-    let mut slept = Nanos::ZERO;
-    let mut sleep = |time: Duration| {
-        let nap = seat.nap.sleep(time, &has_work);
-        slept = slept.saturating_add(nap.time);
-        nap.lasted
-    };
+fn nap_for(seat: &Seat, bearer: &Carrier, turn: Duration, has_work: impl Fn() -> bool) -> bool {
     let (mut peek, mut left) = (PEEK, turn);
-    let mut sleeps = false;
-    let mut lasted = true;
-    while lasted && !sleeps && !bearer.is_known_to_compute() && left >= 2 * peek {
-        lasted = sleep(peek) && !has_work() && !seat.is_said_to_be_blocked();
-        sleeps = lasted && bearer.is_stuck_in_its_turn();
+    while !bearer.is_known_to_compute() && left >= 2 * peek {
+        if !seat.nap.sleep(peek, &has_work) || has_work() || seat.is_said_to_be_blocked() {
+            return false;
+        }
+        if bearer.is_stuck_in_its_turn() {
+            return true;
+        }
         left -= peek;
         peek *= 2;
     }
-    if lasted && !sleeps {
-        sleep(left);
-    }
-    Turn { sleeps, slept }
+    seat.nap.sleep(left, has_work);
+    false
 }

@@ -81,7 +81,9 @@ impl<S: Sink> Simulation<S> {
     /// For how much a CPU that has nothing to run looks elsewhere.
     #[inline]
     pub(super) fn looks_for_work(&mut self, cpu: u32) -> GapUse {
-        let others = self.idle.count() > u32::from(self.idle.contains(cpu));
+        // Where tasks are bound, who waits may not run where it idles.
+        let others =
+            !self.affinity.binds() && self.idle.count() > u32::from(self.idle.contains(cpu));
         match self.warmth.gaps.get_mut(cpu as usize) {
             Some(gaps) => gaps.begin(Nanos(self.now), others),
             None => {
