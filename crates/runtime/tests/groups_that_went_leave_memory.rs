@@ -115,6 +115,18 @@ fn a_group_on_few_of_many_virtual_cpus_takes_little() {
     for (vcpus, most) in [(2, 4_096), (32, 8_192), (128, 8_192)] {
         common::runtime(vcpus).block_on(common::guarded(async {
             let (scheduler, _) = scheduler(vcpus);
+            // What the threads and queues of the virtual CPUs take is no group's.
+            let first = scheduler.group("first").unwrap().create().unwrap();
+            let work = || {
+                first.spawn(async {
+                    burn(Duration::from_micros(20));
+                    tokio::task::yield_now().await;
+                })
+            };
+            let tasks = std::iter::repeat_with(work).take(32 * vcpus);
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.unwrap();
+            }
             let before = resident();
             let groups: Vec<Group> = (0..GROUPS)
                 .map(|number| {
