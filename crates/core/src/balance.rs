@@ -273,7 +273,7 @@ fn plan_by_load(
     cells: &CpuCells,
     now: Nanos,
 ) -> Option<Pull> {
-    let (_, mine) = cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let mine = cells.known_on(me)?;
     if mine.gained(now).1 < LOAD_INTERVAL {
         return None;
     }
@@ -350,8 +350,8 @@ fn plan_owed(
     // The very group that runs here was owed something as it was noted, and is not by now. What is pulled is one of several that wait there, which
     // would be handed to and fro between two CPUs that run the group in turn, each time to wait for the next turn (0.0004 of a CPU for 0.148).
     let waits_with_others = |group: &Group, cpu: CpuId| {
-        let mut cells = group.cells.iter();
-        cells.any(|(other, cell)| other == cpu && cell.entities() > 1)
+        let cell = group.cells.known_on(cpu);
+        cell.is_some_and(|cell| cell.entities() > 1)
     };
     let is_in_vain = |note: &Note| {
         running.is_some_and(|running| {
@@ -398,7 +398,7 @@ fn plan_level(
     group: &Group,
     least: u64,
 ) -> Option<Pull> {
-    let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let mine = group.cells.known_on(me)?;
     if mine.runnable() == 0 {
         // Nothing but child groups, which have times of their own.
         return None;

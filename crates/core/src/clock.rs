@@ -250,10 +250,16 @@ impl CpuCells {
         self.iter().map(|(_, cell)| Nanos(cell.exec.read())).sum()
     }
 
+    /// The cell of that CPU, if it met the group. O(CPUs that did).
+    #[inline]
+    pub(crate) fn known_on(&self, cpu: CpuId) -> Option<&CpuCell> {
+        let mut cells = self.iter();
+        cells.find_map(|(owner, cell)| (owner == cpu).then_some(cell))
+    }
+
     pub(crate) fn exec_on(&self, cpu: CpuId) -> Nanos {
-        self.iter()
-            .find(|(owner, _)| *owner == cpu)
-            .map_or(Nanos::ZERO, |(_, cell)| Nanos(cell.exec.read()))
+        self.known_on(cpu)
+            .map_or(Nanos::ZERO, |cell| Nanos(cell.exec.read()))
     }
 
     /// Whether anything of the group waits on any CPU. O(CPUs that met the group).

@@ -21,15 +21,6 @@ const TASKS: usize = 20;
 /// CPUs that the process may use, of the 0.1 that the group may.
 const MOST: f64 = 0.27;
 
-/// CPU time of the process.
-fn process_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 /// Moves all tasks of `home` to `other` and back, until `stop`.
 async fn move_to_and_fro(home: Group, other: Group, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
@@ -51,9 +42,9 @@ fn moves_end_the_turns_of_virtual_cpus_that_keep_nothing_back() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let (used, began) = (process_time(), Instant::now());
+            let (used, began) = (preempted::process_time(), Instant::now());
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let used = process_time() - used;
+            let used = preempted::process_time() - used;
             seen.push(used.as_secs_f64() / began.elapsed().as_secs_f64());
         }
         stop.store(true, Ordering::Relaxed);

@@ -47,15 +47,6 @@ impl Books {
     }
 }
 
-/// CPU time of the whole process.
-fn process_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 /// How tasks compute for their group.
 #[derive(Clone, Copy, Debug)]
 enum Way {
@@ -119,7 +110,7 @@ fn scene(way: Way, preempt: bool, waiting: usize) {
         let read = || {
             let clocks = groups.each_ref().map(|group| group.cpu_time().as_secs_f64());
             let used = books.each_ref().map(Books::used);
-            (clocks, used, others.used(), process_time().as_secs_f64())
+            (clocks, used, others.used(), preempted::process_time().as_secs_f64())
         };
         let (before, began) = (read(), Instant::now());
         tokio::time::sleep(SCENE).await;

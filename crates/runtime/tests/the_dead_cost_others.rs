@@ -50,24 +50,15 @@ impl Victim {
     }
 }
 
-/// CPU time of the process.
-fn process_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 /// What the process uses in that time and is billed to nobody, and the worst that the victim waited for.
 async fn nobodys_in(
     scheduler: &Scheduler,
     victim: &Victim,
     time: Duration,
 ) -> (Duration, Duration) {
-    let before = (process_time(), scheduler.cpu_time());
+    let before = (preempted::process_time(), scheduler.cpu_time());
     let worst = victim.worst_in(time).await;
-    let used = process_time() - before.0;
+    let used = preempted::process_time() - before.0;
     let billed = scheduler.cpu_time() - before.1;
     (used.saturating_sub(billed), worst)
 }

@@ -63,7 +63,7 @@ pub struct Settings {
     /// How often a busy CPU looks whether to pull, ns; `None`: every 500 us, on more than 8 CPUs that much more
     /// seldom, so that all together look equally often on any machine.
     pub balance_every: Option<Nanos>,
-    /// Whether a busy CPU also looks as it chooses, once in some ticks: what comes in step with the ticks is never looked at by these.
+    /// Whether a busy CPU also looks as it chooses, once in 20 ms or so: what comes in step with the ticks is never looked at by these.
     pub looks_at_choices: bool,
     /// When a used-up budget takes the CPU away.
     pub throttling: Throttling,

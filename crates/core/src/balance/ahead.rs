@@ -46,7 +46,7 @@ pub(super) fn plan_ahead(
     let time = &running?.time;
     let ahead = time.ahead_of_mean(&group.time);
     let threshold = |surplus: u32| PULL_THRESHOLD.0 / u64::from(surplus.clamp(1, SURPLUS_COUNTED));
-    let (_, mine) = group.cells.iter().find(|(cpu, _)| *cpu == me)?;
+    let mine = group.cells.known_on(me)?;
     // A turn that it was chosen for, and a poll beyond, on every CPU that it is on, is what anybody may be ahead by.
     let turn = group.config().base_slice.0 + loads.get(me.index())?.grain().0;
     let explained = turn.saturating_mul(u64::from(time.cpus()));

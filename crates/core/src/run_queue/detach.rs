@@ -145,8 +145,8 @@ impl<T, G: Gates> RunQueue<T, G> {
             return self.nr_queued() > 0;
         }
         let has_some = |to: CpuId| {
-            let mut cells = self.timelines[level as usize].group.cells.iter();
-            cells.any(|(cpu, cell)| cpu == to && cell.entities() > 0)
+            let cell = self.timelines[level as usize].group.cells.known_on(to);
+            cell.is_some_and(|cell| cell.entities() > 0)
         };
         request.noted && to.is_some_and(|to| request.own || !has_some(to))
     }

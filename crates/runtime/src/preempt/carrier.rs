@@ -156,7 +156,7 @@ impl Carrier {
             return false;
         }
         let before = self.asked_at.load(Ordering::Relaxed);
-        let may = before == 0 || now.as_nanos().saturating_sub(before) >= ASK_AGAIN.as_nanos();
+        let may = now.as_nanos().saturating_sub(before) >= ASK_AGAIN.as_nanos();
         if may {
             self.asked_at.store(now.as_nanos(), Ordering::Relaxed);
         }

@@ -295,8 +295,8 @@ fn put_aside(queue: &mut RunQueue<Task>, mut task: Task, now: Nanos) -> Option<T
     None
 }
 
-/// Whether a task that is put back was moved out of its group, whose limit may keep it back there. Under the queue's lock, after which whoever moved it may
-/// have found nobody waiting (`Shared::may_keep_back`).
+/// Whether a task that is queued or put back was moved out of its group, whose limit may keep it back there. Under the queue's lock, after which whoever moved
+/// it may have found nobody waiting (`Shared::may_keep_back`).
 #[inline(always)]
 fn leaves_group(task: &Task) -> bool {
     RuntimeGates::bandwidth() && task.context().marks.is_moved(Ordering::Acquire)
@@ -414,7 +414,7 @@ fn take_out(queue: &mut RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 #[inline]
 pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue, now: Nanos) {
     let dead = RuntimeGates::bandwidth() && task.is_aborted();
-    if RuntimeGates::bandwidth() && task.context().marks.is_moved(Ordering::Acquire) {
+    if leaves_group(&task) {
         // In the group that it has left it would wait for that one's budget.
         follow_move(&mut task);
     }

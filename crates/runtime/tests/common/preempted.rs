@@ -77,6 +77,16 @@ pub fn compute_for(time: Duration) -> u64 {
     compute(|| time_here() >= end)
 }
 
+/// CPU time of the process.
+#[cfg(target_os = "linux")]
+pub fn process_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap(),
+        time.tv_nsec.try_into().unwrap(),
+    )
+}
+
 /// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault: it is more than
 /// the limit and the debt of a turn. Less may be the machine's doing: what a bearer of low priority had is seen in lumps on a machine that
 /// is busy elsewhere, and it may get nothing at all for a while.

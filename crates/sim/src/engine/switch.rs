@@ -44,9 +44,10 @@ impl<S: Sink> Simulation<S> {
         self.show_throttles(cpu);
         match picked {
             Some(task) => {
-                let is_woken = self.tasks[task as usize].woken;
+                let looks = self.cpus[cpu as usize].look_from <= self.now
+                    && !self.tasks[task as usize].woken;
                 self.start(cpu, task);
-                if self.cpus[cpu as usize].look_from <= self.now && !is_woken {
+                if looks {
                     self.look_at_choice(cpu);
                 }
             }

@@ -32,8 +32,8 @@ pub(super) fn states(plan: &Plan, groups: usize) -> Vec<AverageState> {
 const DECAY: u64 = 64_132;
 
 /// How often the choices of a CPU look whether to pull, ns, about: 20 ms, so that a look comes between five ticks at 250 Hz. From every tick to every
-/// fiftieth or so random set-ups in step with the ticks gain alike (of 3,063 workloads 27 to 31 below 0.4 of their due, 39 without), and others are as fair;
-/// the seldomer the better for those that sleep. Which of the scenarios with tasks in step is not fair differs from value to value, and here all hold.
+/// thirty-second random set-ups in step with the ticks gain alike (of 3,063 workloads 27 to 33 below 0.4 of their due, 39 without), and others are as fair,
+/// from every fourth on. Which of the scenarios with tasks in step is not fair differs from value to value, and here all hold.
 const LOOK_EVERY: u64 = 20_000_000;
 
 /// Most milliseconds that are decayed one by one; after that nothing is left.
