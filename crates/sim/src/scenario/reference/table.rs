@@ -194,7 +194,7 @@ pub(super) const PARTS: &[Part] = &[
             (
                 "balance_every",
                 TIME,
-                "how often a busy CPU looks whether to pull, above 0; default 0.5ms for every 8 CPUs. By our rules it also does as it chooses, once in 20ms or so",
+                "how often a busy CPU looks whether to pull, above 0; default 0.5ms for every 8 CPUs",
             ),
             (
                 "run_to_parity",
