@@ -88,17 +88,24 @@ impl IdleSet {
         self.any()
     }
 
-    /// Somebody who sleeps, from `near`'s word on.
+    /// Somebody who sleeps and `may` be woken, from `near`'s word on.
     #[inline]
-    pub(crate) fn find(&self, near: usize) -> Option<usize> {
+    pub(crate) fn find(&self, near: usize, may: impl Fn(usize) -> bool) -> Option<usize> {
         let words = self.used();
         let count = words.len();
         let first = near / BITS % count;
         (first..count).chain(0..first).find_map(|index| {
             let word = words[index].load(Ordering::SeqCst);
-            (word != 0).then(|| index * BITS + word.trailing_zeros() as usize)
+            sleepers(index, word).find(|sleeper| may(*sleeper))
         })
     }
+}
+
+/// Whose bits are set in the word of this index.
+fn sleepers(index: usize, word: u64) -> impl Iterator<Item = usize> {
+    let next = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
+    std::iter::successors(Some(word).filter(|word| *word != 0), next)
+        .map(move |left| index * BITS + left.trailing_zeros() as usize)
 }
 
 /// Virtual CPUs that have to look at something. Grows with the highest of them; no allocation below 64.
@@ -124,11 +131,9 @@ impl VcpuSet {
     /// All of them, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         let words = std::iter::once(self.first).chain(self.more.iter().copied());
-        words.enumerate().flat_map(|(index, word)| {
-            let next = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
-            std::iter::successors(Some(word).filter(|word| *word != 0), next)
-                .map(move |left| index * BITS + left.trailing_zeros() as usize)
-        })
+        words
+            .enumerate()
+            .flat_map(|(index, word)| sleepers(index, word))
     }
 }
 
@@ -158,12 +163,20 @@ mod tests {
                 set.add(vcpu);
                 assert!(set.any());
                 for near in [0, vcpu, slots - 1] {
-                    assert_eq!(set.find(near), Some(vcpu), "of {slots}, near {near}");
+                    assert_eq!(
+                        set.find(near, |_| true),
+                        Some(vcpu),
+                        "of {slots}, near {near}"
+                    );
                 }
                 set.remove_if_there((vcpu + 1) % slots.max(2));
-                assert_eq!(set.find(0), Some(vcpu), "another's bit was cleared");
+                assert_eq!(
+                    set.find(0, |_| true),
+                    Some(vcpu),
+                    "another's bit was cleared"
+                );
                 set.remove(vcpu);
-                assert_eq!(set.find(vcpu), None);
+                assert_eq!(set.find(vcpu, |_| true), None);
             }
         }
     }
@@ -174,8 +187,14 @@ mod tests {
         for vcpu in [3, 70, 200] {
             set.add(vcpu);
         }
-        let found = [0, 64, 127, 128, 255].map(|near| set.find(near));
+        let found = [0, 64, 127, 128, 255].map(|near| set.find(near, |_| true));
         assert_eq!(found, [3, 70, 70, 200, 200].map(Some));
+        assert_eq!(
+            set.find(0, |sleeper| sleeper > 3),
+            Some(70),
+            "one that may not"
+        );
+        assert_eq!(set.find(0, |_| false), None);
     }
 }
 

@@ -146,6 +146,8 @@ mod stand_in;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
+mod surplus;
+#[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]
 mod task_builder;

@@ -43,6 +43,7 @@ use crate::park::Park;
 use crate::preempt::Preempting;
 use crate::releases::Releases;
 use crate::scheduler::Handles;
+use crate::surplus::Asked;
 use crate::task::Slot;
 use crate::task_context::{Task, TaskContext, TaskRef};
 use crate::tick::TickControl;
@@ -102,6 +103,8 @@ pub(crate) struct VcpuShared {
     /// The same of groups in which a task was aborted, and when to look for it, on the scheduler's clock, at the earliest; 0 if there is none.
     pub(crate) dying: Releases,
     pub(crate) dying_at: AtomicU64,
+    /// Whether it is woken for what waits elsewhere.
+    pub(crate) surplus: Asked,
     /// The hand of its CPU clocks.
     pub(crate) clock: Arc<CpuClock>,
 }
@@ -209,6 +212,7 @@ impl Shared {
                     has_releases: AtomicBool::new(false),
                     dying: Releases::default(),
                     dying_at: AtomicU64::new(0),
+                    surplus: Asked::default(),
                     park: Park::new(),
                     online: AtomicBool::new(index < regular),
                     resched: AtomicBool::new(false),
@@ -441,10 +445,10 @@ impl Shared {
         Refilled { more, woken }
     }
 
-    /// Wakes an idle virtual CPU, if there is one, to take part of what waits at `vcpu`.
+    /// Wakes an idle virtual CPU, if there is one, to look at what cannot wait: `vcpu` is in a poll, or stuck. (`surplus` has the other way.)
     pub(crate) fn kick_idle(&self, vcpu: usize) -> bool {
         self.idle
-            .find(vcpu)
+            .find(vcpu, |_| true)
             .is_some_and(|sleeper| self.wake_vcpu(sleeper))
     }
 

@@ -70,6 +70,7 @@ use crate::local::{self, Entered, PollNotes};
 use crate::preempt::{Brought, Carrier};
 use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
+use crate::surplus::Vain;
 use crate::task::Vacancy;
 use crate::task_context::Task;
 
@@ -166,6 +167,7 @@ pub(crate) struct Vcpu {
     rest: Rest,
     /// For how long bearers had nothing of their turns while others waited for theirs.
     starved_for: Nanos,
+    vain: Vain,
 }
 
 impl Vcpu {
@@ -200,6 +202,7 @@ impl Vcpu {
             brought: Brought::default(),
             rest: Rest::default(),
             starved_for: Nanos::ZERO,
+            vain: Vain::default(),
         }
     }
 
@@ -400,6 +403,7 @@ impl Vcpu {
         }
         let mut looked = false;
         let mut polled_at = started;
+        let mut has_polled = false;
         loop {
             if PREEMPTS && self.brought.is_active() {
                 now = self.look_at_guest(shared, &previous, polled_at, now);
@@ -438,7 +442,7 @@ impl Vcpu {
                     previous = Previous::Nothing;
                     continue;
                 }
-                return self.end_turn(shared, now);
+                return self.end_turn(shared, has_polled, now);
             };
             let Some(mut task) = admit_to_poll(&mut queue, task, now) else {
                 previous = Previous::Nothing;
@@ -459,6 +463,7 @@ impl Vcpu {
             // Rule 7: an empty queue has nothing to steal.
             held = (!PREEMPTS && is_empty(&queue) && !self.is_stand_in()).then_some(queue);
             polled_at = now;
+            has_polled = true;
             if RuntimeGates::events() {
                 shared.log.begin(self.index, &mut task, now);
             }
@@ -539,7 +544,7 @@ impl Vcpu {
     }
 
     /// Decides how to return to the host.
-    fn end_turn(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
+    fn end_turn(&mut self, shared: &Arc<Shared>, has_polled: bool, now: Nanos) -> Leave {
         let passed = std::mem::take(&mut self.notes.passed);
         self.owes_way = passed;
         if RuntimeGates::events() {
@@ -557,6 +562,11 @@ impl Vcpu {
             self.retire(shared);
             return Leave::Stop;
         }
+        let asked = &shared.vcpus[self.index].surplus;
+        if asked.is_open() && (has_polled || self.waiting == 0) {
+            let vain = !has_polled && shared.waits_elsewhere(self.index);
+            self.vain.answers(asked, vain, shared.regular, now);
+        }
         // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
         if self.waiting == 0 {
             self.slept_at = Some(now);
@@ -566,7 +576,7 @@ impl Vcpu {
         self.passed = passed.then(|| (thread_mark(), local::gated()));
         // What was let through takes this worker: then all that waits here is surplus.
         let surplus = self.waiting > usize::from(!passed);
-        if surplus && !shared.is_full(self.index, now) && shared.kick_idle(self.index) {
+        if surplus && !shared.is_full(self.index, now) && shared.offer_surplus(self.index, now) {
             return Leave::YieldAfterKick;
         }
         Leave::Yield

@@ -138,7 +138,7 @@ impl Shared {
         if vcpu.park.is_sleeping() {
             return home;
         }
-        let Some(idle) = self.idle.find(home) else {
+        let Some(idle) = self.idle.find(home, |_| true) else {
             return home;
         };
         let busy = vcpu.polling_since.load(Ordering::Relaxed) != 0

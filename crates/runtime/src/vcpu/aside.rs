@@ -68,7 +68,7 @@ impl Vcpu {
     #[cold]
     fn stand_back(&mut self, shared: &Arc<Shared>, now: Nanos) -> Leave {
         if self.is_stand_in() && self.index - shared.regular >= shared.stand_ins_wanted(now) {
-            return self.end_turn(shared, now);
+            return self.end_turn(shared, false, now);
         }
         if RuntimeGates::events() {
             shared.log.leave(self.index, now);

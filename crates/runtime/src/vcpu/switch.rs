@@ -157,7 +157,7 @@ impl Vcpu {
         // With long polls about, waiting behind one costs more than waking somebody: offer the surplus first (rule 3 needs a return).
         *returning |= self.short_polls <= SHORT_POLLS
             && queue.nr_queued() > 1
-            && shared.idle.any()
+            && shared.sleeper_for_surplus(self.index, now).is_some()
             && !shared.is_full(self.index, now);
         self.waiting = queue.nr_queued();
         if *returning {
