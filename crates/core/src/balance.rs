@@ -28,7 +28,9 @@
 //!
 //! Where child groups run beside tasks, on many CPUs, V moves with what they get on all of them, so that on 16 CPUs the same unfairness
 //! makes for an excess 16 times as large, and so does the same noise. The threshold grows with that rate, and with the
-//! bursts in which service elsewhere was seen. A needless pull is not harmless: what was spread evenly is so no more, and
+//! bursts in which service elsewhere was seen, by which V jumps: the less, the more competes there. (For as much service as the group got that made it jump,
+//! which is a hundred times what a task of a hundredth of its weight sees of that, one of two equal tasks beside such a group had a CPU for itself and
+//! the other 0.01 of one, as long as the machine ran.) A needless pull is not harmless: what was spread evenly is so no more, and
 //! then the CPUs that a group happens to be on decide what it gets, next to its weight.
 //!
 //! With 3 equal hogs in one group on 2 CPUs, this makes the pairs rotate, and each gets 2/3:
@@ -423,7 +425,7 @@ fn plan_level(
         }
         let ahead = service_ahead(my_gain, their_gain, load_here);
         // What one side has charged and the other has not yet is noise, be it its own or from elsewhere.
-        let noise = cell.burst().saturating_add(2 * load.grain().0);
+        let noise = cell.burst(load_here).saturating_add(2 * load.grain().0);
         if ahead < own_threshold.saturating_add(noise).max(least) {
             continue;
         }
@@ -484,7 +486,7 @@ fn own_threshold(
         .0
         .saturating_mul(rate)
         .saturating_add(turns + 2 * load.grain().0)
-        .saturating_add(cell.burst())
+        .saturating_add(cell.burst(load_here))
 }
 
 /// Virtual time gained, and over which window.

@@ -34,7 +34,7 @@ pub(crate) struct CpuCell {
     spare: AtomicU32,
     /// Virtual time V of the group's timeline on this CPU.
     virtual_time: AtomicU64,
-    /// The most that a child got elsewhere between two looks lately, ns.
+    /// What a child got elsewhere between two looks lately that made V jump most, ns, in the lower half; and what competed here then, in shares, above.
     burst: AtomicU64,
     /// Whether anything of the group waits on this CPU.
     waits: AtomicBool,
@@ -89,8 +89,9 @@ impl CpuCell {
         self.lead.load(Relaxed)
     }
 
-    pub(crate) fn publish_burst(&self, burst: u64) {
-        self.burst.store(burst, Relaxed);
+    pub(crate) fn publish_burst(&self, service: u32, load: u32) {
+        let both = u64::from(load) << u32::BITS | u64::from(service);
+        self.burst.store(both, Relaxed);
     }
 
     #[inline]
@@ -103,8 +104,14 @@ impl CpuCell {
         self.waits.load(Relaxed)
     }
 
-    pub(crate) fn burst(&self) -> u64 {
-        self.burst.load(Relaxed)
+    /// By how much service virtual time jumped here lately, of what competes with `load` shares: no more than the child got that made it jump.
+    pub(crate) fn burst(&self, load: u64) -> u64 {
+        let both = self.burst.load(Relaxed);
+        let (service, of) = (both & u64::from(u32::MAX), both >> u32::BITS);
+        match load < of {
+            true => service * load / of,
+            false => service,
+        }
     }
 
     #[inline]
@@ -289,5 +296,23 @@ impl CpuCells {
         self.iter()
             .map(|(_, cell)| cell.runnable_below.load(Relaxed))
             .sum()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_is_less_for_who_competes_with_less() {
+        let cell = CpuCell::new(Arc::default());
+        cell.publish_burst(100_000_000, 100 << 10);
+        assert_eq!(cell.burst(1 << 10), 1_000_000);
+        assert_eq!(cell.burst(50 << 10), 50_000_000);
+        for load in [100 << 10, 200 << 10, u64::MAX] {
+            assert_eq!(cell.burst(load), 100_000_000, "no more than there was");
+        }
+        cell.publish_burst(u32::MAX, u32::MAX);
+        assert_eq!(cell.burst(u64::from(u32::MAX) - 1), u64::from(u32::MAX) - 1);
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Timeline {
     pub(crate) promised: u32,
     /// The most that a child group got elsewhere between two looks lately, ns, up to 4 s.
     pub(crate) burst: u32,
+    /// What competed here then, in shares.
+    pub(crate) burst_load: u32,
     /// Whether what ran inside last, at any level, is owed something by its siblings there.
     pub(crate) owed_inside: bool,
     /// Whether the group had any service here since it came.
@@ -188,6 +190,7 @@ impl Timeline {
             turn_before: u64::MAX,
             promised: 0,
             burst: 0,
+            burst_load: 1,
             owed_inside: false,
             served: false,
             knowingly: false,
@@ -400,13 +403,29 @@ impl Timeline {
         outside
     }
 
+    /// A child got so much elsewhere, by which virtual time jumps here: the less, the more competes. The largest such jump is kept.
+    #[inline]
+    fn note_burst(&mut self, service: u64) {
+        let service = u32::try_from(service).unwrap_or(u32::MAX);
+        let load = u32::try_from(self.average.load())
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let (new, known) = (
+            u64::from(service) * u64::from(self.burst_load),
+            u64::from(self.burst) * u64::from(load),
+        );
+        if new > known {
+            (self.burst, self.burst_load) = (service, load);
+        }
+    }
+
     /// Charges service received elsewhere, `distance` in virtual time, to a child group's node, which must not be queued. Returns how much
     /// service that is, ns.
     pub(crate) fn charge_elsewhere<T>(&mut self, node: &mut Node<T>, distance: u64) -> u64 {
         node.v = node.v.plus(distance);
         self.average.advance(distance, node.shares);
         let service = to_service(distance, u64::from(node.shares));
-        self.burst = self.burst.max(u32::try_from(service).unwrap_or(u32::MAX));
+        self.note_burst(service);
         if !node.v.is_before(node.deadline) {
             // The request was fulfilled elsewhere.
             node.deadline = node.v.plus(to_virtual(u64::from(node.slice), node.shares));

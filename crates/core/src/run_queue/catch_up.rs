@@ -120,7 +120,7 @@ impl Timeline {
     fn publish_virtual(&self) {
         if self.nr > 0 {
             self.cell.publish_virtual(self.average.mean());
-            self.cell.publish_burst(self.burst.into());
+            self.cell.publish_burst(self.burst, self.burst_load);
             self.cell.publish_lead(self.lead());
         }
     }
