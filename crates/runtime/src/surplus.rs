@@ -6,7 +6,7 @@
 //! 16 virtual CPUs of two processors came to 360 turns a second between 117,000 such wakings, which took 1.6 CPUs that were nobody's.
 //!
 //! So a sleeper that was woken for that, came to no poll, and leaves something waiting elsewhere is not woken for it again for a while, which doubles with each
-//! time in a row: from [`PAUSE_MIN`] to [`pause_max`]. One that comes to a poll begins anew.
+//! time in a row: from [`PAUSE_MIN`] to [`pause_max`]. One that comes to a poll, whatever woke it, begins anew.
 //!
 //! *No wake-up is lost*: nothing else that wakes asks for this: neither what arrives (`shared::hand_in`, `park`), nor refills, nor the watch, which looks after what
 //! waits behind a long poll within 2 ms. What could come to a sleeper that is let sleep, and could not when that looked, waits for the rest of its pause.
@@ -36,7 +36,7 @@ fn pause_max(vcpus: usize) -> Nanos {
 /// What others know of one virtual CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// It was woken for surplus, and has not said since what came of it.
+    /// It was woken for surplus, and has neither polled nor looked in vain since.
     asked: AtomicBool,
     /// Before this it is not woken for that. Unit: nanoseconds of the scheduler's clock. One writer, the virtual CPU.
     not_before: AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct Asked {
 pub(crate) struct Vain(Nanos);
 
 impl Asked {
-    /// Whether it was woken for surplus since [it answered](Vain::answers) last.
+    /// Whether it was woken for surplus since it looked last.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
@@ -59,14 +59,20 @@ impl Asked {
 }
 
 impl Vain {
-    /// What came of a waking for surplus: it was in `vain` if nothing was polled and something waits elsewhere. Of `vcpus` virtual CPUs.
-    #[cold]
-    pub(crate) fn answers(&mut self, asked: &Asked, vain: bool, vcpus: usize, now: Nanos) {
-        asked.asked.store(false, Ordering::Relaxed);
-        if !vain {
+    /// It has come to a poll, whoever woke it for that.
+    #[inline]
+    pub(crate) fn polled(&mut self, asked: &Asked) {
+        if asked.is_open() || self.0 != Nanos::ZERO {
             self.0 = Nanos::ZERO;
-            return;
+            asked.asked.store(false, Ordering::Relaxed);
+            asked.not_before.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// It was woken for surplus, has polled nothing, and something waits elsewhere. Of `vcpus` virtual CPUs.
+    #[cold]
+    pub(crate) fn looked(&mut self, asked: &Asked, vcpus: usize, now: Nanos) {
+        asked.asked.store(false, Ordering::Relaxed);
         self.0 = Nanos(self.0.0 * 2).clamp(PAUSE_MIN, pause_max(vcpus));
         let until = now.saturating_add(self.0);
         asked.not_before.store(until.as_nanos(), Ordering::Relaxed);
@@ -115,16 +121,16 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..6 {
             assert!(asked.may_be_asked(now));
-            vain.answers(&asked, true, 2, now);
+            vain.looked(&asked, 2, now);
             let until = asked.not_before.load(Ordering::Relaxed);
             assert!(!asked.may_be_asked(Nanos(until - 1)));
             pauses.push((until - now.0) / 1_000);
             now = Nanos(until);
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
-        vain.answers(&asked, false, 2, now);
+        vain.polled(&asked);
         assert!(asked.may_be_asked(now));
-        vain.answers(&asked, true, 2, now);
+        vain.looked(&asked, 2, now);
         assert!(asked.may_be_asked(Nanos(now.0 + 100_000)));
         let most = [1, 4, 8, 16, 512].map(|vcpus| pause_max(vcpus).0 / 1_000);
         assert_eq!(most, [1_000, 1_000, 2_000, 4_000, 4_000]);

@@ -563,9 +563,10 @@ impl Vcpu {
             return Leave::Stop;
         }
         let asked = &shared.vcpus[self.index].surplus;
-        if asked.is_open() && (has_polled || self.waiting == 0) {
-            let vain = !has_polled && shared.waits_elsewhere(self.index);
-            self.vain.answers(asked, vain, shared.regular, now);
+        if has_polled {
+            self.vain.polled(asked);
+        } else if self.waiting == 0 && asked.is_open() && shared.waits_elsewhere(self.index) {
+            self.vain.looked(asked, shared.regular, now);
         }
         // Exact: only this virtual CPU adds to its queue, and a thief that took something meanwhile costs one turn.
         if self.waiting == 0 {

@@ -87,6 +87,35 @@ pub fn process_time() -> Duration {
     )
 }
 
+/// How often threads of the process have gone to sleep so far.
+#[cfg(target_os = "linux")]
+fn sleeps() -> u64 {
+    let mut sum = 0;
+    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+        // One that has ended meanwhile has no file.
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status"));
+        let status = status.unwrap_or_default();
+        let count = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        sum += count.map_or(0, |count| count.trim().parse::<u64>().unwrap());
+    }
+    sum
+}
+
+/// The same, in the quietest of three seconds: what a machine does by the way is not asked for.
+#[cfg(target_os = "linux")]
+pub async fn sleeps_a_second() -> u64 {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut least = u64::MAX;
+    for _ in 0..3 {
+        let before = sleeps();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        least = least.min(sleeps() - before);
+    }
+    least
+}
+
 /// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault: it is more than
 /// the limit and the debt of a turn. Less may be the machine's doing: what a bearer of low priority had is seen in lumps on a machine that
 /// is busy elsewhere, and it may get nothing at all for a while.
