@@ -14,6 +14,11 @@ use std::sync::{Arc, OnceLock};
 /// not taken for somebody who wants all of it.
 const IDLE_PARTS: u64 = 8;
 
+/// Noise from a group's jumps is at least one in so many parts of the service that made them, however little of that it is in the weight of who is compared. 16:
+/// with no such bound light tasks are evened out ever so finely, and a light child group beside them pays for it (0.58 of its due on average beside groups
+/// of 10,000, for 0.67 with 16 and 0.76 with one; of all others more is right with less noise).
+const BURST_PARTS: u64 = 16;
+
 /// What one CPU knows about one group, published for the others.
 ///
 /// An [`Arc`] puts its counts one alignment before it. Aligned by a line, that would be three lines; by half a line it is two, the counts
@@ -104,10 +109,12 @@ impl CpuCell {
         self.waits.load(Relaxed)
     }
 
-    /// By how much service virtual time jumped here lately, of what competes with `load` shares: no more than the child got that made it jump.
+    /// By how much service virtual time jumped here lately, of what competes with `load` shares: no more than the child got that made it jump, and no less than
+    /// [`BURST_PARTS`] say.
     pub(crate) fn burst(&self, load: u64) -> u64 {
         let both = self.burst.load(Relaxed);
         let (service, of) = (both & u64::from(u32::MAX), both >> u32::BITS);
+        let load = load.max(of / BURST_PARTS);
         match load < of {
             true => service * load / of,
             false => service,
@@ -306,10 +313,12 @@ mod tests {
     #[test]
     fn a_jump_is_less_for_who_competes_with_less() {
         let cell = CpuCell::new(Arc::default());
-        cell.publish_burst(100_000_000, 100 << 10);
-        assert_eq!(cell.burst(1 << 10), 1_000_000);
-        assert_eq!(cell.burst(50 << 10), 50_000_000);
-        for load in [100 << 10, 200 << 10, u64::MAX] {
+        cell.publish_burst(100_000_000, 160 << 10);
+        assert_eq!(cell.burst(80 << 10), 50_000_000);
+        for load in [1, 1 << 10, 10 << 10] {
+            assert_eq!(cell.burst(load), 6_250_000, "a sixteenth at least");
+        }
+        for load in [160 << 10, 200 << 10, u64::MAX] {
             assert_eq!(cell.burst(load), 100_000_000, "no more than there was");
         }
         cell.publish_burst(u32::MAX, u32::MAX);
