@@ -234,7 +234,7 @@ mod loom_tests {
                         Without::PublishersLook => false,
                         _ => idle.any_after_push(),
                     };
-                    if anybody && let Some(sleeper) = idle.find(0) {
+                    if anybody && let Some(sleeper) = idle.find(0, |_| true) {
                         park.wake(|| idle.remove(sleeper));
                     }
                 })
