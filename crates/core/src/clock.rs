@@ -114,11 +114,8 @@ impl CpuCell {
     pub(crate) fn burst(&self, load: u64) -> u64 {
         let both = self.burst.load(Relaxed);
         let (service, of) = (both & u64::from(u32::MAX), both >> u32::BITS);
-        let load = load.max(of / BURST_PARTS);
-        match load < of {
-            true => service * load / of,
-            false => service,
-        }
+        // Before the first there was none of either.
+        service * load.clamp(of / BURST_PARTS, of) / of.max(1)
     }
 
     #[inline]

@@ -110,7 +110,7 @@ pub(crate) struct Timeline {
     pub(crate) began_at: Nanos,
     /// What this CPU's choice of the group announced, ns.
     pub(crate) promised: u32,
-    /// The most that a child group got elsewhere between two looks lately, ns, up to 4 s.
+    /// What a child group got elsewhere between two looks lately that made virtual time jump most, ns, up to 4 s.
     pub(crate) burst: u32,
     /// What competed here then, in shares.
     pub(crate) burst_load: u32,

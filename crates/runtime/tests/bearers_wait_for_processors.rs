@@ -10,8 +10,6 @@ mod common;
 #[path = "common/preempted.rs"]
 mod preempted;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const VCPUS: usize = 16;
@@ -22,15 +20,7 @@ const MOST: u64 = 8_000;
 fn who_has_no_processor_is_not_looked_at_in_each_turn() {
     preempted::run(VCPUS, Duration::from_secs(10), |scheduler| async move {
         let group = scheduler.group("group").unwrap().create().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        for _ in 0..2 * VCPUS {
-            let stop = stop.clone();
-            drop(group.spawn(async move {
-                preempted::compute(|| stop.load(Ordering::Relaxed));
-            }));
-        }
-        let sleeps = preempted::sleeps_a_second().await;
-        stop.store(true, Ordering::Relaxed);
+        let sleeps = preempted::sleeps_beside_long_polls(&group, 2 * VCPUS).await;
         assert!(sleeps < MOST, "{sleeps} sleeps a second");
     });
 }

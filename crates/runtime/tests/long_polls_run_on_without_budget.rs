@@ -24,21 +24,13 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// takes 100 ms in 100.
 const ROOM: Duration = Duration::from_millis(45);
 
-fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
-}
-
 fn compute(used: &AtomicU64, stop: &AtomicBool) {
-    let mut before = thread_cpu();
+    let mut before = common::time_here();
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..500 {
             std::hint::black_box(0);
         }
-        let now = thread_cpu();
+        let now = common::time_here();
         let step = u64::try_from(now.saturating_sub(before).as_nanos()).unwrap_or(0);
         used.fetch_add(step, Ordering::Relaxed);
         before = now;

@@ -110,7 +110,7 @@ fn scene(way: Way, preempt: bool, waiting: usize) {
         let read = || {
             let clocks = groups.each_ref().map(|group| group.cpu_time().as_secs_f64());
             let used = books.each_ref().map(Books::used);
-            (clocks, used, others.used(), preempted::process_time().as_secs_f64())
+            (clocks, used, others.used(), common::process_time().as_secs_f64())
         };
         let (before, began) = (read(), Instant::now());
         tokio::time::sleep(SCENE).await;

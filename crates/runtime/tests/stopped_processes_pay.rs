@@ -19,14 +19,6 @@ const STOP: Duration = Duration::from_millis(150);
 /// A third of what it stood still: most stops fall into a poll, of either worker or of both.
 const TOLERANCE: Duration = STOP;
 
-fn process_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 /// Polls of this length on both workers, in which the process is stopped; how much the group's clock moved beyond the process's.
 async fn billed_beyond(group: &Group, poll: Duration) -> Duration {
     let end = Arc::new(AtomicBool::new(false));
@@ -41,7 +33,7 @@ async fn billed_beyond(group: &Group, poll: Duration) -> Duration {
             })
         })
         .collect();
-    let (cpu, clock) = (process_cpu(), group.cpu_time());
+    let (cpu, clock) = (common::process_time(), group.cpu_time());
     let script = format!(
         "for i in $(seq {STOPS}); do sleep 0.05; kill -STOP $PPID; sleep {}; kill -CONT $PPID; done",
         STOP.as_secs_f64()
@@ -56,7 +48,7 @@ async fn billed_beyond(group: &Group, poll: Duration) -> Duration {
     }
     // The clock first: what runs meanwhile is the process's only.
     let clock = group.cpu_time() - clock;
-    clock.saturating_sub(process_cpu() - cpu)
+    clock.saturating_sub(common::process_time() - cpu)
 }
 
 #[test]

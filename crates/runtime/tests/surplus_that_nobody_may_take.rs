@@ -50,15 +50,7 @@ fn who_sleeps_is_not_woken_for_short_polls_that_it_may_not_take() {
 fn nor_for_polls_that_do_not_return() {
     preempted::run(16, Duration::from_secs(10), |scheduler| async move {
         let group = preempted::limited(&scheduler, "limited", "20ms/100ms");
-        let stop = Arc::new(AtomicBool::new(false));
-        for _ in 0..TASKS {
-            let stop = stop.clone();
-            drop(group.spawn(async move {
-                preempted::compute(|| stop.load(Ordering::Relaxed));
-            }));
-        }
-        let least = preempted::sleeps_a_second().await;
-        stop.store(true, Ordering::Relaxed);
+        let least = preempted::sleeps_beside_long_polls(&group, TASKS).await;
         assert!(least < MOST_LONG, "{least} sleeps a second");
     });
 }

@@ -56,9 +56,9 @@ async fn nobodys_in(
     victim: &Victim,
     time: Duration,
 ) -> (Duration, Duration) {
-    let before = (preempted::process_time(), scheduler.cpu_time());
+    let before = (common::process_time(), scheduler.cpu_time());
     let worst = victim.worst_in(time).await;
-    let used = preempted::process_time() - before.0;
+    let used = common::process_time() - before.0;
     let billed = scheduler.cpu_time() - before.1;
     (used.saturating_sub(billed), worst)
 }

@@ -109,14 +109,26 @@ pub async fn set_off(bombs: Vec<JoinHandle<()>>) {
     }
 }
 
-/// CPU time of the calling thread.
+/// CPU time of the process.
 #[cfg(target_os = "linux")]
-pub fn time_here() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+pub fn process_time() -> Duration {
+    time_of(rustix::time::ClockId::ProcessCPUTime)
+}
+
+/// What one of the kernel's clocks shows.
+#[cfg(target_os = "linux")]
+fn time_of(clock: rustix::time::ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(clock);
     Duration::new(
         time.tv_sec.try_into().unwrap(),
         time.tv_nsec.try_into().unwrap(),
     )
+}
+
+/// CPU time of the calling thread.
+#[cfg(target_os = "linux")]
+pub fn time_here() -> Duration {
+    time_of(rustix::time::ClockId::ThreadCPUTime)
 }
 
 /// Time since the first call.

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use quotient::{Group, Preempt, Scheduler};
@@ -77,16 +77,6 @@ pub fn compute_for(time: Duration) -> u64 {
     compute(|| time_here() >= end)
 }
 
-/// CPU time of the process.
-#[cfg(target_os = "linux")]
-pub fn process_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
-}
-
 /// How often threads of the process have gone to sleep so far.
 #[cfg(target_os = "linux")]
 fn sleeps() -> u64 {
@@ -114,6 +104,21 @@ pub async fn sleeps_a_second() -> u64 {
         least = least.min(sleeps() - before);
     }
     least
+}
+
+/// The same beside so many polls of `group` that do not return, until then.
+#[cfg(target_os = "linux")]
+pub async fn sleeps_beside_long_polls(group: &Group, polls: usize) -> u64 {
+    let stop = Arc::new(AtomicBool::new(false));
+    for _ in 0..polls {
+        let stop = stop.clone();
+        drop(group.spawn(async move {
+            compute(|| stop.load(Ordering::Relaxed));
+        }));
+    }
+    let sleeps = sleeps_a_second().await;
+    stop.store(true, Ordering::Relaxed);
+    sleeps
 }
 
 /// Waits for a window in which the group used about the 0.1 CPUs that it may. More than that in three windows is a fault: it is more than
