@@ -11,6 +11,7 @@
 
 mod end;
 mod hand_in;
+mod searches;
 mod stuck;
 
 use std::collections::HashMap;
@@ -98,8 +99,9 @@ pub(crate) struct VcpuShared {
     pub(crate) gated_at: AtomicU64,
     /// Groups in which a task waits that was lent a place elsewhere.
     pub(crate) releases: Releases,
-    /// Whether there are any: saves the lock.
+    /// Whether there are any: saves the lock. And when it had looked for the last of them ([`searches`]). Unit: nanoseconds of the scheduler's clock.
     pub(crate) has_releases: AtomicBool,
+    pub(crate) released_at: AtomicU64,
     /// The same of groups in which a task was aborted, and when to look for it, on the scheduler's clock, at the earliest; 0 if there is none.
     pub(crate) dying: Releases,
     pub(crate) dying_at: AtomicU64,
@@ -210,6 +212,7 @@ impl Shared {
                     inbox: Inbox::default(),
                     releases: Releases::default(),
                     has_releases: AtomicBool::new(false),
+                    released_at: AtomicU64::new(0),
                     dying: Releases::default(),
                     dying_at: AtomicU64::new(0),
                     surplus: Asked::default(),
@@ -338,97 +341,12 @@ impl Shared {
         woken
     }
 
-    /// Whether anything waits in the queue of `vcpu` or is kept back there. (Who is queued after this look, and who has its turn and is put back, finds all that was
-    /// marked before it: both look at the mark under the queue's lock.)
-    pub(crate) fn may_keep_back(&self, vcpu: usize) -> bool {
-        let queue = self.vcpus[vcpu].queue.try_lock();
-        queue.map_or(true, |queue| {
-            queue.nr_queued() > 0 || queue.nr_throttled() > 0
-        })
-    }
-
-    /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere, or moved to another group, out of its queue. O(1).
-    pub(crate) fn ask_to_release(&self, vcpu: usize, group: &Arc<GroupShared>) {
-        let me = &self.vcpus[vcpu];
-        me.releases.ask(group);
-        me.has_releases.store(true, Ordering::Release);
-        self.wake_vcpu(vcpu);
-    }
-
-    /// As [`Shared::ask_to_release`], of the group's dead: when they may go.
-    fn ask_for_the_dead(&self, vcpu: usize, group: &Arc<GroupShared>) {
-        let me = &self.vcpus[vcpu];
-        me.dying.ask(group);
-        let now = self.now();
-        let at = now.saturating_add(group.dead_wait_for(now)).as_nanos();
-        let sooner = |known: u64| (known == 0 || at < known).then_some(at);
-        let _ = me
-            .dying_at
-            .fetch_update(Ordering::Release, Ordering::Relaxed, sooner);
-        self.look_at_the_dying(vcpu, now);
-    }
-
-    /// Whether a virtual CPU has such a search before it; wakes it if that is due.
-    fn look_at_the_dying(&self, vcpu: usize, now: Nanos) -> bool {
-        let at = self.vcpus[vcpu].dying_at.load(Ordering::Relaxed);
-        if at != 0 && at <= now.as_nanos() {
-            self.wake_vcpu(vcpu);
-        }
-        at != 0
-    }
-
-    /// The tick thread: wakes those whose search for the dead is due. Whether there are any.
-    pub(crate) fn look_at_all_dying(&self, now: Nanos) -> bool {
-        let mut any = false;
-        for vcpu in 0..self.slots_in_use() {
-            any |= self.look_at_the_dying(vcpu, now);
-        }
-        any
-    }
-
-    /// L2 of `group::shared`: a group with tasks that were aborted while its limit may keep them back.
-    pub(crate) fn list_dying(&self, group: Arc<GroupShared>) {
-        self.dying
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
-            .push(group);
-        self.has_dying.store(true, Ordering::SeqCst);
-        self.tick.run();
-    }
-
-    /// Whether the tick thread has to ask for such tasks.
-    pub(crate) fn has_dying(&self) -> bool {
-        self.has_dying.load(Ordering::SeqCst)
-    }
-
     /// Whether removed groups wait for their end.
     pub(crate) fn has_leaving(&self) -> bool {
         let leaving = self.leaving.lock();
         !leaving
             .unwrap_or_else(|poison| poison.into_inner())
             .is_empty()
-    }
-
-    /// L3 of `group::shared`, by the tick thread. O(groups with such tasks x virtual CPUs).
-    pub(crate) fn let_go_of_the_dead(&self) {
-        if !self.has_dying() {
-            return;
-        }
-        self.has_dying.store(false, Ordering::SeqCst);
-        let dying = std::mem::take(
-            &mut *self
-                .dying
-                .lock()
-                .unwrap_or_else(|poison| poison.into_inner()),
-        );
-        for group in dying {
-            group.unlist_dying();
-            for (index, vcpu) in self.used_vcpus().iter().enumerate() {
-                if vcpu.online.load(Ordering::Relaxed) {
-                    self.ask_for_the_dead(index, &group);
-                }
-            }
-        }
     }
 
     /// Runs due refills, at most one batch of the core's. Takes no run-queue lock.

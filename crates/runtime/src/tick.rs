@@ -248,7 +248,7 @@ fn has_to_look(shared: &Shared) -> bool {
     awake(shared)
         || shared.preempt.as_ref().is_some_and(keeps_back)
         || shared.has_dying()
-        || shared.look_at_all_dying(shared.now())
+        || shared.look_at_all_searches(shared.now())
         || shared.has_leaving()
         || shared.estates.any()
         || shared.rung.any()
@@ -302,7 +302,7 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     shared.alarms.ring(now);
     shared.ring_watches();
     shared.let_go_of_the_dead();
-    let dying = shared.look_at_all_dying(now);
+    let searches = shared.look_at_all_searches(now);
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();
@@ -315,8 +315,8 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
         preempting.tick(shared);
     }
     Seen {
-        awake: removing || dying || awake(shared),
-        waiting: waiting || removing,
+        awake: removing || searches || awake(shared),
+        waiting: waiting || removing || searches,
     }
 }
 

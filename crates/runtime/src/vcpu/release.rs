@@ -53,6 +53,7 @@ impl Vcpu {
     fn release_part(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
         me.has_releases.store(false, Ordering::Relaxed);
         let Some(search) = me.releases.next() else {
+            me.released_at.store(now.as_nanos(), Ordering::Relaxed);
             return now;
         };
         // Before the next look at it: there may be another request, and there is more of this one, perhaps.

@@ -105,6 +105,8 @@ impl Vcpu {
         let finished = bearer.is_finished();
         let after = bearer.cpu_time().unwrap_or(before);
         self.charge_turn(shared, me, bearer, started, now);
+        // What ends naps and is done between two turns of the virtual CPU would end each nap up to then.
+        self.notes.leave = me.is_to_search(started) || me.inbox.is_flooded();
         let said = seat.take_blocked() || sleeps;
         if finished && let Some(outcome) = bearer.take_outcome() {
             preempting.dismiss(self.index, bearer, false);
@@ -209,13 +211,11 @@ fn has_work(
     (vcpu, bearer): (usize, &Carrier),
     started: Nanos,
 ) -> bool {
-    let is_due = |at: u64| at != 0 && at <= started.as_nanos();
     me.inbox.len() > 0
         || me.next.is_filled()
         || bearer.is_finished()
         || shared.may_end()
-        || me.has_releases.load(Ordering::Relaxed)
-        || is_due(me.dying_at.load(Ordering::Relaxed))
+        || me.is_to_search(started)
         || shared.loads[vcpu].has_unthrottles()
         || shared.phase() == CLOSED
 }
