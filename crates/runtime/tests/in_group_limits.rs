@@ -18,7 +18,7 @@ use common::{burn, eventually};
 use preempted::{HANG, Used, alone};
 use quotient::{Group, InGroupExt, Leftover, Preempt, Scheduler};
 
-const WATCHED: Duration = Duration::from_secs(4);
+const WATCHED: Duration = Duration::from_secs(2);
 const MS: Duration = Duration::from_millis(1);
 
 /// What is used by the end of `WATCHED`, by each of `used`, in CPUs.

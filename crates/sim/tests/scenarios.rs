@@ -1,10 +1,9 @@
-//! Scenario files: everything in `scenarios/` runs and meets its expectations; what is wrong is named with its place.
+//! Scenario files: what is wrong is named with its place. That everything in `scenarios/` meets its expectations is `every_scenario`.
 
-use quotient_sim::scenario::{Files, Folder, Scenario};
+use quotient_sim::scenario::{Files, Scenario};
 use quotient_sim::{Machine, Simulation};
 use quotient_trace::Discard;
 use std::io::BufRead;
-use std::path::Path;
 
 /// Files in memory.
 struct Shelf(Vec<(&'static str, &'static str)>);
@@ -601,76 +600,4 @@ fn another_machine_replaces_the_shape_only() {
         (8, 100, 7)
     );
     assert_eq!(plan.workloads[0].tasks.len(), 16);
-}
-
-/// Every one of so many files is one test's: they run beside each other.
-const TESTS: usize = 4;
-
-#[test]
-fn every_scenario_meets_its_expectations_1() {
-    every_scenario_meets_its_expectations(0);
-}
-
-#[test]
-fn every_scenario_meets_its_expectations_2() {
-    every_scenario_meets_its_expectations(1);
-}
-
-#[test]
-fn every_scenario_meets_its_expectations_3() {
-    every_scenario_meets_its_expectations(2);
-}
-
-#[test]
-fn every_scenario_meets_its_expectations_4() {
-    every_scenario_meets_its_expectations(3);
-}
-
-/// All of them, in a debug build, too: with the quick ones only, a change of the policy broke three others unseen. `QUOTIENT_SCENARIOS` is a
-/// part of the names of those that are run.
-fn every_scenario_meets_its_expectations(test: usize) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
-        .expect("the folder of scenarios")
-        .map(|entry| entry.expect("a readable folder").path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "toml")
-        })
-        .collect();
-    files.sort();
-    assert!(!files.is_empty());
-    let mut missed = Vec::new();
-    let asked = std::env::var("QUOTIENT_SCENARIOS").ok();
-    let is_wanted = |name: &str| asked.as_deref().is_none_or(|part| name.contains(part));
-    for path in files.into_iter().skip(test).step_by(TESTS) {
-        let name = path
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned());
-        if !is_wanted(name.as_deref().unwrap_or("")) {
-            continue;
-        }
-        let begin = std::time::Instant::now();
-        let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        let mut files = Folder::of(&path);
-        let mut outcomes = Vec::new();
-        for run in 0..scenario.runs().count() {
-            let plan = scenario
-                .plan(run, None, None, &mut files)
-                .expect("checked before");
-            let mut simulation = Simulation::new(&plan, Discard).expect("checked before");
-            simulation
-                .run()
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            outcomes.push(simulation.outcome());
-        }
-        let findings = scenario
-            .judge(&outcomes)
-            .unwrap_or_else(|error| panic!("{error}"));
-        eprintln!("{name:?}: {:?}", begin.elapsed());
-        for finding in findings.iter().filter(|finding| !finding.met) {
-            missed.push(format!("{}: {finding:?}", scenario.name()));
-        }
-    }
-    assert!(missed.is_empty(), "{missed:#?}");
 }
