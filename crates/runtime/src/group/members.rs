@@ -125,7 +125,12 @@ fn move_task(
     context.marks.set_moved();
     drop(membership);
     old.left(shared);
-    if is_stillborn(&target.killed_at, now, None) {
+    if shared.phase() != OPEN {
+        // Whoever ends the scheduler may have looked through the target before, and through the other group after: then the target's lock, which it had
+        // before us, shows us the phase. (A task that nobody had aborted kept `shutdown` for ever.)
+        let reason = "the scheduler has ended";
+        end_one(shared, target, task, Loss::DroppedTask, &reason);
+    } else if is_stillborn(&target.killed_at, now, None) {
         end_one(shared, target, task, Loss::KilledTask, &STILLBORN);
     }
     true
