@@ -21,7 +21,7 @@
 //!   ([`GroupShared::pay_for_the_dead`]), not those of the group that lends the place. *Nobody is missed*: a virtual CPU that looked at L1's
 //!   mark before it was set has the task in its queue when it is asked; one that queues the task after it was asked sees the mark; and a search
 //!   that has passed some which could not go yet begins anew. `dying_listed` is taken back before L3, so a mark that is set later lists the
-//!   group again.
+//!   group again, and so does who queues a dead task for which there is no place (two virtual CPUs may take out more than there are places for).
 //!
 //! # Kills
 //! See `kills`. The tokens that a frozen group keeps go back to the virtual CPUs, which drop the futures: no destructor runs on the
@@ -456,6 +456,11 @@ impl GroupShared {
                 shared.submit_remote(task, Enqueue::Wake);
             }
         }
+        self.list_dying(shared);
+    }
+
+    /// L2, if its limit may keep the dead back. Takes a leaf.
+    pub(crate) fn list_dying(self: &Arc<Self>, shared: &Shared) {
         if self.is_limited() && !self.dying_listed.swap(true, Ordering::AcqRel) {
             shared.list_dying(self.clone());
         }

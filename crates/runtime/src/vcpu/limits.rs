@@ -22,18 +22,24 @@ pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
     }
 }
 
-/// An aborted task is about to be queued: its destructors do not wait for the budget of its group; see `group::shared`.
+/// An aborted task is about to be queued: its destructors do not wait for the budget of its group; see `group::shared`. If there is no place for it just now, it is looked
+/// for again, since whoever has looked for it before has passed it. (Two virtual CPUs that took dead tasks out at once left some of them where they were, until their group's
+/// debt was paid.)
 #[cold]
-pub(super) fn seat_the_dead(owned: &mut Owned, now: Nanos) {
+pub(super) fn seat_the_dead(task: &mut Task, now: Nanos) {
+    let owned = task.owned_mut();
     // (A proxy stands for a poll, which ends by itself and within its limit.)
-    if owned.queued_in().is_limited()
-        && owned.bearer().is_none()
-        && let Some((seat, dead)) = owned.group.seat_of_the_dead(now)
-    {
+    if !owned.queued_in().is_limited() || owned.bearer().is_some() {
+        return;
+    }
+    if let Some((seat, dead)) = owned.group.seat_of_the_dead(now) {
         let known = owned.throttling.get_or_insert_default();
         known.seat = Some(seat);
         known.dead = Some(dead);
         known.calm = None;
+    } else {
+        let group = owned.group.clone();
+        group.list_dying(&task.context().shared);
     }
 }
 

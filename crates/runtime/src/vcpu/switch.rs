@@ -425,8 +425,9 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
         on_the_way = known.on_the_way.take();
     }
     if dead {
-        seat_the_dead(owned, now);
+        seat_the_dead(&mut task, now);
     }
+    let owned = task.owned_mut();
     mark_throttle(queue, owned, now);
     let slot = queue.slot(&owned.queued_in().core);
     let entity = owned.entity;
