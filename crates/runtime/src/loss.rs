@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::group::GroupShared;
 use crate::shared::Shared;
 
+/// Why what still lives is dropped as the scheduler ends.
+pub(crate) const ENDED: &str = "the scheduler has ended";
+
 /// Says of each kind once: what its counter means, how it is known here, the counter's name, and what an event of it says.
 macro_rules! losses {
     ($($(#[$meaning:meta])* $kind:ident $counter:ident $said:literal)*) => {

@@ -351,7 +351,7 @@ impl Vcpu {
                 }
                 let refilled = shared.loads[self.index].has_unthrottles();
                 let dying_at = me.dying_at.load(Ordering::Relaxed);
-                let asked = me.is_to_release(shared.now())
+                let asked = me.is_to_release(|| shared.now())
                     || dying_at != 0 && self.rest.ends(dying_at, shared.now());
                 let offered = || shared.has_offers(self.index, shared.now());
                 if me.inbox.len() > 0 || refilled || asked || shared.may_end() || offered() {

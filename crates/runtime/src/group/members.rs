@@ -14,7 +14,7 @@ use crate::cpu_clock::duration;
 use crate::error::SpawnError;
 use crate::kills::is_stillborn;
 use crate::local;
-use crate::loss::{Loss, note};
+use crate::loss::{ENDED, Loss, note};
 use crate::population::Closed;
 use crate::queue_wait::TooLong;
 use crate::shared::{OPEN, Shared};
@@ -128,8 +128,7 @@ fn move_task(
     if shared.phase() != OPEN {
         // Whoever ends the scheduler may have looked through the target before, and through the other group after: then the target's lock, which it had
         // before us, shows us the phase. (A task that nobody had aborted kept `shutdown` for ever.)
-        let reason = "the scheduler has ended";
-        end_one(shared, target, task, Loss::DroppedTask, &reason);
+        end_one(shared, target, task, Loss::DroppedTask, &ENDED);
     } else if is_stillborn(&target.killed_at, now, None) {
         end_one(shared, target, task, Loss::KilledTask, &STILLBORN);
     }

@@ -45,7 +45,7 @@ use super::kept::Kept;
 use crate::estates;
 use crate::in_group::Allowance;
 use crate::kills::KilledAt;
-use crate::loss::{Loss, LossCounters, note};
+use crate::loss::{ENDED, Loss, LossCounters, note};
 use crate::owned::OwnedTasks;
 use crate::population::{Closed, Left, Population};
 use crate::preempt::{Carrier, Line};
@@ -425,8 +425,7 @@ impl GroupShared {
     /// The scheduler ends: what lives here is counted as dropped, once.
     pub(crate) fn count_dropped(&self, shared: &Shared) {
         let (_, dropped) = self.owned.flag_killed();
-        let reason = "the scheduler has ended";
-        note(shared, self, Loss::DroppedTask, dropped, &reason);
+        note(shared, self, Loss::DroppedTask, dropped, &ENDED);
     }
 
     /// Queues every token that is kept here: those that are to stay come back.

@@ -42,7 +42,7 @@ use super::uncharged::Uncharged;
 use super::waiter::Waiter;
 use super::{Preempting, lock};
 use crate::group::GroupShared;
-use crate::loss::{Loss, note};
+use crate::loss::{ENDED, Loss, note};
 use crate::shared::{CLOSED, OPEN, Shared};
 use crate::task::Id;
 
@@ -402,7 +402,7 @@ impl Preempting {
     /// The tick thread stops, since the scheduler has closed: what it has put back on the list since the end has looked there ends, too.
     pub(crate) fn look_last(&self, shared: &Arc<Shared>) {
         if self.has_lines() {
-            self.end_functions(shared, &[], Loss::DroppedTask, "the scheduler has ended");
+            self.end_functions(shared, &[], Loss::DroppedTask, ENDED);
             shared.function_was_dropped();
         }
     }

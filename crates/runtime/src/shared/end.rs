@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::{CLOSED, CLOSING, OPEN, Shared};
 use crate::group::finish_removals;
 use crate::local_tasks;
-use crate::loss::Loss;
+use crate::loss::{ENDED, Loss};
 use crate::task_context::TaskRef;
 
 impl Shared {
@@ -22,7 +22,7 @@ impl Shared {
             .phase
             .compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         // Before their gates' members, whose end lets a future go on that was not told.
-        let dropped = (Loss::DroppedTask, "the scheduler has ended");
+        let dropped = (Loss::DroppedTask, ENDED);
         local_tasks::end(self, self.local_tasks.tell(|_| true), dropped, false);
         self.task_ended();
         for group in self.all_groups() {
@@ -38,8 +38,7 @@ impl Shared {
     /// What has not begun of blocking functions never will.
     fn end_functions(self: &Arc<Self>) {
         if let Some(preempting) = &self.preempt {
-            let reason = "the scheduler has ended";
-            preempting.end_functions(self, &self.all_groups(), Loss::DroppedTask, reason);
+            preempting.end_functions(self, &self.all_groups(), Loss::DroppedTask, ENDED);
         }
     }
 

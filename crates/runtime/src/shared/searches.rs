@@ -21,17 +21,17 @@ use crate::group::GroupShared;
 const RELEASE_EVERY: Nanos = Nanos::from_millis(1);
 
 impl VcpuShared {
-    /// Whether it is to look for tasks that are to be queued anew, and had not looked for all of them lately.
-    pub(crate) fn is_to_release(&self, now: Nanos) -> bool {
+    /// Whether it is to look for tasks that are to be queued anew, and had not looked for all of them lately. Reads the clock only where somebody asks.
+    pub(crate) fn is_to_release(&self, now: impl FnOnce() -> Nanos) -> bool {
         let released_at = Nanos(self.released_at.load(Ordering::Relaxed));
         self.has_releases.load(Ordering::Relaxed)
-            && now >= released_at.saturating_add(RELEASE_EVERY)
+            && now() >= released_at.saturating_add(RELEASE_EVERY)
     }
 
     /// Whether it is to look for such tasks or for the dead, which it does between two of its turns.
     pub(crate) fn is_to_search(&self, now: Nanos) -> bool {
         let dying_at = self.dying_at.load(Ordering::Relaxed);
-        dying_at != 0 && dying_at <= now.as_nanos() || self.is_to_release(now)
+        dying_at != 0 && dying_at <= now.as_nanos() || self.is_to_release(|| now)
     }
 }
 
@@ -52,7 +52,7 @@ impl Shared {
         me.releases.ask(group);
         me.has_releases.store(true, Ordering::Release);
         let now = self.now();
-        if me.is_to_release(now) {
+        if me.is_to_release(|| now) {
             self.wake_vcpu(vcpu);
         } else {
             fence(Ordering::SeqCst);
