@@ -200,6 +200,13 @@ impl Owned {
         }
     }
 
+    /// After a poll that had, or has made, a deferral of throttles. Whether a guard lives.
+    pub(crate) fn follow_deferral(&mut self, deferral: Arc<Deferral>) -> bool {
+        let active = deferral.is_active();
+        self.throttling.get_or_insert_default().deferral = active.then_some(deferral);
+        active
+    }
+
     /// The task's deferral of throttles, if it has one.
     #[inline]
     pub(crate) fn deferral(&self) -> Option<&Arc<Deferral>> {

@@ -241,3 +241,65 @@ fn a_loop_over_free_locks_gives_way_to_the_host() {
         scheduler.shutdown().await;
     });
 }
+
+/// A task that takes a lock again and again until `stop`, and yields with it if `keeps`, else without it. The longest wait.
+fn takes_again(
+    group: &quotient::Group,
+    lock: &Arc<Mutex<()>>,
+    stop: &Arc<std::sync::atomic::AtomicBool>,
+    keeps: bool,
+) -> quotient::JoinHandle<Duration> {
+    let (lock, stop) = (lock.clone(), stop.clone());
+    group.spawn(async move {
+        let mut longest = Duration::ZERO;
+        while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+            let started = Instant::now();
+            let guard = lock.lock().await;
+            longest = longest.max(started.elapsed());
+            if keeps {
+                tokio::task::yield_now().await;
+                drop(guard);
+            } else {
+                drop(guard);
+                tokio::task::yield_now().await;
+            }
+        }
+        longest
+    })
+}
+
+/// Hazard: tokio hands a lock over to who has waited longest, and until that one is polled nobody holds it in our books; a task of a group
+/// without budget that was handed one stalled all others for up to two periods.
+#[test]
+fn who_is_handed_a_lock_without_budget_is_lent_a_place() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("1ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let limited: Vec<_> = (0..2)
+            .map(|_| takes_again(&capped, &lock, &stop, true))
+            .collect();
+        let others: Vec<_> = (0..2)
+            .map(|_| takes_again(&free, &lock, &stop, false))
+            .collect();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let own = capped.cpu_time();
+        stop.store(true, Ordering::SeqCst);
+        for other in others {
+            let longest = other.await.unwrap();
+            // A period is a second; before, they waited for two.
+            assert!(longest < Duration::from_millis(500), "{longest:?}");
+        }
+        // Three milliseconds are due, ten more are those of deferred throttles; it owed 190 while it was charged with being looked for.
+        assert!(own < Duration::from_millis(60), "{own:?}");
+        capped.set_max("max").unwrap();
+        for task in limited {
+            task.await.unwrap();
+        }
+        scheduler.shutdown().await;
+    }));
+}

@@ -21,7 +21,7 @@ mod limit;
 mod throttled;
 mod watch;
 
-pub(crate) use deferral::Deferral;
+pub(crate) use deferral::{Deferral, Loan};
 pub use deferral::{ThrottleGuard, defer_throttle};
 pub use limit::{Cpus, Max, Share};
 pub(crate) use limit::{LimitChange, nanos};

@@ -3,8 +3,8 @@
 //! A throttled holder stalls everybody behind it for the rest of a period, groups without any limit included. So holding one of
 //! these locks is a [`crate::defer_throttle`]: the holder's group runs on into a bounded debt, which its later refills pay. The
 //! deferral begins with the wait, not with the lock: tokio hands a lock over to the longest waiter at the moment of the unlock,
-//! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, the holder runs in *that*
-//! group, on the budget of who waits for it, however deep its own is in debt.
+//! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, the holder, and who is about to be it, runs in *that*
+//! group, on the budget of who waits for it, however deep its own is in debt: of the waiters first in line who is not limited, before one who is.
 //!
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
 //! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.

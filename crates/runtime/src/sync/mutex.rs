@@ -41,7 +41,7 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.lock().await;
         let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
@@ -73,7 +73,7 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.clone().lock_owned().await;
         let holding = Holding::new(self.loans.clone(), &deferral);
         drop(waiting);

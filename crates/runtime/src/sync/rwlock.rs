@@ -40,7 +40,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.read().await;
         let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
@@ -72,7 +72,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.clone().read_owned().await;
         let holding = Holding::new(self.loans.clone(), &deferral);
         drop(waiting);
@@ -106,7 +106,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.write().await;
         let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
@@ -138,7 +138,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.clone().write_owned().await;
         let holding = Holding::new(self.loans.clone(), &deferral);
         drop(waiting);

@@ -65,7 +65,7 @@ impl Semaphore {
             Err(TryAcquireError::Closed) => {}
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.acquire_many(permits).await?;
         let holding = Holding::new(&*self.loans, &deferral);
         drop(waiting);
@@ -122,7 +122,7 @@ impl Semaphore {
             Err(TryAcquireError::Closed) => {}
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait();
+        let waiting = self.loans.wait(&deferral);
         let inner = self.inner.clone().acquire_many_owned(permits).await?;
         let holding = Holding::new(self.loans.clone(), &deferral);
         drop(waiting);

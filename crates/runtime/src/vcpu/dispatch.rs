@@ -132,12 +132,12 @@ impl Vcpu {
         self.record(shared, wall, delay, location);
         let previous = match polled {
             Polled::Pending(mut parking) => {
-                self.follow_deferral(parking.owned_mut(), entered);
+                self.follow_deferral(parking.owned_mut(), entered, true);
                 parking.context().record_poll(billed, wall, delay);
                 Previous::Pending(parking)
             }
             Polled::Again(mut task) => {
-                self.follow_deferral(task.owned_mut(), entered);
+                self.follow_deferral(task.owned_mut(), entered, false);
                 task.context().record_poll(billed, wall, delay);
                 Previous::Again(task)
             }
@@ -222,22 +222,23 @@ impl Vcpu {
 
     /// Takes over the deferral of throttles that the task has after its poll; the charge will tell the core.
     #[inline(always)]
-    fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered) {
+    fn follow_deferral(&mut self, owned: &mut Owned, entered: &Entered, sleeps: bool) {
         if self.notes.noted {
-            self.follow_noted(owned, entered);
+            self.follow_noted(owned, entered, sleeps);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn follow_noted(&mut self, owned: &mut Owned, entered: &Entered) {
+    fn follow_noted(&mut self, owned: &mut Owned, entered: &Entered, sleeps: bool) {
         self.end_for_others();
         let Some(deferral) = entered.take_deferral() else {
             return;
         };
-        let active = deferral.is_active();
-        owned.throttling.get_or_insert_default().deferral = active.then_some(deferral);
-        self.deferring = Some(active);
+        if sleeps {
+            deferral.is_not_kept_back();
+        }
+        self.deferring = Some(owned.follow_deferral(deferral));
     }
 
     /// What a poll did for others in its middle is over with it.

@@ -12,10 +12,10 @@ use crate::task_context::{Owned, Task, Throttling};
 
 /// The task is about to be queued: in the place that another group lends it, if one does.
 #[inline]
-pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling) {
+pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling, own: &GroupShared) {
     known.dead = None;
     if let Some(deferral) = &known.deferral {
-        known.seat = deferral.seat_on(queue.cpu().0);
+        known.seat = deferral.seat_on(queue.cpu().0, own);
         known.calm = None;
     } else if known.seat.take().is_some() {
         known.calm = None;
@@ -48,8 +48,9 @@ pub(super) fn seat_the_dead(task: &mut Task, now: Nanos) {
 #[inline]
 pub(super) fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
     let owned = task.owned_mut();
+    let own = &owned.group;
     let seated = owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
+        let lent = |deferral: &Arc<Deferral>| deferral.seat(own).is_some();
         known.seat.is_some() && !known.deferral.as_ref().is_some_and(lent)
     });
     seated && task.is_aborted() && task.owned_mut().group.dead_are_in_debt(now)
@@ -97,9 +98,20 @@ fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 /// Whether the task is, or is to be, queued in a group that lends it a place.
 #[inline]
 pub(super) fn changes_seat(owned: &Owned) -> bool {
+    let own = &owned.group;
     owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat().is_some();
+        let lent = |deferral: &Arc<Deferral>| deferral.seat(own).is_some();
         known.seat.is_some() || known.deferral.as_ref().is_some_and(lent)
+    })
+}
+
+/// As [`changes_seat`], of one that is about to be put back where it was: if not, it waits there, and who lends it a place asks for it.
+#[inline]
+pub(super) fn takes_another_seat(queue: &RunQueue<Task>, owned: &Owned) -> bool {
+    let own = &owned.group;
+    owned.throttling.as_ref().is_some_and(|known| {
+        let seat = |deferral: &Arc<Deferral>| deferral.seat_on(queue.cpu().0, own);
+        known.seat.is_some() || known.deferral.as_ref().and_then(seat).is_some()
     })
 }
 

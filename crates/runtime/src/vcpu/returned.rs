@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quotient_core::{Enqueue, Nanos};
+use quotient_core::{Enqueue, Nanos, TaskEntity};
 
 use super::Vcpu;
 use super::bill::{absence, own_absence};
@@ -18,7 +18,7 @@ use crate::local::Entered;
 use crate::preempt::{Carrier, Outcome, Preempting};
 use crate::shared::{OPEN, Shared, VcpuShared};
 use crate::task::{Parked, Polled};
-use crate::task_context::{Task, TaskContext};
+use crate::task_context::{Owned, Task, TaskContext};
 
 /// A bearer keeps its task for another poll if the last one took this long. Unit: nanoseconds.
 const LONG_POLL: Nanos = Nanos(500_000);
@@ -46,7 +46,12 @@ pub(super) fn bear(
         let now = shared.now();
         let wall = now.saturating_sub(began.started);
         let notes = entered.end_task();
-        drop(entered.take_deferral());
+        let deferral = entered.take_deferral();
+        let follow = |owned: &mut Owned| {
+            if let Some(deferral) = deferral {
+                owned.follow_deferral(deferral);
+            }
+        };
         let at = OwnTime {
             wall: now,
             cpu: carrier.cpu_time().unwrap_or_default(),
@@ -56,7 +61,8 @@ pub(super) fn bear(
         let billed = open.saturating_sub(absent);
         reference = at;
         match polled {
-            Polled::Pending(parking) => {
+            Polled::Pending(mut parking) => {
+                follow(parking.owned_mut());
                 parking.context().record_poll(billed, wall, began.delay);
                 break Outcome::Pending(parking);
             }
@@ -67,6 +73,7 @@ pub(super) fn bear(
             }
             Polled::Done => break Outcome::Done,
             Polled::Again(mut task) => {
+                follow(task.owned_mut());
                 task.context().record_poll(billed, wall, began.delay);
                 let moved = task.context().marks.is_moved(Ordering::Relaxed);
                 let held = task.owned_mut().group.is_held();
@@ -204,13 +211,12 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                 Outcome::Done => {}
                 Outcome::Again(mut task) => {
                     let owned = task.owned_mut();
-                    owned.entity = entity.unwrap_or(owned.entity);
+                    take_over(owned, entity);
                     owned.since = now;
                     enqueue(queue, task, Enqueue::Migrate, now);
                 }
                 Outcome::Pending(mut parking) => {
-                    let owned = parking.owned_mut();
-                    owned.entity = entity.unwrap_or(owned.entity);
+                    take_over(parking.owned_mut(), entity);
                     if let Parked::Woken(mut task) = parking.park() {
                         note_late_wake(&mut task, now);
                         task.owned_mut().since = now;
@@ -221,6 +227,13 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
         }
         _ => {}
     }
+}
+
+/// A task goes on with what its proxy has paid; whether it defers throttles has changed in its poll, perhaps.
+fn take_over(owned: &mut Owned, entity: Option<TaskEntity>) {
+    owned.entity = entity.unwrap_or(owned.entity);
+    let deferring = owned.deferral().is_some();
+    owned.entity.set_deferring(deferring);
 }
 
 /// R1 and R2 of `preempt::parts`: the group of the proxy bears one poll less. (Threads of others do not count.)

@@ -201,8 +201,7 @@ impl Vcpu {
                 owned.entity = entity;
             }
             if let Some(deferral) = deferral {
-                let active = deferral.is_active();
-                owned.throttling.get_or_insert_default().deferral = active.then_some(deferral);
+                let active = owned.follow_deferral(deferral);
                 owned.entity.set_deferring(active);
             }
         };

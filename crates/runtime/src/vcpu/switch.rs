@@ -23,7 +23,7 @@ use quotient_core::{Enqueue, Gates, Nanos};
 
 use super::limits::{
     changes_seat, has_outstayed, look_at_refill, mark_throttle, note_choice, seat_the_dead,
-    take_seat,
+    take_seat, takes_another_seat,
 };
 use super::returned::put_back_proxy;
 use super::{SHORT_POLLS, Vcpu};
@@ -135,7 +135,7 @@ impl Vcpu {
             }
             Previous::Again(mut task) => {
                 task.owned_mut().since = now;
-                if leaves_group(&task) || changes_seat(task.owned_mut()) {
+                if leaves_group(&task) || takes_another_seat(queue, task.owned_mut()) {
                     settle(queue, task.owned_mut(), now);
                     enqueue(queue, task, Enqueue::Migrate, now);
                 } else {
@@ -421,7 +421,7 @@ pub(super) fn enqueue(queue: &mut RunQueue<Task>, mut task: Task, kind: Enqueue,
     let owned = task.owned_mut();
     let mut on_the_way = None;
     if let Some(known) = &mut owned.throttling {
-        take_seat(queue, known);
+        take_seat(queue, known, &owned.group);
         on_the_way = known.on_the_way.take();
     }
     if dead {
