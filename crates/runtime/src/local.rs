@@ -32,6 +32,7 @@ use crate::gates::{self, RuntimeGates};
 use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::meter::{self, Meter};
+use crate::preempt;
 use crate::shared::Shared;
 use crate::task::{Put, Vacancy};
 use crate::task_context::Task;
@@ -295,7 +296,11 @@ pub(crate) fn deferral() -> Option<Arc<Deferral>> {
                 Some(deferral) => deferral,
                 None => {
                     let home = local.group.try_borrow().ok()?.clone()?;
-                    Arc::new(Deferral::new(home))
+                    let deferral = Arc::new(Deferral::new(home));
+                    if let Some(carrier) = preempt::current() {
+                        carrier.holds().begin(&deferral);
+                    }
+                    deferral
                 }
             };
             local.deferral.set(Some(deferral.clone()));

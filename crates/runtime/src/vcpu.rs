@@ -75,7 +75,7 @@ use crate::task::Vacancy;
 use crate::task_context::Task;
 
 pub(crate) use self::borne::proxy;
-pub(crate) use self::limits::look_at_refill;
+pub(crate) use self::limits::{Payer, look_at_refill};
 pub(crate) use self::migrate::stand_in;
 pub(crate) use self::successor::{Bearing, HandedOver, hand_over};
 

@@ -303,3 +303,42 @@ fn who_is_handed_a_lock_without_budget_is_lent_a_place() {
         scheduler.shutdown().await;
     }));
 }
+
+/// Hazard: what a task did after it had given a lock back, in the poll in which it was lent a place for it, was charged to who had lent it: 0.4 CPUs under a limit of
+/// 0.01, of which its own clock had 0.02.
+#[test]
+fn who_lends_a_place_does_not_pay_for_what_comes_after_the_lock() {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("10ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let rounds = Arc::new(AtomicU32::new(0));
+        let other = takes_again(&free, &lock, &stop, false);
+        let tenant = {
+            let (lock, stop, rounds) = (lock.clone(), stop.clone(), rounds.clone());
+            capped.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.lock().await;
+                    tokio::task::yield_now().await;
+                    drop(guard);
+                    burn(Duration::from_millis(2));
+                    rounds.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        };
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let own = capped.cpu_time();
+        let used = Duration::from_millis(2) * rounds.load(Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
+        capped.set_max("max").unwrap();
+        tenant.await.unwrap();
+        other.await.unwrap();
+        // A tenth of each round is still the lender's, and a busy machine has its part of it.
+        assert!(own > used / 4, "{own:?} of {used:?}");
+        scheduler.shutdown().await;
+    }));
+}

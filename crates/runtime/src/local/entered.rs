@@ -12,6 +12,7 @@ use crate::bandwidth::Deferral;
 use crate::cpu_clock::OwnTime;
 use crate::inbox::Arrival;
 use crate::meter::Meter;
+use crate::preempt;
 use crate::shared::Shared;
 use crate::task::Vacancy;
 use crate::task_context::Task;
@@ -65,6 +66,14 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize, vacancy: Option<Vacancy>)
             _not_send: PhantomData,
         }
     })
+}
+
+/// The poll in progress on this thread is over, and with it what others know of it.
+#[cold]
+fn ends_holding() {
+    if let Some(carrier) = preempt::current() {
+        carrier.holds().end();
+    }
 }
 
 impl Drop for Entered {
@@ -135,6 +144,9 @@ impl Entered {
     /// After `begin_task`: the task has a deferral of throttles.
     #[cold]
     pub(crate) fn begin_deferring(&self, deferral: &Arc<Deferral>) {
+        if let Some(carrier) = preempt::current() {
+            carrier.holds().begin(deferral);
+        }
         LOCAL.with(|local| {
             local.deferral.set(Some(deferral.clone()));
             local.noted.set(true);
@@ -144,6 +156,7 @@ impl Entered {
     /// The deferral that the task has at the end of its poll.
     #[cold]
     pub(crate) fn take_deferral(&self) -> Option<Arc<Deferral>> {
+        ends_holding();
         LOCAL.with(|local| local.deferral.take())
     }
 
@@ -158,8 +171,11 @@ impl Entered {
     pub(crate) fn end_resumed(&self) {
         LOCAL.with(|local| {
             local.polling.set(false);
-            if local.noted.get() {
-                drop(local.deferral.take());
+            if local.noted.get()
+                && let Some(deferral) = local.deferral.take()
+            {
+                ends_holding();
+                drop(deferral);
             }
         });
     }

@@ -11,6 +11,7 @@ use quotient_pause::{Handle, Pause, PauseState, Processor};
 use super::NOBODY;
 use super::charges::{Charge, Charges, Parting};
 use super::dozing::Awakening;
+use super::holds::Holds;
 use super::others::{Due, Others};
 use super::overtime::Guarded;
 use super::payers::tenant_of;
@@ -79,6 +80,8 @@ pub(crate) struct Carrier {
     unpaid: AtomicBool,
     /// What its thread does for others in the poll in progress, and in all since it bears.
     others: Others,
+    /// Whether the poll in progress holds what others wait for.
+    holds: Holds,
     /// What a recording calls it: the task, or the proxy of a thread that is no task's.
     shown: AtomicU32,
     /// Whether it may run, whether it has finished, where its proxy is.
@@ -110,6 +113,7 @@ impl Carrier {
             dozes: AtomicBool::new(false),
             unpaid: AtomicBool::new(false),
             others: Others::default(),
+            holds: Holds::default(),
             shown: AtomicU32::new(0),
             turns: Turns::new(),
         }
@@ -126,6 +130,11 @@ impl Carrier {
     /// What guards of its poll have kept it going for.
     pub(super) fn guarded(&self) -> &Guarded {
         &self.guarded
+    }
+
+    /// Whether its poll holds what others wait for.
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
     }
 
     /// What its thread does for others.

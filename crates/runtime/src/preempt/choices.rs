@@ -10,15 +10,17 @@ use super::{Carrier, NOBODY, Preempting, lock};
 use crate::group::GroupShared;
 
 impl Preempting {
-    /// The proxy of `bearer` was picked on `vcpu`: it may run, and whoever was chosen there before may not.
+    /// The proxy of `bearer` was picked on `vcpu`, in the place of `group`: it may run, and whoever was chosen there before may not.
     pub(crate) fn choose(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
-        // Declared before the lock, so it goes after it.
-        let old;
+        // Declared before the lock, so they go after it.
+        let (old, _same);
         let mut chosen = lock(&seat.chosen);
         let freed = seat.take_freed();
         let same = matches!(&*chosen, Some((known, _)) if Arc::ptr_eq(known, bearer));
         if same {
+            // It may be in another group's place now.
+            _same = chosen.replace((bearer.clone(), group.clone()));
             bearer.allow(&self.log, vcpu, None);
             return;
         }
@@ -63,7 +65,7 @@ impl Preempting {
         }
     }
 
-    /// A poll of `vcpu` was detached and its bearer runs: it is the chosen one if there is none.
+    /// A poll of `vcpu` was detached, in the place of `group`, and its bearer runs: it is the chosen one if there is none.
     pub(crate) fn settle_in(&self, vcpu: usize, bearer: &Arc<Carrier>, group: &Arc<GroupShared>) {
         let seat = &self.seats[vcpu];
         let mut chosen = lock(&seat.chosen);

@@ -110,6 +110,7 @@ mod frozen;
 mod functions;
 mod guest;
 mod heartbeat;
+mod holds;
 mod in_line;
 mod jobs;
 mod lookout;

@@ -9,6 +9,7 @@ use quotient_pause::Processor;
 use super::{Carrier, Nap, lock};
 use crate::cpu_clock::OwnTime;
 use crate::group::GroupShared;
+use crate::vcpu::Payer;
 
 /// What one virtual CPU has of this.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub(crate) struct Seat {
     /// The carrier's reference (`vcpu::bill`), for the thread that takes over from it. Written between polls only. Unit: nanoseconds.
     reference_wall: AtomicU64,
     reference_cpu: AtomicU64,
-    /// Who pays for the poll that is under way here, if that is the one of a dead task in another group's place. Written between polls only.
-    payer: Mutex<Option<Arc<GroupShared>>>,
+    /// Who pays for the poll that is under way here, if that is one in another group's place. Written between polls only.
+    payer: Mutex<Option<Payer>>,
     /// Tasks that the guest has handed in for it; wraps. And whether it is at work (`courtesy`).
     pub(super) brought: AtomicU32,
     pub(super) at_work: AtomicBool,
@@ -86,13 +87,13 @@ impl Seat {
 
     /// `payer` pays for the poll that begins now.
     #[cold]
-    pub(crate) fn is_paid_by(&self, payer: &Arc<GroupShared>) {
+    pub(crate) fn is_paid_by(&self, payer: &Payer) {
         *lock(&self.payer) = Some(payer.clone());
     }
 
     /// The poll is over here, by its end or since its thread was left with it. For who has the right to turn the virtual CPU.
     #[cold]
-    pub(crate) fn take_payer(&self) -> Option<Arc<GroupShared>> {
+    pub(crate) fn take_payer(&self) -> Option<Payer> {
         lock(&self.payer).take()
     }
 

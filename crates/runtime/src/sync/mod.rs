@@ -5,6 +5,8 @@
 //! deferral begins with the wait, not with the lock: tokio hands a lock over to the longest waiter at the moment of the unlock,
 //! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, the holder, and who is about to be it, runs in *that*
 //! group, on the budget of who waits for it, however deep its own is in debt: of the waiters first in line who is not limited, before one who is.
+//! Under preemption that holds in the middle of a long poll, too. What the holder does once it has given the lock back is its own group's again,
+//! after 100 us for the rest of that poll.
 //!
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
 //! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.

@@ -51,17 +51,15 @@
 //! by then. (An endless poll inside an `in_group` used to be charged to nobody: 1.8 CPUs of a limit of 0.2.)
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::{Gates, Nanos};
 
 use super::Vcpu;
-use super::limits::look_at_refill;
+use super::limits::{Payer, look_at_refill};
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
 use crate::cpu_clock::OwnTime;
 use crate::gates::RuntimeGates;
-use crate::group::GroupShared;
 use crate::local::{Entered, PollNotes};
 use crate::preempt::{Parting, Seat, nothing_for_others};
 use crate::shared::{Shared, VcpuShared};
@@ -138,7 +136,7 @@ impl Vcpu {
         me: &VcpuShared,
         notes: PollNotes,
         wall: Nanos,
-        payer: Option<Arc<GroupShared>>,
+        payer: Option<Payer>,
         now: Nanos,
     ) -> Nanos {
         self.notes = notes;
@@ -171,11 +169,16 @@ impl Vcpu {
                 preempting.seats[self.index].take_payer();
             }
             // What the poll has shown of itself on the clocks of whoever lends the place stays there.
-            let paid = billed.saturating_sub(me.clock.shown());
-            self.notes.excluded = self.notes.excluded.saturating_add(paid);
-            self.notes.noted = true;
-            payer.pay_for_the_dead(paid, self.index, now);
-            look_at_refill(shared);
+            let open = billed.saturating_sub(me.clock.shown());
+            let began = now.saturating_sub(wall);
+            let paid = payer.part_of(open, began, now);
+            me.clock.show(billed.saturating_sub(paid));
+            if paid != Nanos::ZERO {
+                self.notes.excluded = self.notes.excluded.saturating_add(paid);
+                self.notes.noted = true;
+                payer.pays(paid, self.index, now);
+                look_at_refill(shared);
+            }
             return billed;
         }
         me.clock.show(billed);

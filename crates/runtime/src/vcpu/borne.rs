@@ -9,7 +9,7 @@ use quotient_core::{Enqueue, Gates, Nanos, Slice, TaskEntity};
 use super::bill::before_parting;
 use super::completion::Ran;
 use super::dispatch::{Began, nothing_is_deferred, poll_apart, poll_in_budget};
-use super::limits::{look_at_refill, payer_of_the_dead};
+use super::limits::{Payer, look_at_refill, payer_of};
 use super::returned::bear;
 use super::switch::Previous;
 use super::turn::TURN;
@@ -80,9 +80,11 @@ impl Vcpu {
         let parting = bearer.parting();
         let (billed, absent) = before_parting(seat, started, &parting);
         let payer = seat.take_payer();
+        let part = |payer: &Payer| payer.part_of(billed, started, parting.at.wall);
+        let paid = payer.as_ref().map_or(Nanos::ZERO, part);
         let taken = {
             let mut queue = lock(me);
-            let here = if payer.is_some() { Nanos::ZERO } else { billed };
+            let here = billed.saturating_sub(paid);
             queue.charge_except(now, now.saturating_sub(started).saturating_sub(here));
             if parting.was_asleep {
                 // It held the virtual CPU (`Vcpu::slept`).
@@ -97,10 +99,11 @@ impl Vcpu {
             return;
         };
         let group = match payer {
-            // A dead task in another group's place, which was meant for destructors that end soon. Its own group's limit holds for the rest.
+            // A task in another group's place, which was meant for destructors that end soon, or until it gives back what others wait for. It is its own group's that
+            // is to be stopped.
             Some(payer) => {
-                payer.pay_for_the_dead(billed, self.index, now);
-                payer
+                payer.pays(paid, self.index, now);
+                payer.group().clone()
             }
             // The tree's lock may be held by a thread that has no processor.
             None => group::known(shared, &core).unwrap_or_else(|| {
@@ -112,7 +115,8 @@ impl Vcpu {
         charge_others(bearer);
         look_at_refill(shared);
         bearer.show_as(task);
-        preempting.settle_in(self.index, bearer, &group);
+        let place = bearer.holds().seat(&group);
+        preempting.settle_in(self.index, bearer, place.as_ref().unwrap_or(&group));
         if absent != Nanos::ZERO {
             group.cpus.on(self.index).record_steal(absent);
         }
@@ -162,7 +166,7 @@ impl Vcpu {
         let payer = if is_plain {
             None
         } else {
-            self.note_payer(shared, &mut task)
+            self.note_payer(shared, &mut task, started)
         };
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
@@ -236,10 +240,10 @@ impl Vcpu {
         }
     }
 
-    /// Who pays for the poll of a dead task in another group's place, noted for who takes it over, until the bill.
+    /// Who pays for the poll of a task in another group's place, noted for who takes it over, until the bill.
     #[cold]
-    fn note_payer(&self, shared: &Shared, task: &mut Task) -> Option<Arc<GroupShared>> {
-        let payer = payer_of_the_dead(task)?;
+    fn note_payer(&self, shared: &Shared, task: &mut Task, now: Nanos) -> Option<Payer> {
+        let payer = payer_of(task, now)?;
         if let Some(preempting) = &shared.preempt {
             preempting.seats[self.index].is_paid_by(&payer);
         }

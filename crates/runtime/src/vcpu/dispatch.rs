@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use quotient_core::Nanos;
 
 use super::completion::Ran;
-use super::limits::{look_at_refill, payer_of_the_dead};
+use super::limits::{Payer, look_at_refill, payer_of};
 use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::defer::was_deferred;
@@ -29,8 +29,8 @@ pub(super) struct Began {
     pub(super) started: Nanos,
     pub(super) delay: Nanos,
     pub(super) location: &'static Location<'static>,
-    /// Who pays, if the poll is that of a dead task in another group's place.
-    pub(super) payer: Option<Arc<GroupShared>>,
+    /// Who pays, if the poll is in another group's place.
+    pub(super) payer: Option<Payer>,
 }
 
 impl Vcpu {
@@ -51,7 +51,7 @@ impl Vcpu {
         let payer = if is_plain {
             None
         } else {
-            payer_of_the_dead(&mut task)
+            payer_of(&mut task, started)
         };
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since

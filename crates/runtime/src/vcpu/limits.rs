@@ -14,8 +14,12 @@ use crate::task_context::{Owned, Task, Throttling};
 #[inline]
 pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling, own: &GroupShared) {
     known.dead = None;
-    if let Some(deferral) = &known.deferral {
-        known.seat = deferral.seat_on(queue.cpu().0, own);
+    let cpu = queue.cpu().0;
+    if let Some(bearer) = &known.bearer {
+        known.seat = bearer.holds().seat_on(cpu, own);
+        known.calm = None;
+    } else if let Some(deferral) = &known.deferral {
+        known.seat = deferral.seat_on(cpu, own);
         known.calm = None;
     } else if known.seat.take().is_some() {
         known.calm = None;
@@ -43,28 +47,78 @@ pub(super) fn seat_the_dead(task: &mut Task, now: Nanos) {
     }
 }
 
-/// Whether a task sits in another group's place because it is dead, and those before it have used up what the dead may. (Not if it holds
-/// what the other group waits for: that group has lent the place.)
+/// Whether a task sits in another group's place for no reason that lasts: it is dead, and those before it have used up what the dead may; or the loan is over.
 #[inline]
 pub(super) fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
     let owned = task.owned_mut();
-    let own = &owned.group;
-    let seated = owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat(own).is_some();
-        known.seat.is_some() && !known.deferral.as_ref().is_some_and(lent)
-    });
-    seated && task.is_aborted() && task.owned_mut().group.dead_are_in_debt(now)
+    let known = owned.throttling.as_ref();
+    let is_seated = known.is_some_and(|known| known.seat.is_some());
+    is_seated
+        && lender_of(owned).is_none()
+        && (!task.is_aborted() || task.owned_mut().group.dead_are_in_debt(now))
 }
 
-/// Who pays for the destructors of an aborted task that is queued elsewhere.
+/// The group that lends the task, or what it stands for, a place, if any does.
+pub(super) fn lender_of(owned: &Owned) -> Option<Arc<GroupShared>> {
+    let known = owned.throttling.as_ref()?;
+    match (&known.bearer, &known.deferral) {
+        (Some(bearer), _) => bearer.holds().seat(&owned.group),
+        (None, Some(deferral)) => deferral.seat(&owned.group),
+        (None, None) => None,
+    }
+}
+
+/// Who pays for a poll in another group's place, if that does not.
+#[derive(Debug, Clone)]
+pub(crate) enum Payer {
+    /// An aborted task's own group.
+    OfTheDead(Arc<GroupShared>),
+    /// The own group of one that is lent the place, for what it does when the loan is over.
+    OnLoan(Arc<GroupShared>, Arc<Deferral>),
+}
+
+impl Payer {
+    /// What it pays of the `billed` time of a poll from `began` to `now`.
+    pub(super) fn part_of(&self, billed: Nanos, began: Nanos, now: Nanos) -> Nanos {
+        match self {
+            Payer::OfTheDead(_) => billed,
+            Payer::OnLoan(_, deferral) => deferral.own_part(began, now).min(billed),
+        }
+    }
+
+    /// It pays for `time`, used on the virtual CPU `place`. O(depth).
+    pub(super) fn pays(&self, time: Nanos, place: usize, now: Nanos) {
+        match self {
+            Payer::OfTheDead(group) => group.pay_for_the_dead(time, place, now),
+            Payer::OnLoan(group, _) => {
+                group.core.show_foreign_cpu_time(place, time);
+                group.core.charge_foreign_cpu_time(time, now);
+            }
+        }
+    }
+
+    /// Whose limit holds for what comes after.
+    pub(super) fn group(&self) -> &Arc<GroupShared> {
+        let (Payer::OfTheDead(group) | Payer::OnLoan(group, _)) = self;
+        group
+    }
+}
+
+/// Who pays for the poll of a task, which begins at `now`.
 #[inline]
-pub(super) fn payer_of_the_dead(task: &mut Task) -> Option<Arc<GroupShared>> {
+pub(super) fn payer_of(task: &mut Task, now: Nanos) -> Option<Payer> {
     let owned = task.owned_mut();
     let known = owned.throttling.as_mut()?;
     known.dead = None;
-    let seated = known.seat.is_some();
-    let group = seated.then(|| owned.group.clone())?;
-    task.is_aborted().then_some(group)
+    known.seat.as_ref()?;
+    let deferral = known.deferral.clone();
+    let group = owned.group.clone();
+    if task.is_aborted() {
+        return Some(Payer::OfTheDead(group));
+    }
+    let deferral = deferral?;
+    deferral.begins_on_loan(now);
+    Some(Payer::OnLoan(group, deferral))
 }
 
 /// A task of a limited group is queued: from here on its wait is compared with the time for which the group is throttled here.
@@ -98,20 +152,21 @@ fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 /// Whether the task is, or is to be, queued in a group that lends it a place.
 #[inline]
 pub(super) fn changes_seat(owned: &Owned) -> bool {
-    let own = &owned.group;
-    owned.throttling.as_ref().is_some_and(|known| {
-        let lent = |deferral: &Arc<Deferral>| deferral.seat(own).is_some();
-        known.seat.is_some() || known.deferral.as_ref().is_some_and(lent)
-    })
+    let known = owned.throttling.as_ref();
+    known.is_some_and(|known| known.seat.is_some() || lender_of(owned).is_some())
 }
 
 /// As [`changes_seat`], of one that is about to be put back where it was: if not, it waits there, and who lends it a place asks for it.
 #[inline]
 pub(super) fn takes_another_seat(queue: &RunQueue<Task>, owned: &Owned) -> bool {
-    let own = &owned.group;
+    let (own, cpu) = (&owned.group, queue.cpu().0);
     owned.throttling.as_ref().is_some_and(|known| {
-        let seat = |deferral: &Arc<Deferral>| deferral.seat_on(queue.cpu().0, own);
-        known.seat.is_some() || known.deferral.as_ref().and_then(seat).is_some()
+        known.seat.is_some()
+            || match (&known.bearer, &known.deferral) {
+                (Some(bearer), _) => bearer.holds().seat_on(cpu, own).is_some(),
+                (None, Some(deferral)) => deferral.seat_on(cpu, own).is_some(),
+                (None, None) => false,
+            }
     })
 }
 

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quotient_core::{Enqueue, Nanos, TaskEntity};
+use quotient_core::{Enqueue, Gates, Nanos, TaskEntity};
 
 use super::Vcpu;
 use super::bill::{absence, own_absence};
 use super::completion::complete_as_bearer;
 use super::dispatch::{Began, poll_apart};
-use super::switch::{Previous, enqueue, note_late_wake};
+use super::limits::takes_another_seat;
+use super::switch::{Previous, enqueue, note_late_wake, settle};
 use crate::cpu_clock::OwnTime;
-use crate::gates::RunQueue;
+use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
 use crate::local::Entered;
 use crate::preempt::{Carrier, Outcome, Preempting};
@@ -164,6 +165,11 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
     match previous {
         Previous::Interrupted(mut proxy) => {
             proxy.owned_mut().since = now;
+            if RuntimeGates::bandwidth() && takes_another_seat(queue, proxy.owned_mut()) {
+                settle(queue, proxy.owned_mut(), now);
+                enqueue(queue, proxy, Enqueue::Migrate, now);
+                return;
+            }
             // The next choice of its group would be another one otherwise, half of the time: a signal and two hand-overs.
             queue.put_prev_interrupted(proxy, now);
         }

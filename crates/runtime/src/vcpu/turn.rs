@@ -79,8 +79,9 @@ impl Vcpu {
             return (previous, now);
         }
         self.brought.rest(preempting, self.index);
-        preempting.choose(self.index, bearer, &group);
-        let limited = group.is_limited();
+        let place = proxy.owned_mut().queued_in();
+        preempting.choose(self.index, bearer, place);
+        let limited = place.is_limited();
         let often = limited || bearer.has_limited_payer();
         self.short_tasks = self.short_tasks.min(self.waiting);
         let turn = if self.short_tasks > 0 {
