@@ -342,3 +342,47 @@ fn who_lends_a_place_does_not_pay_for_what_comes_after_the_lock() {
         scheduler.shutdown().await;
     }));
 }
+
+/// Hazard: only who waits longest lends, and that is one of a hundred tasks of the holder's own group, which has no budget.
+#[test]
+fn a_waiter_behind_a_hundred_of_the_holders_group_lends() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("1ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let guard = lock.clone().lock_owned().await;
+        let in_line = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let limited: Vec<_> = (0..100)
+            .map(|_| {
+                let (lock, in_line) = (lock.clone(), in_line.clone());
+                capped.spawn(async move {
+                    in_line.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let guard = lock.lock().await;
+                    tokio::task::yield_now().await;
+                    burn(Duration::from_micros(200));
+                    drop(guard);
+                })
+            })
+            .collect();
+        eventually("all in line", || {
+            in_line.load(std::sync::atomic::Ordering::SeqCst) == 100
+        })
+        .await;
+        let waiter = free.spawn(async move {
+            let started = Instant::now();
+            drop(lock.lock().await);
+            started.elapsed()
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(guard);
+        // Twenty milliseconds of work; 20 s of one a second.
+        let waited = waiter.await.unwrap();
+        assert!(waited < Duration::from_secs(8), "{waited:?}");
+        capped.set_max("max").unwrap();
+        for task in limited {
+            task.await.unwrap();
+        }
+        scheduler.shutdown().await;
+    }));
+}

@@ -6,14 +6,14 @@
 //! into these books, and readers are let in together.) A waiter sleeps, so that its loan is worth nothing before it is woken.
 //!
 //! # Who lends
-//! Of the first [`LENDERS_SEEN`] waiters, the first of two groups without a limit, and the first of two with one: in this order, each borrows from
-//! the first that is of another group than its own. Two of each kind are enough, since at most one is its own. Who has no limit borrows from nobody who has one: it
-//! would be throttled there.
+//! A group of which anybody waits, wherever in the line: the group of a limited holder may have a hundred tasks in front. Groups without a limit are asked first, each kind by who
+//! has waited for longest, and each task borrows from the first that is of another group than its own. Who has no limit borrows from nobody who has one: it would be throttled there.
 //!
 //! Changes are serialised by one short lock, which is never held while a task is polled, woken, stopped or dropped; a loan changes
 //! nothing but where its task is queued next. A loan is told only where it changes: who lends in a line of one group does not.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
@@ -27,10 +27,8 @@ use crate::shielded::{Shielded, lock_shielded};
 /// So many waiters at the front of the line borrow. Unit: tasks. More than come at the same moment, or are woken together before the first of
 /// them has been polled, are found when those before them have left.
 const HEIRS: usize = 4;
-/// So many waiters at the front of the line may lend: the bound on the search that follows when one of them leaves. Unit: tasks.
-const LENDERS_SEEN: usize = 64;
-/// Of each kind of group, so many lend. Unit: groups.
-const LENDERS: usize = 2;
+/// So many groups of each kind are looked at for one that may lend. Unit: groups. Two are enough in one scheduler, since at most one is the task's own.
+const LENDERS: usize = 4;
 
 /// The books of one lock.
 #[derive(Debug, Default)]
@@ -44,6 +42,8 @@ struct Books {
     /// In order of arrival; numbers are not used twice (2^64 waits).
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
+    /// Waiters that may borrow.
+    borrowers: usize,
     lenders: Lenders,
 }
 
@@ -87,55 +87,78 @@ impl Borrower {
     }
 }
 
-/// Numbers of waiters, of as many groups.
+/// The groups that wait.
 #[derive(Debug, Default)]
 struct Lenders {
-    free: Vec<u64>,
-    limited: Vec<u64>,
+    /// By address.
+    groups: HashMap<usize, Lender>,
+    /// Those without a limit, by the number of the first of them that came while no other of its group waited.
+    free: BTreeMap<u64, Charged>,
+    limited: BTreeMap<u64, Charged>,
+}
+
+#[derive(Debug)]
+struct Lender {
+    since: u64,
+    /// As it came.
+    is_limited: bool,
+    /// So many of its tasks wait.
+    tasks: usize,
 }
 
 impl Lenders {
-    /// The first of those that wait.
-    fn among(waiters: &BTreeMap<u64, Waiter>) -> Self {
-        let mut lenders = Self::default();
-        for key in waiters.keys().take(LENDERS_SEEN) {
-            lenders.consider(*key, waiters);
+    fn kind(&mut self, is_limited: bool) -> &mut BTreeMap<u64, Charged> {
+        match is_limited {
+            true => &mut self.limited,
+            false => &mut self.free,
         }
-        lenders
     }
 
-    /// Takes in one who waits, behind all that are known, if it is the first of a group that is needed. Whether it was.
-    fn consider(&mut self, key: u64, waiters: &BTreeMap<u64, Waiter>) -> bool {
-        let group = |key: &u64| waiters.get(key).map(|waiter| &waiter.home.1);
-        let Some(own) = group(&key) else { return false };
-        let kind = if own.is_limited() {
-            &mut self.limited
-        } else {
-            &mut self.free
+    /// Whether the group that came as number `since` is one of the first.
+    fn is_asked(&mut self, since: u64, is_limited: bool) -> bool {
+        let kind = self.kind(is_limited);
+        kind.keys().take(LENDERS).any(|known| *known == since)
+    }
+
+    /// One more task of this group waits, as number `key`. Whether that may change who lends.
+    fn join(&mut self, key: u64, home: &Charged) -> bool {
+        let group = Arc::as_ptr(&home.1).addr();
+        if let Some(known) = self.groups.get_mut(&group) {
+            known.tasks += 1;
+            return false;
+        }
+        let is_limited = home.1.is_limited();
+        let lender = Lender {
+            since: key,
+            is_limited,
+            tasks: 1,
         };
-        let is_known = |key: &u64| group(key).is_some_and(|known| Arc::ptr_eq(known, own));
-        let needed = kind.len() < LENDERS && !kind.iter().any(is_known);
-        if needed {
-            kind.push(key);
-        }
-        needed
+        self.groups.insert(group, lender);
+        self.kind(is_limited).insert(key, home.clone());
+        self.is_asked(key, is_limited)
     }
 
-    fn has(&self, key: u64) -> bool {
-        self.free.contains(&key) || self.limited.contains(&key)
+    /// One less. Whether that may change who lends.
+    fn leave(&mut self, home: &Charged) -> bool {
+        let Entry::Occupied(mut known) = self.groups.entry(Arc::as_ptr(&home.1).addr()) else {
+            return false;
+        };
+        known.get_mut().tasks -= 1;
+        if known.get().tasks > 0 {
+            return false;
+        }
+        let known = known.remove();
+        let was_asked = self.is_asked(known.since, known.is_limited);
+        self.kind(known.is_limited).remove(&known.since);
+        was_asked
     }
 
     /// Who lends to `borrower`.
-    fn lender_of(
-        &self,
-        borrower: &Deferral,
-        waiters: &BTreeMap<u64, Waiter>,
-    ) -> Option<Arc<GroupShared>> {
-        let mut lenders = self.free.iter().chain(&self.limited);
-        lenders.find_map(|key| {
-            let lender = &waiters.get(key)?.home;
-            borrower.can_borrow(lender).then(|| lender.1.clone())
-        })
+    fn lender_of(&self, borrower: &Deferral) -> Option<Arc<GroupShared>> {
+        let (free, limited) = (self.free.values(), self.limited.values());
+        let mut lenders = free.take(LENDERS).chain(limited.take(LENDERS));
+        let lender = lenders.find(|lender| borrower.can_borrow(lender));
+        lender.map(|(_, group)| group.clone())
     }
 }
 
@@ -166,12 +189,13 @@ impl Books {
     fn join(&mut self, lock: usize, waiter: Waiter) -> u64 {
         let key = self.next_waiter;
         self.next_waiter = key.wrapping_add(1);
+        self.borrowers += usize::from(waiter.borrower.is_some());
+        let changes = self.lenders.join(key, &waiter.home);
         self.waiters.insert(key, waiter);
-        let seen = self.waiters.len() <= LENDERS_SEEN;
-        if seen && self.lenders.consider(key, &self.waiters) {
+        if changes {
             self.settle_holders(lock);
-            self.settle_heirs(lock);
-        } else if self.waiters.len() <= HEIRS {
+        }
+        if changes || self.waiters.len() <= HEIRS {
             self.settle_heirs(lock);
         }
         key
@@ -181,11 +205,12 @@ impl Books {
         let Some(waiter) = self.waiters.remove(&key) else {
             return;
         };
+        let changes = self.lenders.leave(&waiter.home);
         if let Some(borrower) = waiter.borrower {
+            self.borrowers -= 1;
             borrower.give_back(Loan::to_waiter(lock, key));
         }
-        if self.lenders.has(key) {
-            self.lenders = Lenders::among(&self.waiters);
+        if changes {
             self.settle_holders(lock);
         }
         self.settle_heirs(lock);
@@ -194,22 +219,20 @@ impl Books {
     /// Each holder borrows from whom it should.
     fn settle_holders(&mut self, lock: usize) {
         for (holder, borrower) in &mut self.holders {
-            let lender = self.lenders.lender_of(&borrower.deferral, &self.waiters);
+            let lender = self.lenders.lender_of(&borrower.deferral);
             borrower.borrow_from(Loan::to_holder(lock, holder), lender);
         }
     }
 
     /// The same of those that are the next holders.
     fn settle_heirs(&mut self, lock: usize) {
-        let heirs: Vec<u64> = self.waiters.keys().take(HEIRS).copied().collect();
-        for key in heirs {
-            let borrower = self.waiters.get(&key);
-            let borrower = borrower.and_then(|waiter| waiter.borrower.as_ref());
-            let lender = borrower
-                .and_then(|borrower| self.lenders.lender_of(&borrower.deferral, &self.waiters));
-            let waiter = self.waiters.get_mut(&key);
-            if let Some(borrower) = waiter.and_then(|waiter| waiter.borrower.as_mut()) {
-                borrower.borrow_from(Loan::to_waiter(lock, key), lender);
+        if self.borrowers == 0 {
+            return;
+        }
+        for (key, waiter) in self.waiters.iter_mut().take(HEIRS) {
+            if let Some(borrower) = &mut waiter.borrower {
+                let lender = self.lenders.lender_of(&borrower.deferral);
+                borrower.borrow_from(Loan::to_waiter(lock, *key), lender);
             }
         }
     }
@@ -228,7 +251,7 @@ impl<L: Deref<Target = Loans>> Holding<L> {
         let holder = deferral.deferral().map(|deferral| {
             let mut books = loans.lock();
             let mut borrower = Borrower::new(deferral.clone());
-            let lender = books.lenders.lender_of(deferral, &books.waiters);
+            let lender = books.lenders.lender_of(deferral);
             let place = books.holders.vacant_key();
             borrower.borrow_from(Loan::to_holder(loans.name(), place), lender);
             books.holders.insert(borrower)
