@@ -39,6 +39,7 @@ use std::sync::atomic::{Ordering, fence};
 use quotient_core::{Enqueue, Nanos, TaskEntity, Weight};
 
 use super::Preempting;
+use super::between;
 use super::carrier::{Carrier, Outcome};
 use super::frozen::keeps_from_beginning;
 use super::others::{may_be_current, set_current};
@@ -218,6 +219,7 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         set_current(None);
         let end = self.carrier.cpu_time().unwrap_or_default();
+        between::ends(end);
         let others = self.carrier.others();
         let rest = others.close(end);
         // What is not the meter's is others': a meter inside this one, a future in another group. It knows exactly, if none was forgotten.
@@ -296,7 +298,7 @@ fn take_turns<T, R>(
 ) -> Option<R> {
     let shared = &group.shared;
     let cpu = carrier.cpu_time().unwrap_or_default();
-    carrier.charge_from(cpu);
+    carrier.charge_from(between::begins(cpu));
     // Of no task. What drops what has ended is not killed.
     let began = if carrier.buries() {
         Nanos(u64::MAX)

@@ -97,6 +97,7 @@
 //! Run queue, then `Seat`'s, then one bearer's; the pool's is a leaf.
 
 mod bells;
+mod between;
 mod burials;
 mod carrier;
 mod charges;
