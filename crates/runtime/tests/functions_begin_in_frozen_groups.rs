@@ -378,9 +378,11 @@ fn a_thaw_wakes_all_that_have_not_begun() {
     const WAITING: u64 = 100;
     const ROUNDS: u64 = 200;
     on_two(|scheduler| async move {
-        let other = limited(&scheduler, "other", "1ms/1s");
-        // Owes more than this test takes.
-        let debt = other.spawn(async { burn(Duration::from_millis(300)) });
+        let debtor = limited(&scheduler, "debtor", "1ms/1s");
+        let other = limited(&scheduler, "debtor/other", "max");
+        // Owes more than this test takes: in a poll that is not stopped, or that alone would take half a minute.
+        let burns = debtor.child("burns").preemptible(false).create().unwrap();
+        let debt = burns.spawn(async { burn(Duration::from_millis(300)) });
         debt.await.unwrap();
         let waiting = Load::functions(&other, WAITING as usize);
         let stands = limited(&scheduler, "stands", "max");
@@ -424,7 +426,7 @@ fn a_thaw_wakes_all_that_have_not_begun() {
         );
         stands.thaw().unwrap();
         stands_at_the_gate.ends("a thaw").await;
-        other.set_max("max").unwrap();
+        debtor.set_max("max").unwrap();
         waiting.ends("a limit that is lifted").await;
     });
 }
