@@ -1,18 +1,19 @@
 //! A thread that turns a virtual CPU, and later perhaps bears a poll. One object for each job of a thread of the pool.
 
+mod watched;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use quotient_core::Nanos;
 use quotient_core::event::{ResumeReason, TaskId};
-use quotient_pause::{Handle, Pause, PauseState, Processor};
+use quotient_pause::{Handle, Pause, Processor};
 
 use super::NOBODY;
-use super::charges::{Charge, Charges, Parting};
-use super::dozing::Awakening;
+use super::charges::{Charges, Parting};
 use super::holds::Holds;
-use super::others::{Due, Others};
+use super::others::Others;
 use super::overtime::Guarded;
 use super::payers::tenant_of;
 use super::turns::{Allowed, Turns};
@@ -285,12 +286,6 @@ impl Carrier {
         self.turns.is_away()
     }
 
-    /// The watch, of one whose proxy is away, and has used so much by now.
-    pub(super) fn looks_away(&self, cpu: Nanos, wall: Nanos) -> Awakening {
-        let charges = &mut self.turns.lock().charges;
-        charges.look_while_away(OwnTime { wall, cpu })
-    }
-
     /// Its proxy, which comes back, does so to pay only, or not (`dozing`).
     pub(super) fn dozes(&self, does: bool) {
         self.dozes.store(does, Ordering::Relaxed);
@@ -303,11 +298,6 @@ impl Carrier {
     /// The same, and takes the mark.
     pub(super) fn takes_doze(&self) -> bool {
         self.is_dozing() && self.dozes.swap(false, Ordering::Relaxed)
-    }
-
-    /// The watch: whether it was found to be blocked although it may run; perhaps for a lock of one that stands.
-    pub(super) fn waits_in_the_kernel(&self) -> bool {
-        self.is_allowed() && self.turns.is_away()
     }
 
     /// Whose limit holds for it: for who pays for what its thread does now, or for the group of what it bears.
@@ -363,12 +353,6 @@ impl Carrier {
     /// Its proxy, which is away, is to compete again.
     pub(super) fn is_to_return(&self) {
         self.gets_on.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it is to stand still and may have short turns meanwhile; `grave` if that must not wait for a thaw.
-    pub(super) fn may_have_short_turns(&self, grave: bool) -> bool {
-        let frozen = self.frozen.load(Ordering::Relaxed);
-        !self.is_unbegun() && !self.is_allowed() && (grave || !frozen) && !self.is_finished()
     }
 
     /// The virtual CPU that has chosen it last.
@@ -451,112 +435,9 @@ impl Carrier {
         self.chosen_by() == by && !is_away && self.is_allowed() && !self.is_finished()
     }
 
-    /// The watch: what is forbidden stands, insisted upon where guards have kept it going for too long (`insisted` is called once it stands for
-    /// that). Whether it does.
-    pub(super) fn enforce(&self, log: &PauseLog, now: Nanos, insisted: impl FnOnce()) -> bool {
-        self.turns.enforce(
-            |pause| match pause.state() {
-                PauseState::Missed => true,
-                PauseState::Asked => {
-                    self.runs_over.store(true, Ordering::Relaxed);
-                    if self.is_guarded_for_long(pause, now) && pause.insist().is_ok() {
-                        self.guarded.has_insisted();
-                    }
-                    false
-                }
-                PauseState::Standing => {
-                    if self.guarded.stands() {
-                        insisted();
-                    }
-                    false
-                }
-            },
-            // Between two polls it stands by itself, until it is chosen.
-            |by| log.resumed(self.shown(), by, ResumeReason::End),
-            |by| self.stop(log, by),
-        )
-    }
-
     /// The scheduler has ended: nobody governs it any more.
     pub(super) fn set_free(&self, log: &PauseLog) {
         self.allow(log, NOBODY, None);
-    }
-
-    /// The watch: a short turn of one that is forbidden begins; [`Carrier::enforce`] ends it.
-    pub(super) fn burst(&self, log: &PauseLog, reason: ResumeReason) {
-        let from = self.cpu_time().map_or(0, |time| time.as_nanos() + 1);
-        self.short_turn.store(from, Ordering::Relaxed);
-        self.turns.burst(|by| log.resumed(self.shown(), by, reason));
-    }
-
-    /// The watch: what its short turn has cost so far; nothing if it has none, or has been chosen meanwhile.
-    pub(super) fn short_turn_used(&self) -> Nanos {
-        let from = self.short_turn.load(Ordering::Relaxed);
-        if from == 0 || self.is_allowed() {
-            return Nanos::ZERO;
-        }
-        let now = self.cpu_time().unwrap_or_default();
-        now.saturating_sub(Nanos(from - 1))
-    }
-
-    /// The watch: short turns are over.
-    pub(super) fn end_short_turn(&self) {
-        if self.short_turn.swap(0, Ordering::Relaxed) != 0 {
-            self.runs_over.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The watch: whether it has run since its last charge although it should stand.
-    pub(super) fn runs_over(&self) -> bool {
-        self.runs_over.load(Ordering::Relaxed)
-    }
-
-    /// The watch: it is to be charged by the tick thread, by what it has used so far.
-    pub(super) fn is_to_be_charged(&self) {
-        self.runs_over.store(true, Ordering::Relaxed);
-    }
-
-    /// The same; whoever asks charges it.
-    pub(super) fn takes_overtime(&self) -> bool {
-        self.runs_over.swap(false, Ordering::Relaxed)
-    }
-
-    /// CPU time since the last charge, to be charged to budgets and clocks now.
-    pub(super) fn take_charge_so_far(&self) -> Nanos {
-        let now = self.cpu_time();
-        let charges = &mut self.turns.lock().charges;
-        let at = charges.total.or(now);
-        at.map_or(Nanos::ZERO, |at| {
-            charges.take_early(at, self.others.theirs(at))
-        })
-    }
-
-    /// CPU time that it has used and was not charged yet; what others account for counts from their last account on.
-    pub(super) fn uncharged(&self) -> Nanos {
-        let now = self.cpu_time();
-        now.map_or(Nanos::ZERO, |now| self.uncharged_at(now))
-    }
-
-    /// The same, its thread at `cpu`.
-    pub(super) fn uncharged_at(&self, cpu: Nanos) -> Nanos {
-        self.turns.lock().charges.open(cpu)
-    }
-
-    /// CPU time since the last charge, up to its end if it has come to that.
-    pub(crate) fn take_charge(&self) -> Charge {
-        let charges = &mut self.turns.lock().charges;
-        match charges.total.or_else(|| self.cpu_time()) {
-            Some(at) => charges.take(at, self.others.theirs(at)),
-            None => Charge::default(),
-        }
-    }
-
-    /// What is to be charged by now to a group that accounts for what it does by itself, but does so at the end only.
-    pub(crate) fn take_charge_of_others(&self) -> Option<Due> {
-        if !self.others.has_account() {
-            return None;
-        }
-        self.others.advance(self.cpu_time()?)
     }
 
     /// The outcome, once.
