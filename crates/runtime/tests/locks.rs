@@ -386,3 +386,101 @@ fn a_waiter_behind_a_hundred_of_the_holders_group_lends() {
         scheduler.shutdown().await;
     }));
 }
+
+/// Hazard: a holder with budget of its own was put in the place of whoever waited first, however poor: a waiter with a thousandth of a CPU kept it, and all others
+/// that waited, for seconds.
+#[test]
+fn a_poor_waiter_takes_no_place_from_a_holder() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let rich = scheduler.group("rich").unwrap().max("900ms/1000ms");
+        let rich = rich.create().unwrap();
+        let poor = scheduler.group("poor").unwrap().max("1ms/1000ms");
+        let poor = poor.create().unwrap();
+        capped.set_max("500ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let (held, holds) = tokio::sync::oneshot::channel();
+        let holder = {
+            let lock = lock.clone();
+            capped.spawn(async move {
+                let guard = lock.lock().await;
+                let _ = held.send(());
+                for _ in 0..200 {
+                    burn(Duration::from_micros(200));
+                    tokio::task::yield_now().await;
+                }
+                drop(guard);
+            })
+        };
+        holds.await.unwrap();
+        let first = {
+            let lock = lock.clone();
+            poor.spawn(async move { drop(lock.lock().await) })
+        };
+        // In line, and out of budget.
+        poor.spawn(async { burn(Duration::from_millis(20)) })
+            .await
+            .unwrap();
+        let waited = rich
+            .spawn(async move {
+                let started = Instant::now();
+                drop(lock.lock().await);
+                started.elapsed()
+            })
+            .await
+            .unwrap();
+        // Forty milliseconds of work; forty seconds of the poor one's budget.
+        assert!(waited < Duration::from_secs(8), "{waited:?}");
+        holder.await.unwrap();
+        poor.set_max("max").unwrap();
+        first.await.unwrap();
+        scheduler.shutdown().await;
+    }));
+}
+
+/// Hazard: whoever waited for a lock was lent a place for it, and a task that kept the lock's future and computed beside it did so without a limit.
+#[test]
+fn who_only_waits_is_lent_nothing() {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("10ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let polls = Arc::new(AtomicU32::new(0));
+        let others: Vec<_> = (0..3)
+            .map(|_| takes_again(&free, &lock, &stop, true))
+            .collect();
+        let tenant = {
+            let (lock, stop, polls) = (lock.clone(), stop.clone(), polls.clone());
+            capped.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let mut waits = std::pin::pin!(lock.lock());
+                    std::future::poll_fn(|context| {
+                        if waits.as_mut().poll(context).is_ready() {
+                            return std::task::Poll::Ready(());
+                        }
+                        burn(Duration::from_micros(200));
+                        polls.fetch_add(1, Ordering::SeqCst);
+                        context.waker().wake_by_ref();
+                        std::task::Poll::Pending
+                    })
+                    .await;
+                }
+            })
+        };
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let used = Duration::from_micros(200) * polls.load(Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
+        capped.set_max("max").unwrap();
+        tenant.await.unwrap();
+        for other in others {
+            other.await.unwrap();
+        }
+        // 30 ms are due, and 50 that it may go on for; it had 0.3 to 0.4 CPUs.
+        assert!(used < Duration::from_millis(250), "{used:?}");
+        scheduler.shutdown().await;
+    }));
+}

@@ -132,3 +132,43 @@ fn a_poll_that_was_lent_a_place_has_a_limit_again_when_it_has_given_the_lock_bac
         assert!(used < 150, "{used} ms");
     });
 }
+
+/// Hazard: a loan lasted until the turn's end, so that a poll that took and gave back a lock without end was never without one.
+#[test]
+fn a_long_poll_that_takes_a_lock_again_and_again_has_its_limit() {
+    run(2, Duration::from_secs(10), |scheduler| async move {
+        let capped = limited(&scheduler, "capped", "10ms/1000ms");
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let (stop, used) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let tenant = {
+            let (lock, stop, used) = (lock.clone(), stop.clone(), Arc::clone(&used));
+            capped.spawn(async move {
+                let before = time_here();
+                compute(|| {
+                    if let Ok(_guard) = lock.try_lock() {
+                        compute_for(Duration::from_micros(50));
+                    }
+                    let so_far = time_here() - before;
+                    AtomicU64::store(&used, so_far.as_millis() as u64, Ordering::SeqCst);
+                    stop.load(Ordering::SeqCst)
+                });
+            })
+        };
+        let waits = stop.clone();
+        let waiter = free.spawn(async move {
+            while !waits.load(Ordering::SeqCst) {
+                drop(lock.lock().await);
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let used = used.load(Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
+        capped.set_max("max").unwrap();
+        tenant.await.unwrap();
+        waiter.await.unwrap();
+        // 40 ms are due, and 50 us for each time that the other waits; it had more than two seconds.
+        assert!(used < 500, "{used} ms");
+    });
+}

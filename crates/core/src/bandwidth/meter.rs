@@ -58,6 +58,11 @@ impl Meter {
         self.deferring > 0 && self.local.balance() > -self.bandwidth.overdraft()
     }
 
+    /// Whether nothing is left here of a budget that holds.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.local.balance() <= 0 && self.opened != Opened::Scavenging && !self.bandwidth.is_ample()
+    }
+
     /// How long the group may run before its budget has to be looked at, ns. Zero if it may not at all.
     #[inline]
     pub(crate) fn room(&self) -> u64 {

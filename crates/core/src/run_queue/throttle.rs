@@ -39,6 +39,24 @@ impl<T, G: Gates> RunQueue<T, G> {
             .is_some_and(|level| self.is_kept_back(level))
     }
 
+    /// Whether a task that is queued in the group here is likely to wait for budget: the group, or one above it, is throttled on this CPU, or has no budget left
+    /// here, whatever the group could still fetch from elsewhere. O(depth).
+    pub fn would_wait(&self, group: &Arc<Group>) -> bool {
+        let path = core::iter::successors(Some(group), |group| group.parent());
+        let Some(known) = path.into_iter().find_map(|group| self.known(group)) else {
+            return false;
+        };
+        let mut level = self.timelines[known as usize].limited;
+        while level != NONE {
+            let meter = self.timelines[level as usize].meter.as_deref();
+            if meter.is_some_and(|meter| meter.throttled || meter.is_dry()) {
+                return true;
+            }
+            level = self.limited_above(level);
+        }
+        false
+    }
+
     /// What competes in the group's own queue on this CPU: its tasks and the child groups that have something to run here,
     /// the current one included. O(1).
     pub fn nr_entities(&self, group: &Arc<Group>) -> usize {

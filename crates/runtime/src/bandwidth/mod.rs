@@ -18,13 +18,15 @@
 
 mod deferral;
 mod limit;
+mod line;
 mod throttled;
 mod watch;
 
-pub(crate) use deferral::{Deferral, Loan};
+pub(crate) use deferral::Deferral;
 pub use deferral::{ThrottleGuard, defer_throttle};
 pub use limit::{Cpus, Max, Share};
 pub(crate) use limit::{LimitChange, nanos};
+pub(crate) use line::Line;
 pub use throttled::{WithThrottled, WithThrottledExt, throttled_time};
 pub(crate) use watch::RungBells;
 pub use watch::ThrottleWatch;

@@ -350,6 +350,35 @@ impl GroupShared {
         Tickets::draw(self.lineage(), shared.now())
     }
 
+    /// Whether it weighs more than `other`, each as what of it is directly below the first group that both are in. Not if one is above the other. O(depth).
+    pub(crate) fn outweighs(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        fn above(group: &Arc<GroupShared>, depth: usize) -> &Arc<GroupShared> {
+            let mut at = group;
+            while at.core.depth() > depth
+                && let Some(parent) = &at.parent
+            {
+                at = parent;
+            }
+            at
+        }
+        let depth = self.core.depth().min(other.core.depth());
+        let (mut mine, mut theirs) = (above(self, depth), above(other, depth));
+        if Arc::ptr_eq(mine, theirs) {
+            return false;
+        }
+        while let (Some(my), Some(their)) = (&mine.parent, &theirs.parent) {
+            if Arc::ptr_eq(my, their) {
+                break;
+            }
+            (mine, theirs) = (my, their);
+        }
+        let weight = |group: &GroupShared| match group.core.is_idle() {
+            true => None,
+            false => Some(group.core.weight()),
+        };
+        weight(mine) > weight(theirs)
+    }
+
     /// The group and those above it whose populations count its tasks.
     pub(crate) fn lineage(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |group| group.parent.as_ref())

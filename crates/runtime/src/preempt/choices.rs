@@ -39,6 +39,23 @@ impl Preempting {
         }
     }
 
+    /// The proxy of `bearer` waits in the place of `group` from now on: if `vcpu` has chosen it, by that one's limit.
+    pub(crate) fn is_in_place_of(
+        &self,
+        vcpu: usize,
+        bearer: &Arc<Carrier>,
+        group: &Arc<GroupShared>,
+    ) {
+        // Declared before the lock, so it goes after it.
+        let _former;
+        let mut chosen = lock(&self.seats[vcpu].chosen);
+        if let Some((known, place)) = &mut *chosen
+            && Arc::ptr_eq(known, bearer)
+        {
+            _former = std::mem::replace(place, group.clone());
+        }
+    }
+
     /// Where a bearer that `vcpu` chooses is to go on, if its predecessor has left `freed`.
     fn place(&self, vcpu: usize, freed: Processor) -> Processor {
         let is_taken = |processor: Processor| {

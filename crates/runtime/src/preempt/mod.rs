@@ -154,6 +154,7 @@ pub(crate) use self::frozen::keeps_from_beginning;
 use self::functions::Functions;
 pub(crate) use self::functions::{Aborted, LINE_MAX, Line};
 use self::heartbeat::Heartbeat;
+pub(crate) use self::holds::{ends_loan, notes_a_lock};
 use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,

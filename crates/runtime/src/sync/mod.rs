@@ -3,10 +3,17 @@
 //! A throttled holder stalls everybody behind it for the rest of a period, groups without any limit included. So holding one of
 //! these locks is a [`crate::defer_throttle`]: the holder's group runs on into a bounded debt, which its later refills pay. The
 //! deferral begins with the wait, not with the lock: tokio hands a lock over to the longest waiter at the moment of the unlock,
-//! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, the holder, and who is about to be it, runs in *that*
-//! group, on the budget of who waits for it, however deep its own is in debt: of the waiters first in line who is not limited, before one who is.
-//! Under preemption that holds in the middle of a long poll, too. What the holder does once it has given the lock back is its own group's again,
-//! after 100 us for the rest of that poll.
+//! so a waiter becomes the holder before it is polled again. And while somebody of another group waits, wherever in the line, the holder, and who was handed the lock, runs in *that*
+//! group, on the budget of who waits for it, if its own is used up, or weighs less. Under preemption that holds in the middle of a long poll, too. What the holder does
+//! once it has given the lock back is its own group's again.
+//!
+//! So who shares a lock with somebody pays, in processor time, for what that one does while it holds it: 250 ms for each time that it is taken, no more. Nobody is lent a place
+//! - for a guard that it gave to another task: it is who *took* the lock that is known as its holder;
+//! - by waiters that are no tasks of the same scheduler;
+//! - by a task that waits for one that waits itself, for another lock;
+//! - while its group has used 50 ms more than its limit earns by going on after loans, in polls in which it has given the lock back;
+//! - for older ones of more than 16 locks;
+//! - if it took the lock before the process had any limit.
 //!
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
 //! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.
@@ -64,6 +71,11 @@ pub use semaphore::{
 /// Before a lock that may be free, which nobody would wait for: as tokio's locks, a unit of the budget.
 async fn cooperate() {
     tokio::task::coop::consume_budget().await;
+}
+
+/// From the moment at which a task has a lock until others know that it has: it is not stopped in between.
+fn shield() -> quotient_pause::Uninterrupted {
+    quotient_pause::uninterrupted()
 }
 
 /// What is behind the pointer of a lock that nobody else has: a guard that owns the inner lock keeps the outer one, too, and

@@ -4,16 +4,16 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::loans::{Holding, Loans};
-use super::{cooperate, sole, sole_mut};
-use crate::bandwidth::{ThrottleGuard, defer_throttle};
+use super::loans::{Holding, wait};
+use super::{cooperate, shield, sole, sole_mut};
+use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::TryLockError;
 
 /// An asynchronous mutex; as [`tokio::sync::Mutex`], and the holder is not left throttled (see the module).
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized> {
-    loans: Arc<Loans>,
+    line: Arc<Line>,
     /// Apart, for guards that own their lock: only they and this ever hold it.
     inner: Arc<tokio::sync::Mutex<T>>,
 }
@@ -22,7 +22,7 @@ impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub fn new(value: T) -> Self {
         Self {
-            loans: Arc::default(),
+            line: Arc::default(),
             inner: Arc::new(tokio::sync::Mutex::new(value)),
         }
     }
@@ -41,10 +41,7 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.lock().await;
-        let holding = Holding::new(&*self.loans, &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.lock()).await;
         MutexGuard {
             _holding: holding,
             inner,
@@ -57,10 +54,11 @@ impl<T: ?Sized> Mutex<T> {
     /// # Errors
     /// [`TryLockError`] if it is held.
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.try_lock()?;
         let deferral = defer_throttle();
         Ok(MutexGuard {
-            _holding: Holding::new(&*self.loans, &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
         })
@@ -73,10 +71,7 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.clone().lock_owned().await;
-        let holding = Holding::new(self.loans.clone(), &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().lock_owned()).await;
         OwnedMutexGuard {
             _holding: holding,
             inner,
@@ -90,10 +85,11 @@ impl<T: ?Sized> Mutex<T> {
     /// # Errors
     /// [`TryLockError`] if it is held.
     pub fn try_lock_owned(self: Arc<Self>) -> Result<OwnedMutexGuard<T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.clone().try_lock_owned()?;
         let deferral = defer_throttle();
         Ok(OwnedMutexGuard {
-            _holding: Holding::new(self.loans.clone(), &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
             _mutex: self,
@@ -115,9 +111,9 @@ impl<T> From<T> for Mutex<T> {
 /// The lock of a [`Mutex`]; unlocks when dropped.
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
-    // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
-    _holding: Holding<&'a Loans>,
+    // In this order: the next holder is chosen, and only then the loan ends, and this task may be throttled.
     inner: tokio::sync::MutexGuard<'a, T>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
 }
 
@@ -125,8 +121,8 @@ pub struct MutexGuard<'a, T: ?Sized> {
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct OwnedMutexGuard<T: ?Sized> {
     // In this order, see `MutexGuard`; the mutex goes last, so that whoever has the last one finds its value alone.
-    _holding: Holding<Arc<Loans>>,
     inner: tokio::sync::OwnedMutexGuard<T>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
     _mutex: Arc<Mutex<T>>,
 }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::loans::{Holding, Loans};
-use super::{TryLockError, cooperate, sole, sole_mut};
-use crate::bandwidth::{ThrottleGuard, defer_throttle};
+use super::loans::{Holding, wait};
+use super::{TryLockError, cooperate, shield, sole, sole_mut};
+use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
 
 /// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
 /// not left throttled (see the module): the longest waiter lends its place to the writer, or to every reader.
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized> {
-    loans: Arc<Loans>,
+    line: Arc<Line>,
     /// Apart, for guards that own their lock: only they and this ever hold it.
     inner: Arc<tokio::sync::RwLock<T>>,
 }
@@ -21,7 +21,7 @@ impl<T> RwLock<T> {
     /// An unlocked lock.
     pub fn new(value: T) -> Self {
         Self {
-            loans: Arc::default(),
+            line: Arc::default(),
             inner: Arc::new(tokio::sync::RwLock::new(value)),
         }
     }
@@ -40,10 +40,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.read().await;
-        let holding = Holding::new(&*self.loans, &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.read()).await;
         RwLockReadGuard {
             _holding: holding,
             inner,
@@ -56,10 +53,11 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// [`TryLockError`] if one does.
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.try_read()?;
         let deferral = defer_throttle();
         Ok(RwLockReadGuard {
-            _holding: Holding::new(&*self.loans, &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
         })
@@ -72,10 +70,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.clone().read_owned().await;
-        let holding = Holding::new(self.loans.clone(), &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().read_owned()).await;
         OwnedRwLockReadGuard {
             _holding: holding,
             inner,
@@ -89,10 +84,11 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// As [`RwLock::try_read`].
     pub fn try_read_owned(self: Arc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.clone().try_read_owned()?;
         let deferral = defer_throttle();
         Ok(OwnedRwLockReadGuard {
-            _holding: Holding::new(self.loans.clone(), &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
             _lock: self,
@@ -106,10 +102,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.write().await;
-        let holding = Holding::new(&*self.loans, &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.write()).await;
         RwLockWriteGuard {
             holding,
             inner,
@@ -122,10 +115,11 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// [`TryLockError`] if somebody does.
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.try_write()?;
         let deferral = defer_throttle();
         Ok(RwLockWriteGuard {
-            holding: Holding::new(&*self.loans, &deferral),
+            holding: Holding::new(&self.line, &deferral),
             inner,
             deferral,
         })
@@ -138,10 +132,7 @@ impl<T: ?Sized> RwLock<T> {
             return guard;
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.clone().write_owned().await;
-        let holding = Holding::new(self.loans.clone(), &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().write_owned()).await;
         OwnedRwLockWriteGuard {
             _holding: holding,
             inner,
@@ -155,10 +146,11 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// As [`RwLock::try_write`].
     pub fn try_write_owned(self: Arc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
+        let _shield = shield();
         let inner = self.inner.clone().try_write_owned()?;
         let deferral = defer_throttle();
         Ok(OwnedRwLockWriteGuard {
-            _holding: Holding::new(self.loans.clone(), &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
             _lock: self,
@@ -180,9 +172,9 @@ impl<T> From<T> for RwLock<T> {
 /// An [`RwLock`] held for reading, beside other readers; let go when dropped.
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
-    // In this order: the loan ends, the next holders are chosen, and only then this task may be throttled.
-    _holding: Holding<&'a Loans>,
+    // In this order: the next holders are chosen, and only then the loan ends, and this task may be throttled.
     inner: tokio::sync::RwLockReadGuard<'a, T>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
 }
 
@@ -190,8 +182,8 @@ pub struct RwLockReadGuard<'a, T: ?Sized> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     // In this order, as with readers.
-    holding: Holding<&'a Loans>,
     inner: tokio::sync::RwLockWriteGuard<'a, T>,
+    holding: Holding,
     deferral: ThrottleGuard,
 }
 
@@ -210,8 +202,8 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct OwnedRwLockReadGuard<T: ?Sized> {
     // In this order, as with readers; the lock goes last, so that whoever has the last one finds its value alone.
-    _holding: Holding<Arc<Loans>>,
     inner: tokio::sync::OwnedRwLockReadGuard<T>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
     _lock: Arc<RwLock<T>>,
 }
@@ -220,8 +212,8 @@ pub struct OwnedRwLockReadGuard<T: ?Sized> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct OwnedRwLockWriteGuard<T: ?Sized> {
     // In this order, as with `OwnedRwLockReadGuard`.
-    _holding: Holding<Arc<Loans>>,
     inner: tokio::sync::OwnedRwLockWriteGuard<T>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
     _lock: Arc<RwLock<T>>,
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::cooperate;
-use super::loans::{Holding, Loans};
-use crate::bandwidth::{ThrottleGuard, defer_throttle};
+use super::loans::{Holding, wait};
+use super::{cooperate, shield};
+use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
 
 pub use tokio::sync::{AcquireError, TryAcquireError};
 
 /// A counting semaphore; as [`tokio::sync::Semaphore`], and holders of permits are not left throttled (see the module).
 #[derive(Debug)]
 pub struct Semaphore {
-    loans: Arc<Loans>,
+    line: Arc<Line>,
     /// Apart, for permits that own their semaphore.
     inner: Arc<tokio::sync::Semaphore>,
 }
@@ -26,7 +26,7 @@ impl Semaphore {
     /// As tokio's: more than [`Semaphore::MAX_PERMITS`].
     pub fn new(permits: usize) -> Self {
         Self {
-            loans: Arc::default(),
+            line: Arc::default(),
             inner: Arc::new(tokio::sync::Semaphore::new(permits)),
         }
     }
@@ -65,10 +65,8 @@ impl Semaphore {
             Err(TryAcquireError::Closed) => {}
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.acquire_many(permits).await?;
-        let holding = Holding::new(&*self.loans, &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(&self.line, &deferral, self.inner.acquire_many(permits)).await;
+        let inner = inner?;
         Ok(SemaphorePermit {
             _holding: holding,
             inner,
@@ -89,10 +87,11 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::try_acquire`].
     pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        let _shield = shield();
         let inner = self.inner.try_acquire_many(permits)?;
         let deferral = defer_throttle();
         Ok(SemaphorePermit {
-            _holding: Holding::new(&*self.loans, &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
         })
@@ -122,10 +121,13 @@ impl Semaphore {
             Err(TryAcquireError::Closed) => {}
         }
         let deferral = defer_throttle();
-        let waiting = self.loans.wait(&deferral);
-        let inner = self.inner.clone().acquire_many_owned(permits).await?;
-        let holding = Holding::new(self.loans.clone(), &deferral);
-        drop(waiting);
+        let (inner, holding) = wait(
+            &self.line,
+            &deferral,
+            self.inner.clone().acquire_many_owned(permits),
+        )
+        .await;
+        let inner = inner?;
         Ok(OwnedSemaphorePermit {
             _holding: holding,
             inner,
@@ -149,10 +151,11 @@ impl Semaphore {
         self: Arc<Self>,
         permits: u32,
     ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        let _shield = shield();
         let inner = self.inner.clone().try_acquire_many_owned(permits)?;
         let deferral = defer_throttle();
         Ok(OwnedSemaphorePermit {
-            _holding: Holding::new(self.loans.clone(), &deferral),
+            _holding: Holding::new(&self.line, &deferral),
             inner,
             _deferral: deferral,
         })
@@ -173,9 +176,9 @@ impl Semaphore {
 #[derive(Debug)]
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct SemaphorePermit<'a> {
-    // In this order: the loan ends, the next holder is chosen, and only then this task may be throttled.
-    _holding: Holding<&'a Loans>,
+    // In this order: the next holder is chosen, and only then the loan ends, and this task may be throttled.
     inner: tokio::sync::SemaphorePermit<'a>,
+    _holding: Holding,
     _deferral: ThrottleGuard,
 }
 
@@ -196,8 +199,8 @@ impl SemaphorePermit<'_> {
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct OwnedSemaphorePermit {
     // In this order, see `SemaphorePermit`.
-    _holding: Holding<Arc<Loans>>,
     inner: tokio::sync::OwnedSemaphorePermit,
+    _holding: Holding,
     _deferral: ThrottleGuard,
 }
 

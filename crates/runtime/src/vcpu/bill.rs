@@ -173,6 +173,7 @@ impl Vcpu {
             let began = now.saturating_sub(wall);
             let paid = payer.part_of(open, began, now);
             me.clock.show(billed.saturating_sub(paid));
+            payer.has_used(billed.saturating_sub(paid));
             if paid != Nanos::ZERO {
                 self.notes.excluded = self.notes.excluded.saturating_add(paid);
                 self.notes.noted = true;

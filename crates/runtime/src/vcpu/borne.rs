@@ -98,25 +98,26 @@ impl Vcpu {
             debug_assert!(false, "a poll was detached, and no task is current");
             return;
         };
+        // Where it was until now; the tree's lock may be held by a thread that has no processor.
+        let place = group::known(shared, &core).unwrap_or_else(|| {
+            let _shape = shared.lock_shape();
+            group::lookup(shared, &core)
+        });
         let group = match payer {
             // A task in another group's place, which was meant for destructors that end soon, or until it gives back what others wait for. It is its own group's that
             // is to be stopped.
             Some(payer) => {
+                payer.has_used(billed.saturating_sub(paid));
                 payer.pays(paid, self.index, now);
                 payer.group().clone()
             }
-            // The tree's lock may be held by a thread that has no processor.
-            None => group::known(shared, &core).unwrap_or_else(|| {
-                let _shape = shared.lock_shape();
-                group::lookup(shared, &core)
-            }),
+            None => place.clone(),
         };
         bearer.is_of(&group);
         charge_others(bearer);
         look_at_refill(shared);
         bearer.show_as(task);
-        let place = bearer.holds().seat(&group);
-        preempting.settle_in(self.index, bearer, place.as_ref().unwrap_or(&group));
+        preempting.settle_in(self.index, bearer, &place);
         if absent != Nanos::ZERO {
             group.cpus.on(self.index).record_steal(absent);
         }

@@ -12,17 +12,28 @@ use crate::task_context::{Owned, Task, Throttling};
 
 /// The task is about to be queued: in the place that another group lends it, if one does.
 #[inline]
-pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling, own: &GroupShared) {
+pub(super) fn take_seat(queue: &RunQueue<Task>, known: &mut Throttling, own: &Arc<GroupShared>) {
     known.dead = None;
-    let cpu = queue.cpu().0;
-    if let Some(bearer) = &known.bearer {
-        known.seat = bearer.holds().seat_on(cpu, own);
-        known.calm = None;
-    } else if let Some(deferral) = &known.deferral {
-        known.seat = deferral.seat_on(cpu, own);
+    if known.bearer.is_some() || known.deferral.is_some() {
+        known.seat = lender_here(queue, known, own);
         known.calm = None;
     } else if known.seat.take().is_some() {
         known.calm = None;
+    }
+}
+
+/// The group that lends a task of `own` a place in this queue that is better than its own, if any does; if not, it is asked about when somebody comes who may.
+pub(super) fn lender_here(
+    queue: &RunQueue<Task>,
+    known: &Throttling,
+    own: &Arc<GroupShared>,
+) -> Option<Arc<GroupShared>> {
+    let is_throttled = |group: &GroupShared| queue.would_wait(&group.core);
+    let cpu = queue.cpu().0;
+    match (&known.bearer, &known.deferral) {
+        (Some(bearer), _) => bearer.holds().seat_on(cpu, own, &is_throttled),
+        (None, Some(deferral)) => deferral.seat_on(cpu, own, &is_throttled),
+        (None, None) => None,
     }
 }
 
@@ -51,21 +62,19 @@ pub(super) fn seat_the_dead(task: &mut Task, now: Nanos) {
 #[inline]
 pub(super) fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
     let owned = task.owned_mut();
-    let known = owned.throttling.as_ref();
-    let is_seated = known.is_some_and(|known| known.seat.is_some());
-    is_seated
-        && lender_of(owned).is_none()
-        && (!task.is_aborted() || task.owned_mut().group.dead_are_in_debt(now))
-}
-
-/// The group that lends the task, or what it stands for, a place, if any does.
-pub(super) fn lender_of(owned: &Owned) -> Option<Arc<GroupShared>> {
-    let known = owned.throttling.as_ref()?;
-    match (&known.bearer, &known.deferral) {
-        (Some(bearer), _) => bearer.holds().seat(&owned.group),
-        (None, Some(deferral)) => deferral.seat(&owned.group),
-        (None, None) => None,
-    }
+    let seat = owned
+        .throttling
+        .as_ref()
+        .and_then(|known| Some((known, known.seat.as_ref()?)));
+    let Some((known, seat)) = seat else {
+        return false;
+    };
+    let is_lent = match (&known.bearer, &known.deferral) {
+        (Some(bearer), _) => bearer.holds().is_lent_by(seat),
+        (None, Some(deferral)) => deferral.is_lent_by(seat),
+        (None, None) => false,
+    };
+    !is_lent && (!task.is_aborted() || task.owned_mut().group.dead_are_in_debt(now))
 }
 
 /// Who pays for a poll in another group's place, if that does not.
@@ -93,7 +102,17 @@ impl Payer {
             Payer::OnLoan(group, _) => {
                 group.core.show_foreign_cpu_time(place, time);
                 group.core.charge_foreign_cpu_time(time, now);
+                for group in group.lineage() {
+                    group.overtime.add(time, now);
+                }
             }
+        }
+    }
+
+    /// The lender has paid for `time`.
+    pub(super) fn has_used(&self, time: Nanos) {
+        if let Payer::OnLoan(_, deferral) = self {
+            deferral.uses_loan(time);
         }
     }
 
@@ -117,7 +136,7 @@ pub(super) fn payer_of(task: &mut Task, now: Nanos) -> Option<Payer> {
         return Some(Payer::OfTheDead(group));
     }
     let deferral = deferral?;
-    deferral.begins_on_loan(now);
+    deferral.begins_on_loan(&group, now);
     Some(Payer::OnLoan(group, deferral))
 }
 
@@ -149,24 +168,26 @@ fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
     }
 }
 
-/// Whether the task is, or is to be, queued in a group that lends it a place.
+/// Whether the task is, or may be, queued in a group that lends it a place.
 #[inline]
 pub(super) fn changes_seat(owned: &Owned) -> bool {
-    let known = owned.throttling.as_ref();
-    known.is_some_and(|known| known.seat.is_some() || lender_of(owned).is_some())
+    let own = &owned.group;
+    owned.throttling.as_ref().is_some_and(|known| {
+        known.seat.is_some()
+            || match (&known.bearer, &known.deferral) {
+                (Some(bearer), _) => bearer.holds().is_lent(own),
+                (None, Some(deferral)) => deferral.is_lent(own),
+                (None, None) => false,
+            }
+    })
 }
 
 /// As [`changes_seat`], of one that is about to be put back where it was: if not, it waits there, and who lends it a place asks for it.
 #[inline]
 pub(super) fn takes_another_seat(queue: &RunQueue<Task>, owned: &Owned) -> bool {
-    let (own, cpu) = (&owned.group, queue.cpu().0);
-    owned.throttling.as_ref().is_some_and(|known| {
-        known.seat.is_some()
-            || match (&known.bearer, &known.deferral) {
-                (Some(bearer), _) => bearer.holds().seat_on(cpu, own).is_some(),
-                (None, Some(deferral)) => deferral.seat_on(cpu, own).is_some(),
-                (None, None) => false,
-            }
+    let known = owned.throttling.as_ref();
+    known.is_some_and(|known| {
+        known.seat.is_some() || lender_here(queue, known, &owned.group).is_some()
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use quotient_core::{DrainPart, Enqueue, Nanos};
 
 use super::Vcpu;
-use super::limits::{changes_seat, lender_of, look_at_refill};
+use super::limits::{changes_seat, lender_here, look_at_refill};
 use super::switch::enqueue;
 use crate::group::GroupShared;
 use crate::releases::{PART, Search};
@@ -183,7 +183,8 @@ impl Vcpu {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
             let owned = task.owned_mut();
-            let lender = lender_of(owned);
+            let known = owned.throttling.as_ref();
+            let lender = known.and_then(|known| lender_here(&queue, known, &owned.group));
             last = Some(lender.unwrap_or_else(|| owned.group.clone()));
             enqueue(&mut queue, task, Enqueue::Migrate, now);
         }

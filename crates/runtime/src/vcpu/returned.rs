@@ -10,7 +10,7 @@ use super::Vcpu;
 use super::bill::{absence, own_absence};
 use super::completion::complete_as_bearer;
 use super::dispatch::{Began, poll_apart};
-use super::limits::takes_another_seat;
+use super::limits::{lender_here, takes_another_seat};
 use super::switch::{Previous, enqueue, note_late_wake, settle};
 use crate::cpu_clock::OwnTime;
 use crate::gates::{RunQueue, RuntimeGates};
@@ -166,8 +166,7 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
         Previous::Interrupted(mut proxy) => {
             proxy.owned_mut().since = now;
             if RuntimeGates::bandwidth() && takes_another_seat(queue, proxy.owned_mut()) {
-                settle(queue, proxy.owned_mut(), now);
-                enqueue(queue, proxy, Enqueue::Migrate, now);
+                changes_place(queue, proxy, now);
                 return;
             }
             // The next choice of its group would be another one otherwise, half of the time: a signal and two hand-overs.
@@ -233,6 +232,21 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
         }
         _ => {}
     }
+}
+
+/// A proxy goes to the place of a lender, or back to its own: whose limit stops its bearer is another's from now on.
+fn changes_place(queue: &mut RunQueue<Task>, mut proxy: Task, now: Nanos) {
+    let owned = proxy.owned_mut();
+    settle(queue, owned, now);
+    let bearer = owned.bearer().cloned();
+    let known = owned.throttling.as_ref();
+    let lender = known.and_then(|known| lender_here(queue, known, &owned.group));
+    let place = lender.unwrap_or_else(|| owned.group.clone());
+    let shared = proxy.context().shared.clone();
+    if let (Some(bearer), Some(preempting)) = (bearer, &shared.preempt) {
+        preempting.is_in_place_of(queue.cpu().0 as usize, &bearer, &place);
+    }
+    enqueue(queue, proxy, Enqueue::Migrate, now);
 }
 
 /// A task goes on with what its proxy has paid; whether it defers throttles has changed in its poll, perhaps.

@@ -79,8 +79,8 @@ impl Vcpu {
             return (previous, now);
         }
         self.brought.rest(preempting, self.index);
-        let place = proxy.owned_mut().queued_in();
-        preempting.choose(self.index, bearer, place);
+        let place = proxy.owned_mut().queued_in().clone();
+        preempting.choose(self.index, bearer, &place);
         let limited = place.is_limited();
         let often = limited || bearer.has_limited_payer();
         self.short_tasks = self.short_tasks.min(self.waiting);
@@ -106,6 +106,9 @@ impl Vcpu {
         let finished = bearer.is_finished();
         let after = bearer.cpu_time().unwrap_or(before);
         self.charge_turn(shared, me, bearer, started, now);
+        if !Arc::ptr_eq(&place, &group) {
+            bearer.holds().uses_loan(self.notes.extra);
+        }
         // What ends naps and is done between two turns of the virtual CPU would end each nap up to then.
         self.notes.leave = me.is_to_search(started) || me.inbox.is_flooded();
         let said = seat.take_blocked() || sleeps;
