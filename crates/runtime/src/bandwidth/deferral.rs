@@ -14,8 +14,8 @@
 //! its statistics, and what it may spawn into stay with its own group.
 //!
 //! A holder that waits in a throttled group whose debt is used up would not be dispatched in time, so who comes to wait later asks its virtual CPU to take it out: as long as
-//! `queued_on` says so, which it does from the queuing to the next poll. (Who was polled meanwhile was asked for in vain, and its group charged with
-//! the search: two limited tasks that took a lock in turns with others owed three minutes of their limit after three seconds.) Who lends pays for the search.
+//! `queued_on` says so, which it does from a queuing where a limit may keep it back to its next sleep. Who lends pays for the search. (It was the limited group: two tasks
+//! that took a lock in turns with others owed three minutes of their limit after three seconds.)
 //!
 //! # What a loan is not for
 //! - *What comes after it.* A poll on loan that gives the lock back goes on in the lender's place until its end, or the end of its turn if it is borne, which ends then: what comes
@@ -129,7 +129,7 @@ impl Deferral {
         self.is_queued_already();
     }
 
-    /// It gives that back. The same.
+    /// It gives that back; any thread. O(1) for a lock that it took lately.
     pub(crate) fn lets_go(self: &Arc<Self>, line: &Arc<Line>) {
         let mut lines = self.lock();
         let place = lines.iter().rposition(|held| Arc::ptr_eq(&held.line, line));
@@ -211,7 +211,7 @@ impl Deferral {
         limited.any(|group| group.overtime.at(now) >= OWN_MAX)
     }
 
-    /// The task sleeps, is polled, or sits where no limit keeps it back. By the holder of its token, before it lets go of that.
+    /// The task sleeps, or sits where no limit keeps it back. By the holder of its token, before it lets go of that.
     pub(crate) fn is_not_kept_back(&self) {
         self.queued_on.store(0, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 //! Who waits for one lock, and lends its place to who holds it.
 //!
 //! # Who borrows
-//! Whoever has to do with the lock: its holders, and those that wait for it, since tokio hands a lock over at the moment of the unlock, and from then on, though it
-//! was not polled yet, the longest waiter is who holds up all others. (Others that wait sleep, and where they sit is worth nothing.) A task that is about to be queued asks
-//! ([`Deferral`] keeps its locks), so that nothing is told to ten thousand holders when somebody comes or goes.
+//! Who holds the lock, and who was handed it: tokio does so at the moment of the unlock, and from then on, though it was not polled yet, that waiter is who holds up all
+//! others (`sync::loans`). A task that is about to be queued asks ([`Deferral`] keeps its locks), so that nothing is told to ten thousand holders when
+//! somebody comes or goes.
 //!
 //! # Who lends
 //! A group of which anybody waits, wherever in the line: the group of a limited holder may have a hundred tasks in front. A place is taken only where it is *better than the own one*,
