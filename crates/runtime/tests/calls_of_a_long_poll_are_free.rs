@@ -21,6 +21,9 @@ const TASKS: usize = 20;
 /// Beside a poll that moves tasks threads sleep so often, of how often they do beside one that computes: as often now (1,350 to 1,470 times a second, both), and
 /// 1.8 times when each move ended naps.
 const MOST: f64 = 1.4;
+/// The same where tasks wait without budget: each virtual CPU that keeps some back is woken for them once a millisecond, and whether that is one of the two or both is
+/// a matter of where they were as it was used up (1,340 to 1,480 and 2,320 to 2,360 times a second beside 1,460; 8,700 when each move ended a turn).
+const MOST_WITHOUT_BUDGET: f64 = 2.5;
 
 /// Moves all tasks of `home` to `other` and back, until `stop`.
 async fn move_to_and_fro(home: Group, other: Group, stop: Arc<AtomicBool>) {
@@ -65,8 +68,13 @@ where
             stop.store(true, Ordering::Relaxed);
             poll.await.unwrap();
         }
+        let most = if max.is_some() {
+            MOST_WITHOUT_BUDGET
+        } else {
+            MOST
+        };
         assert!(
-            seen[1] as f64 <= MOST * seen[0] as f64,
+            seen[1] as f64 <= most * seen[0] as f64,
             "sleeps a second beside one that computes and one that moves: {seen:?}, {:?}",
             scheduler.preempt_stats()
         );

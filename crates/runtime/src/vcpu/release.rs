@@ -119,7 +119,8 @@ impl Vcpu {
         let mut skipped = false;
         let mut taken = 0;
         let mut dead = |task: &mut Task| {
-            let dead = task.is_aborted() && !changes_seat(task.owned_mut());
+            // (Not who sits where no limit keeps it back: it is seated as a dead one, or lent a place.)
+            let dead = task.is_aborted() && task.owned_mut().queued_in().is_limited();
             let goes =
                 dead && taken < PART.tasks && wait_of(&task.owned_mut().group, now) == Nanos::ZERO;
             skipped |= dead && !goes;
