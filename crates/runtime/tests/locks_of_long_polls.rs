@@ -168,7 +168,8 @@ fn a_long_poll_that_takes_a_lock_again_and_again_has_its_limit() {
         capped.set_max("max").unwrap();
         tenant.await.unwrap();
         waiter.await.unwrap();
-        // 40 ms are due, and 50 us for each time that the other waits; it had more than two seconds.
-        assert!(used < 500, "{used} ms");
+        // 40 ms are due, and for each time that the other waits 50 us and what it takes to stop the poll, 0.4 ms in a debug build: 0.3 to 0.6 s. It had more than two
+        // seconds.
+        assert!(used < 1_200, "{used} ms");
     });
 }
