@@ -297,9 +297,7 @@ pub(crate) fn deferral() -> Option<Arc<Deferral>> {
                 None => {
                     let home = local.group.try_borrow().ok()?.clone()?;
                     let deferral = Arc::new(Deferral::new(home));
-                    if let Some(carrier) = preempt::current() {
-                        carrier.holds().begin(&deferral);
-                    }
+                    preempt::begins_deferring(&deferral);
                     deferral
                 }
             };

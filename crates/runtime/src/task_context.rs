@@ -170,6 +170,14 @@ impl Throttling {
             ..Self::default()
         })
     }
+
+    /// The deferral of who may be lent a place: of the poll that a proxy stands for, or the task's own.
+    pub(crate) fn holder(&self) -> Option<Arc<Deferral>> {
+        match &self.bearer {
+            Some(bearer) => bearer.holds().deferral(),
+            None => self.deferral.clone(),
+        }
+    }
 }
 
 impl Owned {

@@ -60,7 +60,12 @@ impl Meter {
 
     /// Whether nothing is left here of a budget that holds.
     pub(crate) fn is_dry(&self) -> bool {
-        self.local.balance() <= 0 && self.opened != Opened::Scavenging && !self.bandwidth.is_ample()
+        self.local.balance() <= 0 && !self.needs_none()
+    }
+
+    /// Whether the group runs without budget as with it.
+    fn needs_none(&self) -> bool {
+        self.opened == Opened::Scavenging || self.bandwidth.is_ample()
     }
 
     /// How long the group may run before its budget has to be looked at, ns. Zero if it may not at all.
@@ -75,7 +80,7 @@ impl Meter {
 
     #[cold]
     fn room_when_dry(&self, balance: i64) -> u64 {
-        if self.opened == Opened::Scavenging || self.bandwidth.is_ample() {
+        if self.needs_none() {
             return u64::MAX;
         }
         if self.deferring == 0 {

@@ -4,7 +4,7 @@
 use super::put::Leave;
 use super::siblings::Return;
 use super::{CALM_SHIFT, ROOT, RunQueue};
-use crate::bandwidth::Opened;
+use crate::bandwidth::{Meter, Opened};
 use crate::gates::Gates;
 use crate::group::Group;
 use crate::node::{NONE, Place, Traits};
@@ -46,15 +46,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         let Some(known) = path.into_iter().find_map(|group| self.known(group)) else {
             return false;
         };
-        let mut level = self.timelines[known as usize].limited;
-        while level != NONE {
-            let meter = self.timelines[level as usize].meter.as_deref();
-            if meter.is_some_and(|meter| meter.throttled || meter.is_dry()) {
-                return true;
-            }
-            level = self.limited_above(level);
-        }
-        false
+        self.any_limit(known, |meter| meter.throttled || meter.is_dry())
     }
 
     /// What competes in the group's own queue on this CPU: its tasks and the child groups that have something to run here,
@@ -133,10 +125,16 @@ impl<T, G: Gates> RunQueue<T, G> {
 
     /// Whether the timeline or one above it is throttled here.
     pub(super) fn is_kept_back(&self, level: u32) -> bool {
+        self.any_limit(level, |meter| meter.throttled)
+    }
+
+    /// Whether it is so of a limit on the timeline or above it. O(limits).
+    #[inline]
+    fn any_limit(&self, level: u32, is_so: impl Fn(&Meter) -> bool) -> bool {
         let mut level = self.timelines[level as usize].limited;
         while level != NONE {
             let meter = self.timelines[level as usize].meter.as_deref();
-            if meter.is_some_and(|meter| meter.throttled) {
+            if meter.is_some_and(&is_so) {
                 return true;
             }
             level = self.limited_above(level);
@@ -451,15 +449,7 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     fn is_overdrawn(&self, leaf: u32) -> bool {
-        let mut level = self.timelines[leaf as usize].limited;
-        while level != NONE {
-            let meter = self.timelines[level as usize].meter.as_deref();
-            if meter.is_some_and(|meter| meter.local.balance() <= 0) {
-                return true;
-            }
-            level = self.limited_above(level);
-        }
-        false
+        self.any_limit(leaf, |meter| meter.local.balance() <= 0)
     }
 
     /// Whether a group may run only for the sake of deferring tasks.

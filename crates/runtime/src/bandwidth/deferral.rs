@@ -20,7 +20,7 @@
 //! # What a loan is not for
 //! - *What comes after it.* A poll on loan that gives the lock back goes on in the lender's place until its end, or the end of its turn if it is borne, which ends then: what comes
 //!   [`GRACE`] after the loan's end is charged to the task's own group (`vcpu::bill`), and counts as what that uses although it should stand (`overtime`). A group that is
-//!   [`OWN_MAX`] ahead of its limit by that is lent nothing until it has earned it. (A tenant with a limit of 1 % that shared a lock with another had 0.4
+//!   50 ms ahead of its limit by that is lent nothing until it has earned it. (A tenant with a limit of 1 % that shared a lock with another had 0.4
 //!   CPUs: it computed after it gave the lock back, in the poll in which the other had lent it a place.)
 //! - *More than a critical section*: [`LOAN_MAX`] for each time that a lock is taken. (A permit that was leaked had its task run at others' cost for ever.)
 //! - *Waiting.* Who only waits for a lock, and does something else meanwhile, is lent nothing.
@@ -46,8 +46,6 @@ const LOAN_MAX: Nanos = Nanos::from_millis(250);
 /// So much of a poll after its loan's end is still the lender's. Unit: nanoseconds. 10 us: to give a lock back and to queue for it again takes some microseconds, and a task
 /// that does nothing else should owe nothing for it. (In a debug build it takes ten times that.)
 const GRACE: Nanos = Nanos::from_micros(if cfg!(debug_assertions) { 100 } else { 10 });
-/// A group that has used so much more than its limit allows after its loans' ends is lent nothing. Unit: nanoseconds. 50 ms, as much as guards may keep it going for.
-const OWN_MAX: Nanos = Nanos::from_millis(50);
 
 /// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
 /// its own.
@@ -200,15 +198,9 @@ impl Deferral {
             .find_map(|held| held.line.lender_or_note(self, whose, is_throttled))
     }
 
-    /// Whether `own`, or a group above it, has gone on after loans for more than its limit has earned.
+    /// Whether `own`, or a group above it, has gone on after loans for 50 ms more than its limit has earned (`preempt::overtime`).
     fn has_gone_on(&self, own: &Arc<GroupShared>) -> bool {
-        let limited = own.lineage().filter(|group| group.overtime.is_limited());
-        let mut limited = limited.peekable();
-        if limited.peek().is_none() {
-            return false;
-        }
-        let now = self.home.0.now();
-        limited.any(|group| group.overtime.at(now) >= OWN_MAX)
+        own.is_limited() && preempt::is_used_up(own, Nanos::ZERO, self.home.0.now())
     }
 
     /// The task sleeps, or sits where no limit keeps it back. By the holder of its token, before it lets go of that.

@@ -134,11 +134,16 @@ impl GroupShared {
         waits.max().unwrap_or(Nanos::ZERO)
     }
 
+    /// The group pays for `time` that was used up to `now` on the virtual CPU `place`, in no turn of its own. O(depth).
+    pub(crate) fn pay_elsewhere(&self, time: Nanos, place: usize, now: Nanos) {
+        self.core.show_foreign_cpu_time(place, time);
+        self.core.charge_foreign_cpu_time(time, now);
+    }
+
     /// A dead task of the group used `time` in the place of another group, up to `now`, on the virtual CPU `place`. O(depth).
     #[cold]
     pub(crate) fn pay_for_the_dead(self: &Arc<Self>, time: Nanos, place: usize, now: Nanos) {
-        self.core.show_foreign_cpu_time(place, time);
-        self.core.charge_foreign_cpu_time(time, now);
+        self.pay_elsewhere(time, place, now);
         self.dead_have_used(time, now);
     }
 

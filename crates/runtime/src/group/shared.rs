@@ -352,26 +352,19 @@ impl GroupShared {
 
     /// Whether it weighs more than `other`, each as what of it is directly below the first group that both are in. Not if one is above the other. O(depth).
     pub(crate) fn outweighs(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        fn above(group: &Arc<GroupShared>, depth: usize) -> &Arc<GroupShared> {
-            let mut at = group;
-            while at.core.depth() > depth
-                && let Some(parent) = &at.parent
-            {
-                at = parent;
-            }
-            at
+        fn path(group: &Arc<GroupShared>, depth: usize) -> impl Iterator<Item = &Arc<GroupShared>> {
+            let below = group.core.depth() - depth;
+            std::iter::successors(Some(group), |at| at.parent.as_ref()).skip(below)
         }
         let depth = self.core.depth().min(other.core.depth());
-        let (mut mine, mut theirs) = (above(self, depth), above(other, depth));
-        if Arc::ptr_eq(mine, theirs) {
+        let siblings = |(mine, theirs): &(&Arc<GroupShared>, &Arc<GroupShared>)| {
+            let parents = (mine.parent.as_ref(), theirs.parent.as_ref());
+            matches!(parents, (Some(my), Some(their)) if Arc::ptr_eq(my, their))
+        };
+        let mut levels = path(self, depth).zip(path(other, depth));
+        let Some((mine, theirs)) = levels.find(siblings) else {
             return false;
-        }
-        while let (Some(my), Some(their)) = (&mine.parent, &theirs.parent) {
-            if Arc::ptr_eq(my, their) {
-                break;
-            }
-            (mine, theirs) = (my, their);
-        }
+        };
         let weight = |group: &GroupShared| match group.core.is_idle() {
             true => None,
             false => Some(group.core.weight()),

@@ -68,14 +68,6 @@ pub(crate) fn enter(shared: &Arc<Shared>, vcpu: usize, vacancy: Option<Vacancy>)
     })
 }
 
-/// The poll in progress on this thread is over, and with it what others know of it.
-#[cold]
-fn ends_holding() {
-    if let Some(carrier) = preempt::current() {
-        carrier.holds().end();
-    }
-}
-
 impl Drop for Entered {
     fn drop(&mut self) {
         let restore = |local: &Local| {
@@ -144,9 +136,7 @@ impl Entered {
     /// After `begin_task`: the task has a deferral of throttles.
     #[cold]
     pub(crate) fn begin_deferring(&self, deferral: &Arc<Deferral>) {
-        if let Some(carrier) = preempt::current() {
-            carrier.holds().begin(deferral);
-        }
+        preempt::begins_deferring(deferral);
         LOCAL.with(|local| {
             local.deferral.set(Some(deferral.clone()));
             local.noted.set(true);
@@ -156,7 +146,7 @@ impl Entered {
     /// The deferral that the task has at the end of its poll.
     #[cold]
     pub(crate) fn take_deferral(&self) -> Option<Arc<Deferral>> {
-        ends_holding();
+        preempt::ends_deferring();
         LOCAL.with(|local| local.deferral.take())
     }
 
@@ -174,7 +164,7 @@ impl Entered {
             if local.noted.get()
                 && let Some(deferral) = local.deferral.take()
             {
-                ends_holding();
+                preempt::ends_deferring();
                 drop(deferral);
             }
         });

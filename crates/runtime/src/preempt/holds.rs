@@ -16,8 +16,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
-use quotient_core::Nanos;
-
 use super::{current, lock};
 use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
@@ -73,33 +71,31 @@ impl Holds {
         self.deferral()?.seat_on(vcpu, own, is_throttled)
     }
 
-    /// Whether any group may lend the proxy, of the group `own`, a place.
-    pub(crate) fn is_lent(&self, own: &Arc<GroupShared>) -> bool {
-        self.deferral()
-            .is_some_and(|deferral| deferral.is_lent(own))
-    }
-
-    /// Whether `lender` still waits for what the poll holds.
-    pub(crate) fn is_lent_by(&self, lender: &Arc<GroupShared>) -> bool {
-        self.deferral()
-            .is_some_and(|deferral| deferral.is_lent_by(lender))
-    }
-
-    /// The bearer has used `time` in a lender's place.
-    pub(crate) fn uses_loan(&self, time: Nanos) {
-        if let Some(deferral) = self.deferral() {
-            deferral.uses_loan(time);
-        }
-    }
-
     fn is_of(&self, deferral: &Arc<Deferral>) -> bool {
         self.deferral()
             .is_some_and(|known| Arc::ptr_eq(&known, deferral))
     }
 
-    fn deferral(&self) -> Option<Arc<Deferral>> {
+    /// What the poll in progress has.
+    pub(crate) fn deferral(&self) -> Option<Arc<Deferral>> {
         let any = self.any.load(Ordering::Acquire);
         any.then(|| lock(&self.deferral).clone()).flatten()
+    }
+}
+
+/// The poll in progress on this thread has this deferral from now on.
+#[cold]
+pub(crate) fn begins_deferring(deferral: &Arc<Deferral>) {
+    if let Some(carrier) = current() {
+        carrier.holds().begin(deferral);
+    }
+}
+
+/// The poll in progress on this thread is over, and with it what others know of it.
+#[cold]
+pub(crate) fn ends_deferring() {
+    if let Some(carrier) = current() {
+        carrier.holds().end();
     }
 }
 

@@ -154,11 +154,12 @@ pub(crate) use self::frozen::keeps_from_beginning;
 use self::functions::Functions;
 pub(crate) use self::functions::{Aborted, LINE_MAX, Line};
 use self::heartbeat::Heartbeat;
-pub(crate) use self::holds::{ends_loan, notes_a_lock};
+pub(crate) use self::holds::{begins_deferring, ends_deferring, ends_loan, notes_a_lock};
 use self::nap::Nap;
 pub(crate) use self::others::{
     Around, begins_for_others, borne_is_due, current, nothing_for_others, shown_for_others,
 };
+pub(crate) use self::overtime::is_used_up;
 use self::parts::Parts;
 pub(crate) use self::pool::PoolHost;
 use self::pool::{Pool, SPARES};

@@ -93,8 +93,8 @@ impl Carrier {
     }
 }
 
-/// A guard has kept a poll of `group` going for `time`, up to `now`; whether guards are good for no more there. O(depth).
-pub(super) fn is_used_up(group: &Arc<GroupShared>, time: Nanos, now: Nanos) -> bool {
+/// A poll of `group` went on for `time`, up to `now`, by a guard or after a loan; whether these are good for no more there. O(depth).
+pub(crate) fn is_used_up(group: &Arc<GroupShared>, time: Nanos, now: Nanos) -> bool {
     group.lineage().fold(false, |used_up, group| {
         group.overtime.add(time, now);
         used_up || group.overtime.at(now) >= GUARDED_MAX

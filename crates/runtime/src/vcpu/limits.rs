@@ -7,6 +7,7 @@ use quotient_core::{Gates, Nanos};
 use crate::bandwidth::Deferral;
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::GroupShared;
+use crate::preempt;
 use crate::shared::Shared;
 use crate::task_context::{Owned, Task, Throttling};
 
@@ -69,11 +70,9 @@ pub(super) fn has_outstayed(task: &mut Task, now: Nanos) -> bool {
     let Some((known, seat)) = seat else {
         return false;
     };
-    let is_lent = match (&known.bearer, &known.deferral) {
-        (Some(bearer), _) => bearer.holds().is_lent_by(seat),
-        (None, Some(deferral)) => deferral.is_lent_by(seat),
-        (None, None) => false,
-    };
+    let is_lent = known
+        .holder()
+        .is_some_and(|deferral| deferral.is_lent_by(seat));
     !is_lent && (!task.is_aborted() || task.owned_mut().group.dead_are_in_debt(now))
 }
 
@@ -100,11 +99,8 @@ impl Payer {
         match self {
             Payer::OfTheDead(group) => group.pay_for_the_dead(time, place, now),
             Payer::OnLoan(group, _) => {
-                group.core.show_foreign_cpu_time(place, time);
-                group.core.charge_foreign_cpu_time(time, now);
-                for group in group.lineage() {
-                    group.overtime.add(time, now);
-                }
+                group.pay_elsewhere(time, place, now);
+                preempt::is_used_up(group, time, now);
             }
         }
     }
@@ -173,12 +169,7 @@ fn mark_anew(queue: &RunQueue<Task>, owned: &mut Owned, now: Nanos) {
 pub(super) fn changes_seat(owned: &Owned) -> bool {
     let own = &owned.group;
     owned.throttling.as_ref().is_some_and(|known| {
-        known.seat.is_some()
-            || match (&known.bearer, &known.deferral) {
-                (Some(bearer), _) => bearer.holds().is_lent(own),
-                (None, Some(deferral)) => deferral.is_lent(own),
-                (None, None) => false,
-            }
+        known.seat.is_some() || known.holder().is_some_and(|deferral| deferral.is_lent(own))
     })
 }
 

@@ -76,8 +76,7 @@ impl Vcpu {
 
     /// A group pays for what was done for its tasks at `now`.
     fn bill_to(&self, group: &GroupShared, cost: Nanos, now: Nanos) {
-        group.core.show_foreign_cpu_time(self.index, cost);
-        group.core.charge_foreign_cpu_time(cost, now);
+        group.pay_elsewhere(cost, self.index, now);
         look_at_refill(&self.shared);
     }
 

@@ -216,12 +216,12 @@ pub(super) fn put_back_proxy(queue: &mut RunQueue<Task>, previous: Previous, now
                 Outcome::Done => {}
                 Outcome::Again(mut task) => {
                     let owned = task.owned_mut();
-                    take_over(owned, entity);
+                    go_on_from(owned, entity);
                     owned.since = now;
                     enqueue(queue, task, Enqueue::Migrate, now);
                 }
                 Outcome::Pending(mut parking) => {
-                    take_over(parking.owned_mut(), entity);
+                    go_on_from(parking.owned_mut(), entity);
                     if let Parked::Woken(mut task) = parking.park() {
                         note_late_wake(&mut task, now);
                         task.owned_mut().since = now;
@@ -250,7 +250,7 @@ fn changes_place(queue: &mut RunQueue<Task>, mut proxy: Task, now: Nanos) {
 }
 
 /// A task goes on with what its proxy has paid; whether it defers throttles has changed in its poll, perhaps.
-fn take_over(owned: &mut Owned, entity: Option<TaskEntity>) {
+fn go_on_from(owned: &mut Owned, entity: Option<TaskEntity>) {
     owned.entity = entity.unwrap_or(owned.entity);
     let deferring = owned.deferral().is_some();
     owned.entity.set_deferring(deferring);

@@ -106,8 +106,10 @@ impl Vcpu {
         let finished = bearer.is_finished();
         let after = bearer.cpu_time().unwrap_or(before);
         self.charge_turn(shared, me, bearer, started, now);
-        if !Arc::ptr_eq(&place, &group) {
-            bearer.holds().uses_loan(self.notes.extra);
+        if !Arc::ptr_eq(&place, &group)
+            && let Some(deferral) = bearer.holds().deferral()
+        {
+            deferral.uses_loan(self.notes.extra);
         }
         // What ends naps and is done between two turns of the virtual CPU would end each nap up to then.
         self.notes.leave = me.is_to_search(started) || me.inbox.is_flooded();
