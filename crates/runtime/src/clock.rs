@@ -14,6 +14,9 @@ use quotient_core::Nanos;
 /// bounded by it, and the system call costs 0.01 %.
 pub(crate) const RECONCILE_INTERVAL: Nanos = Nanos::from_micros(4_000);
 
+/// Multiplied by it, wrapping, neighbouring numbers are far apart: 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Monotonic wall clock; its zero is the moment of creation.
 #[derive(Debug)]
 pub(crate) enum Clock {
@@ -24,11 +27,13 @@ pub(crate) enum Clock {
         /// Its reading at creation.
         zero: u64,
     },
-    /// Advances by a fixed step a reading: for instruction counts under an emulator that slows real time down.
+    /// Advances by a step a reading: for instruction counts under an emulator that slows real time down. Steps are from half of the mean to one and a
+    /// half, by the time that it is. (With equal ones two tasks that yield took turns exactly, until another thread's reading was between: from then on one
+    /// of 7 to 26 yields was in vain, and what was compared was whether that had come to pass.)
     Counting {
-        /// Readings so far times the step.
+        /// The sum of the steps so far.
         time: AtomicU64,
-        /// Unit: nanoseconds.
+        /// Their mean. Unit: nanoseconds.
         step: u64,
     },
     /// The processor time of the whole process: stands still while others have the processors. The counter where there is no such clock.
@@ -47,7 +52,7 @@ impl Clock {
         Self::Counter { counter, zero }
     }
 
-    /// A clock that advances by `step` a reading.
+    /// A clock that advances by `step` a reading, on average.
     pub(crate) fn counting(step: Nanos) -> Self {
         Self::Counting {
             time: AtomicU64::new(0),
@@ -86,7 +91,11 @@ impl Clock {
     pub(crate) fn now(&self) -> Nanos {
         match self {
             Self::Counter { counter, zero } => Nanos(counter.delta_as_nanos(*zero, counter.raw())),
-            Self::Counting { time, step } => Nanos(time.fetch_add(*step, Ordering::Relaxed)),
+            Self::Counting { time, step } => {
+                let any = time.load(Ordering::Relaxed).wrapping_mul(SPREAD) >> 54;
+                let length = step / 2 + (step * any >> 10);
+                Nanos(time.fetch_add(length, Ordering::Relaxed))
+            }
             #[cfg(target_os = "linux")]
             Self::Computing { zero } => process_cpu_time().saturating_sub(*zero),
         }
@@ -156,6 +165,22 @@ mod tests {
             assert!(now >= last, "{now:?} came after {last:?}");
             last = now;
         }
+    }
+
+    #[test]
+    fn a_counting_clock_counts_its_readings() {
+        let clock = Clock::counting(Nanos(250));
+        let mut last = clock.now();
+        let mut longest = Nanos::ZERO;
+        for _ in 0..10_000 {
+            let now = clock.now();
+            let step = now - last;
+            assert!((125..375).contains(&step.as_nanos()), "{step:?}");
+            longest = longest.max(step);
+            last = now;
+        }
+        assert!((245..255).contains(&(last.as_nanos() / 10_000)), "{last:?}");
+        assert!(longest.as_nanos() > 350, "{longest:?}");
     }
 
     #[cfg(target_os = "linux")]

@@ -76,9 +76,10 @@ impl IdleSet {
     /// Whether anybody sleeps, as far as seen.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.used()
-            .iter()
-            .any(|word| word.load(Ordering::Relaxed) != 0)
+        let is_set = |word: &CachePadded<AtomicU64>| word.load(Ordering::Relaxed) != 0;
+        // There is a first word always, and seldom a second one.
+        self.words.first().is_some_and(is_set)
+            || self.used.load(Ordering::Relaxed) > 1 && self.used().iter().any(is_set)
     }
 
     /// P2 and P3: whether anybody sleeps who does not see what was pushed before.

@@ -149,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// Replaces the clock by one that advances by `step` a reading (one reading a poll): makes instruction counts under valgrind
+    /// Replaces the clock by one that advances by `step` a reading on average (one reading a poll): makes instruction counts under valgrind
     /// comparable, where real time runs fifty times slower than the program. Not for production: CPU times mean nothing then.
     #[doc(hidden)]
     pub fn counting_clock(mut self, step: Duration) -> Self {

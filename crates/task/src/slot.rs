@@ -28,7 +28,7 @@
 //! | step | by | how | ordering |
 //! |---|---|---|---|
 //! | take over | the new owner, who alone may | count owners; swap with the new vacancy | Relaxed, AcqRel |
-//! | offer | an owner, perhaps of yesterday | load; exchange its own vacancy for the token, or the token comes back | Relaxed, Release |
+//! | offer | an owner, perhaps of yesterday | exchange its own vacancy for the token, or the token comes back | Release |
 //! | vacate | the owner of today | load; swap with its vacancy unless it is that | Relaxed, AcqRel |
 //! | seize | as above | | |
 //!
@@ -171,9 +171,6 @@ impl<C: Context> Slot<C> {
     #[inline]
     pub fn offer(&self, vacancy: Vacancy, task: Task<C>, tag: u8) -> Result<(), Task<C>> {
         debug_assert!(usize::from(tag) < VACANT);
-        if !self.is_vacant(vacancy) {
-            return Err(task);
-        }
         let cell = ManuallyDrop::new(task).task;
         let word = cell
             .as_ptr()

@@ -18,10 +18,10 @@ use crate::failure::Failure;
 
 /// Virtual length of a poll while instructions are counted.
 const STEP: Duration = Duration::from_nanos(250);
-/// Rounds that are counted.
-const ROUNDS: u64 = 100_000;
+/// Rounds that are counted: some hundred slices, since whether a task that has yielded is the best choice all the same depends on where in its slice it is.
+const ROUNDS: u64 = 1_000_000;
 /// The same with `--quick`.
-const ROUNDS_QUICK: u64 = 10_000;
+const ROUNDS_QUICK: u64 = 100_000;
 /// How much more a round may cost with preemption on and never needed. Unit: per cent.
 const MORE_PCT: f64 = 2.0;
 
