@@ -143,7 +143,7 @@ pub use pauser::{Pauser, Settings};
 pub use prompt::promptly;
 pub use signal::Signal;
 pub use stay::{begin_stay, has_stayed};
-pub use step::in_one_step;
+pub use step::{in_one_plea, in_one_step};
 pub use thread::{
     End, Open, Region, Regions, Thread, Undisturbed, Uninterrupted, region, undisturbed,
     uninterrupted, with_regions,

@@ -193,7 +193,7 @@ impl Slot {
     }
 
     /// Whether the region in progress asks not to be stopped, and nobody has overridden that.
-    fn pleads(&self, number: u64) -> bool {
+    pub(crate) fn pleads(&self, number: u64) -> bool {
         self.plea_of.load(Ordering::Relaxed) == number
             && self.plea.load(Ordering::Relaxed) != 0
             && self.insisted.load(Ordering::Acquire) != number

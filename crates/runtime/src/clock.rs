@@ -93,7 +93,7 @@ impl Clock {
             Self::Counter { counter, zero } => Nanos(counter.delta_as_nanos(*zero, counter.raw())),
             Self::Counting { time, step } => {
                 let any = time.load(Ordering::Relaxed).wrapping_mul(SPREAD) >> 54;
-                let length = step / 2 + (step * any >> 10);
+                let length = step / 2 + ((step * any) >> 10);
                 Nanos(time.fetch_add(length, Ordering::Relaxed))
             }
             #[cfg(target_os = "linux")]

@@ -295,8 +295,9 @@ pub(crate) fn deferral() -> Option<Arc<Deferral>> {
             let deferral = match local.deferral.take() {
                 Some(deferral) => deferral,
                 None => {
-                    let home = local.group.try_borrow().ok()?.clone()?;
-                    let deferral = Arc::new(Deferral::new(home));
+                    let group = local.group.try_borrow().ok()?;
+                    let (scheduler, _) = group.as_ref()?;
+                    let deferral = Arc::new(Deferral::new(scheduler));
                     preempt::begins_deferring(&deferral);
                     deferral
                 }

@@ -23,7 +23,7 @@ use quotient_core::Topology;
 use quotient_core::{CpuClock, CpuId, CpuLoad, Detached, Gates, GroupTree, Nanos};
 
 use crate::alarms::Alarms;
-use crate::bandwidth::RungBells;
+use crate::bandwidth::{KeptBack, RungBells};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::cpu_timer::CpuTimers;
@@ -152,6 +152,8 @@ pub(crate) struct Shared {
     /// Watches whose alarms are to be called.
     pub(crate) rung: Arc<RungBells>,
     /// What groups have left behind.
+    /// Holders of locks that wait for budget.
+    pub(crate) holders: KeptBack,
     pub(crate) estates: Estates,
     /// What users call their tasks.
     pub(crate) names: Names,
@@ -261,6 +263,7 @@ impl Shared {
             cpu_timers: CpuTimers::default(),
             alarms: Alarms::default(),
             rung: Arc::default(),
+            holders: KeptBack::default(),
             estates: Estates::default(),
             names: Names::default(),
             log: EventLog::new(slots),

@@ -250,6 +250,7 @@ fn has_to_look(shared: &Shared) -> bool {
         || shared.has_dying()
         || shared.look_at_all_searches(shared.now())
         || shared.has_leaving()
+        || shared.holders.any()
         || shared.estates.any()
         || shared.rung.any()
         || (0..shared.slots_in_use()).any(stands_back)
@@ -302,7 +303,8 @@ fn tick(shared: &Arc<Shared>, watch: &mut Watch) -> Seen {
     shared.alarms.ring(now);
     shared.ring_watches();
     shared.let_go_of_the_dead();
-    let searches = shared.look_at_all_searches(now);
+    shared.holders.look(now);
+    let searches = shared.look_at_all_searches(now) || shared.holders.any();
     // What crossed its limit without a poll of the group, or between a timer's creation and its first sight.
     if shared.cpu_timers.are_armed() {
         shared.cpu_timers.look_at_all();

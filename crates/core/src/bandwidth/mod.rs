@@ -279,6 +279,12 @@ impl Bandwidth {
         pool.enabled.then_some(pool.limit)
     }
 
+    /// Whether a CPU that has nothing left could take something now. Old news; no, while somebody else is at the pool.
+    pub(crate) fn may_have_left(&self) -> bool {
+        let pool = self.pool.try_lock();
+        pool.is_ok_and(|pool| !pool.enabled || pool.runtime > 0)
+    }
+
     /// The limit in force, or the last one.
     pub(crate) fn last_limit(&self) -> Limit {
         self.pool().limit

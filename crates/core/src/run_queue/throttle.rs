@@ -40,13 +40,15 @@ impl<T, G: Gates> RunQueue<T, G> {
     }
 
     /// Whether a task that is queued in the group here is likely to wait for budget: the group, or one above it, is throttled on this CPU, or has no budget left
-    /// here, whatever the group could still fetch from elsewhere. O(depth).
+    /// here nor in its pool. What other CPUs have of it is not looked at. O(depth).
     pub fn would_wait(&self, group: &Arc<Group>) -> bool {
         let path = core::iter::successors(Some(group), |group| group.parent());
         let Some(known) = path.into_iter().find_map(|group| self.known(group)) else {
             return false;
         };
-        self.any_limit(known, |meter| meter.throttled || meter.is_dry())
+        self.any_limit(known, |meter| {
+            meter.throttled || meter.is_dry() && !meter.bandwidth.may_have_left()
+        })
     }
 
     /// What competes in the group's own queue on this CPU: its tasks and the child groups that have something to run here,

@@ -10,37 +10,40 @@
 //!
 //! # Loans
 //! A task that holds a lock, or was handed one, may be lent a place by a group that waits for it ([`super::line`]): then it is queued in the *lender's* group, which pays for
-//! it, and its own limit does not hold it at all. That is asked whenever the task is queued ([`Deferral::seat_on`]), of the latest [`LINES`] of its locks. Children that the holder spawns,
+//! it, and its own limit does not hold it at all. That is asked whenever the task is queued ([`Deferral::seat_on`]), of the latest [`LOCKS`] of its locks. Children that the holder spawns,
 //! its statistics, and what it may spawn into stay with its own group.
 //!
-//! A holder that waits in a throttled group whose debt is used up would not be dispatched in time, so who comes to wait later asks its virtual CPU to take it out: as long as
-//! `queued_on` says so, which it does from a queuing where a limit may keep it back to its next sleep. Who lends pays for the search. (It was the limited group: two tasks
-//! that took a lock in turns with others owed three minutes of their limit after three seconds.)
+//! What is known of a task, its locks, where it was queued last if a limit may keep it back there, and in whose place, is behind one lock. So of a task that is handed a lock while it is
+//! being queued one of the two sees the other. The lock comes before those of its lines, is short and shielded, and what is taken out is dropped after it.
+//!
+//! A holder that waits in a throttled group whose debt is used up would not be dispatched in time, so who comes to wait later asks the virtual CPU of its place to take it out. Who lends
+//! pays for the search. (It was the limited group: two tasks that took a lock in turns with others owed three minutes of their limit after three seconds.) The place is where it *is*
+//! queued: it may have been moved to another group since it took its first guard, or sit in a lender's place that has run out of budget, and was looked for in vain then.
 //!
 //! # What a loan is not for
 //! - *What comes after it.* A poll on loan that gives the lock back goes on in the lender's place until its end, or the end of its turn if it is borne, which ends then: what comes
 //!   [`GRACE`] after the loan's end is charged to the task's own group (`vcpu::bill`), and counts as what that uses although it should stand (`overtime`). A group that is
 //!   50 ms ahead of its limit by that is lent nothing until it has earned it. (A tenant with a limit of 1 % that shared a lock with another had 0.4
-//!   CPUs: it computed after it gave the lock back, in the poll in which the other had lent it a place.)
+//!   CPUs: it computed after it gave the lock back, in the poll in which the other had lent it a place.) The loan ends when *that lender* waits for nothing of the task's any more: others
+//!   may go on waiting for another lock. (With an accomplice that did, of its own group, it had 0.92 CPUs.)
 //! - *More than a critical section*: [`LOAN_MAX`] for each time that a lock is taken. (A permit that was leaked had its task run at others' cost for ever.)
 //! - *Waiting.* Who only waits for a lock, and does something else meanwhile, is lent nothing.
-//!
-//! *The end is not missed*: the poll's begin (P1) clears the time of the last end, (P2) fence, (P3) looks whether anybody lends, and if nobody does the loan has ended now; who
-//! gives the last lock back (E1) has it no more, (E2) fence, (E3) stores the time unless there is one. Either P3 sees E1, or E3 comes after P1.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use quotient_core::Nanos;
+use quotient_pause::in_one_step;
 
 use super::Line;
+use super::line::{Asking, Note};
 use crate::group::GroupShared;
-use crate::local::{self, Charged};
+use crate::local;
 use crate::preempt;
-use crate::shielded::{Shielded, lock_shielded};
+use crate::shared::Shared;
 
-/// So many of a task's locks are asked, the latest. Unit: locks.
-const LINES: usize = 16;
+/// So many of a task's locks are known, the latest: all that is done with them is bounded by it. Unit: locks.
+const LOCKS: usize = 16;
 /// What a task may use on loan for each time that it takes a lock. Unit: nanoseconds of CPU time. 250 ms: far more than a critical section, and no endless one.
 const LOAN_MAX: Nanos = Nanos::from_millis(250);
 /// So much of a poll after its loan's end is still the lender's. Unit: nanoseconds. 10 us: to give a lock back and to queue for it again takes some microseconds, and a task
@@ -48,26 +51,31 @@ const LOAN_MAX: Nanos = Nanos::from_millis(250);
 const GRACE: Nanos = Nanos::from_micros(if cfg!(debug_assertions) { 100 } else { 10 });
 
 /// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
-/// its own.
+/// its own. Guards that the program forgets keep this, and nothing of the scheduler.
 #[derive(Debug)]
 pub(crate) struct Deferral {
     guards: AtomicU32,
-    /// The locks that the task holds, or was handed; the latest at the end.
-    lines: Mutex<Vec<Held>>,
-    /// Number of them: saves the lock.
+    scheduler: Weak<Shared>,
+    books: Mutex<Books>,
+    /// Number of its locks, and whether it has a place: saves the lock.
     held: AtomicUsize,
-    /// It was noted in one of them.
-    is_noted: AtomicBool,
-    /// The scheduler and the group that the task was in when it took its first guard.
-    home: Charged,
-    /// It was queued in another group's place last.
-    is_seated: AtomicBool,
+    has_place: AtomicBool,
+    /// It is in the list of `kept_back`.
+    pub(super) is_listed: AtomicBool,
     /// What it has used on loan. Unit: nanoseconds; 2^64 would wrap, after 584 years.
     lent: AtomicU64,
     /// When the loan ended in the poll in progress, if that began on loan; 0 if it did not. Unit: nanoseconds of the scheduler's clock.
     unlent_at: AtomicU64,
-    /// The virtual CPU that has queued the task where a limit may keep it back, plus one; 0 while it is not so.
-    queued_on: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// The locks that the task holds, or was handed; the latest at the end.
+    locks: Vec<Held>,
+    /// Where it was queued last, if a limit may keep it back there.
+    place: Option<Place>,
+    /// Who has lent it the place that it was queued in last.
+    lender: Option<Arc<GroupShared>>,
 }
 
 /// One lock of a task.
@@ -78,20 +86,50 @@ struct Held {
     times: u32,
     /// What the task had used on loan when it took it.
     from: u64,
+    note: Option<Note>,
+}
+
+/// What is left to be done once a task has a lock.
+#[must_use = "somebody may wait for it"]
+pub(crate) struct Taken {
+    evicted: Option<Held>,
+    is_asked_for: bool,
+}
+
+/// Where a task is queued.
+#[derive(Clone, Debug)]
+struct Place {
+    vcpu: u32,
+    /// Its own group.
+    own: Arc<GroupShared>,
+    /// That, or the lender.
+    of: Arc<GroupShared>,
+}
+
+impl Held {
+    /// Whether it is a reason to lend the task anything, who has used `lent` on loan.
+    fn counts(&self, lent: u64) -> bool {
+        lent.wrapping_sub(self.from) < LOAN_MAX.as_nanos()
+    }
+}
+
+/// Whether `lender` waits for one of the locks of a task that has used `lent` on loan.
+fn are_wanted_by(locks: &[Held], lender: &Arc<GroupShared>, lent: u64) -> bool {
+    let mut locks = locks.iter().filter(|held| held.counts(lent));
+    locks.any(|held| held.line.has(lender))
 }
 
 impl Deferral {
-    pub(crate) fn new(home: Charged) -> Self {
+    pub(crate) fn new(scheduler: &Arc<Shared>) -> Self {
         Self {
             guards: AtomicU32::new(0),
-            lines: Mutex::default(),
+            scheduler: Arc::downgrade(scheduler),
+            books: Mutex::default(),
             held: AtomicUsize::new(0),
-            is_noted: AtomicBool::new(false),
-            home,
-            is_seated: AtomicBool::new(false),
+            has_place: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             lent: AtomicU64::new(0),
             unlent_at: AtomicU64::new(0),
-            queued_on: AtomicU32::new(0),
         }
     }
 
@@ -100,163 +138,268 @@ impl Deferral {
         self.guards.load(Ordering::Relaxed) > 0
     }
 
+    fn asking<'a>(self: &'a Arc<Self>, own: &'a Arc<GroupShared>) -> Asking<'a> {
+        Asking {
+            deferral: self,
+            scheduler: self.scheduler.as_ptr().addr(),
+            own,
+        }
+    }
+
     // ---- the side of the locks
 
-    /// The task holds a lock, or is handed it; any thread. O(1) for a lock that it took lately.
+    /// The task holds a lock, or is handed it; any thread. O(1). It may be queued at the time, having been woken for another reason, or borne: then it has not asked for a place with that lock,
+    /// and does so when it is asked for, now or by who comes to wait.
     pub(crate) fn takes(self: &Arc<Self>, line: &Arc<Line>) {
-        let mut lines = self.lock();
-        let known = lines.iter_mut().rfind(|held| Arc::ptr_eq(&held.line, line));
-        match known {
-            Some(held) => held.times = held.times.saturating_add(1),
-            None => lines.push(Held {
-                line: line.clone(),
-                times: 1,
-                from: self.lent.load(Ordering::Relaxed),
-            }),
-        }
-        self.held.store(lines.len(), Ordering::SeqCst);
-        drop(lines);
+        let taken = self.has_taken(line);
+        self.follow(taken);
         preempt::notes_a_lock(self);
     }
 
-    /// The task, which waits, is handed the lock; any thread. It may be queued at the time, having been woken for another reason: then it has not asked for a
-    /// place, which it holds the lock in. (H1: it has the lock; H2: where it is queued. S1 of [`Deferral::seat_on`]: where it is queued; S2: whether it has a lock. One of them sees
-    /// the other's.)
-    pub(crate) fn is_handed(self: &Arc<Self>, line: &Arc<Line>) {
-        self.takes(line);
-        self.is_queued_already();
+    /// The first half of that, for who has a lock that comes before this one's; [`Deferral::follow`] is the second.
+    pub(crate) fn has_taken(self: &Arc<Self>, line: &Arc<Line>) -> Taken {
+        in_one_step(|| {
+            let mut books = self.lock();
+            let evicted = self.add(&mut books, line);
+            let Books { locks, place, .. } = &mut *books;
+            let is_asked_for = self.note_all(place.as_ref(), locks);
+            Taken {
+                evicted,
+                is_asked_for,
+            }
+        })
     }
 
-    /// It gives that back; any thread. O(1) for a lock that it took lately.
-    pub(crate) fn lets_go(self: &Arc<Self>, line: &Arc<Line>) {
-        let mut lines = self.lock();
-        let place = lines.iter().rposition(|held| Arc::ptr_eq(&held.line, line));
-        let gone = place.and_then(|place| {
-            let held = lines.get_mut(place)?;
-            held.times = held.times.saturating_sub(1);
-            (held.times == 0).then(|| lines.remove(place))
+    /// The second half.
+    pub(crate) fn follow(self: &Arc<Self>, taken: Taken) {
+        self.forget(taken.evicted);
+        if taken.is_asked_for {
+            self.is_asked_for();
+        }
+    }
+
+    /// What is not known any more for it.
+    fn add(&self, books: &mut Books, line: &Arc<Line>) -> Option<Held> {
+        let mut known = books.locks.iter_mut().rev();
+        if let Some(held) = known.find(|held| Arc::ptr_eq(&held.line, line)) {
+            held.times = held.times.saturating_add(1);
+            return None;
+        }
+        let evicted = (books.locks.len() >= LOCKS).then(|| books.locks.remove(0));
+        books.locks.push(Held {
+            line: line.clone(),
+            times: 1,
+            from: self.lent.load(Ordering::Relaxed),
+            note: None,
         });
-        self.held.store(lines.len(), Ordering::SeqCst);
-        drop(lines);
-        if gone.is_none() {
+        self.held.store(books.locks.len(), Ordering::Relaxed);
+        evicted
+    }
+
+    /// It gives that back; any thread. O(1).
+    pub(crate) fn lets_go(self: &Arc<Self>, line: &Arc<Line>) {
+        let (gone, lender) = in_one_step(|| {
+            let mut books = self.lock();
+            let books = &mut *books;
+            let mut known = books.locks.iter_mut().enumerate().rev();
+            let found = known.find(|(_, held)| Arc::ptr_eq(&held.line, line));
+            let Some((place, held)) = found else {
+                return (None, None);
+            };
+            held.times = held.times.saturating_sub(1);
+            if held.times > 0 {
+                return (None, None);
+            }
+            let gone = books.locks.remove(place);
+            self.held.store(books.locks.len(), Ordering::Relaxed);
+            let lent = self.lent.load(Ordering::Relaxed);
+            let locks = &books.locks;
+            let ends = |lender: &mut Arc<GroupShared>| !are_wanted_by(locks, lender, lent);
+            (Some(gone), books.lender.take_if(ends))
+        });
+        self.forget(gone);
+        if lender.is_some()
+            && let Some(shared) = self.scheduler.upgrade()
+        {
+            self.ends_loan(shared.now());
+            preempt::ends_loan(&shared, self);
+        }
+    }
+
+    /// One of its locks is not known any more.
+    fn forget(self: &Arc<Self>, gone: Option<Held>) {
+        if let Some(held) = gone
+            && let Some(note) = held.note
+        {
+            held.line.forget(self, note);
+        }
+    }
+
+    /// Somebody may lend it a place: it is to be queued anew if a limit keeps it back.
+    pub(super) fn is_asked_for(&self) {
+        if !self.has_place.load(Ordering::Relaxed) {
             return;
         }
-        if self.is_noted.load(Ordering::Relaxed) {
-            line.forget(self);
-        }
-        fence(Ordering::SeqCst);
-        if self.is_seated.load(Ordering::Relaxed) && !self.is_lent(&self.home.1) {
-            self.is_seated.store(false, Ordering::Relaxed);
-            self.ends_loan(self.home.0.now());
-            preempt::ends_loan(&self.home.0, self);
-        }
-    }
-
-    /// Somebody waits for one of its locks: it is to be queued anew if a limit of `own` keeps it back.
-    pub(super) fn is_asked_for(&self, own: &Arc<GroupShared>) {
-        if let Some(vcpu) = self.queued_on.load(Ordering::SeqCst).checked_sub(1) {
-            self.home.0.ask_to_release(vcpu as usize, own);
+        let place = in_one_step(|| self.lock().place.clone());
+        if let Some(place) = place
+            && let Some(shared) = self.scheduler.upgrade()
+        {
+            shared.ask_to_release(place.vcpu as usize, &place.of);
         }
     }
 
     // ---- the side of the virtual CPU that has the task
 
     /// The task, of the group `own`, is about to be queued on `vcpu`, where `is_throttled` says of groups: the group that lends it a place, if any does and that is
-    /// better. O(locks x depth), of [`LINES`] locks.
+    /// better. O(locks x groups x depth), of [`LOCKS`] locks.
     pub(crate) fn seat_on(
         self: &Arc<Self>,
         vcpu: u32,
         own: &Arc<GroupShared>,
         is_throttled: &dyn Fn(&GroupShared) -> bool,
     ) -> Option<Arc<GroupShared>> {
-        // Before the note: who takes that sees it.
-        self.queued_on
-            .store(vcpu.saturating_add(1), Ordering::SeqCst);
-        let seat = self.ask(own, is_throttled);
-        self.is_seated.store(seat.is_some(), Ordering::Relaxed);
-        if !seat.as_ref().unwrap_or(own).is_limited() {
-            self.is_not_kept_back();
+        let holds = self.held.load(Ordering::Relaxed) > 0;
+        // (Who is handed one just now is queued where nothing keeps it back.)
+        if !holds && !own.is_limited() && !self.has_place.load(Ordering::Relaxed) {
+            return None;
+        }
+        let asks = !self.has_gone_on(own);
+        let (seat, is_waited_for, former) = in_one_step(|| {
+            let mut books = self.lock();
+            let (seat, is_waited_for) = match asks {
+                true => self.ask(&mut books, own, is_throttled),
+                false => (None, false),
+            };
+            let of = seat.as_ref().unwrap_or(own);
+            let place = of.is_limited().then(|| Place {
+                vcpu,
+                own: own.clone(),
+                of: of.clone(),
+            });
+            self.has_place.store(place.is_some(), Ordering::Relaxed);
+            let is_waited_for = is_waited_for && place.is_some();
+            let former = std::mem::replace(&mut books.place, place);
+            let lender = std::mem::replace(&mut books.lender, seat.clone());
+            (seat, is_waited_for, (former, lender))
+        });
+        drop(former);
+        if is_waited_for
+            && !self.is_listed.load(Ordering::Relaxed)
+            && let Some(shared) = self.scheduler.upgrade()
+        {
+            shared.holders.list(self);
+            shared.tick.run();
         }
         seat
     }
 
+    /// Whose place is better, if anybody's is, and whether anybody waits; it is noted where it is to be.
     fn ask(
         self: &Arc<Self>,
+        books: &mut Books,
         own: &Arc<GroupShared>,
         is_throttled: &dyn Fn(&GroupShared) -> bool,
-    ) -> Option<Arc<GroupShared>> {
-        if self.held.load(Ordering::SeqCst) == 0 || self.has_gone_on(own) {
-            return None;
-        }
+    ) -> (Option<Arc<GroupShared>>, bool) {
         let lent = self.lent.load(Ordering::Relaxed);
-        let whose = (&self.home.0, own);
-        self.is_noted.store(true, Ordering::Relaxed);
-        let lines = self.lock();
-        let latest = lines.iter().rev().take(LINES);
-        latest
-            .filter(|held| lent.wrapping_sub(held.from) < LOAN_MAX.as_nanos())
-            .find_map(|held| held.line.lender_or_note(self, whose, is_throttled))
+        let (mut seat, mut is_waited_for) = (None, false);
+        let latest = books.locks.iter_mut().rev();
+        for held in latest.filter(|held| held.counts(lent)) {
+            let found = held
+                .line
+                .ask(&self.asking(own), &mut held.note, is_throttled);
+            is_waited_for |= found.is_waited_for;
+            match found.lender {
+                Some(lender) if !lender.is_limited() => return (Some(lender), true),
+                lender => seat = seat.or(lender),
+            }
+        }
+        (seat, is_waited_for)
     }
 
     /// Whether `own`, or a group above it, has gone on after loans for 50 ms more than its limit has earned (`preempt::overtime`).
     fn has_gone_on(&self, own: &Arc<GroupShared>) -> bool {
-        own.is_limited() && preempt::is_used_up(own, Nanos::ZERO, self.home.0.now())
+        own.is_limited()
+            && self.held.load(Ordering::Relaxed) > 0
+            && self
+                .scheduler
+                .upgrade()
+                .is_some_and(|shared| preempt::is_used_up(own, Nanos::ZERO, shared.now()))
     }
 
-    /// The task sleeps, or sits where no limit keeps it back. By the holder of its token, before it lets go of that.
+    /// The task sleeps, or has ended. By the holder of its token, before it lets go of that.
     pub(crate) fn is_not_kept_back(&self) {
-        self.queued_on.store(0, Ordering::Relaxed);
-    }
-
-    /// What stands for the task was queued on `vcpu` before it took a lock.
-    pub(crate) fn is_queued_on(self: &Arc<Self>, vcpu: u32) {
-        self.queued_on
-            .store(vcpu.saturating_add(1), Ordering::SeqCst);
-        self.is_queued_already();
-    }
-
-    /// The task may have been queued before it took its latest lock: it is asked for now, or when somebody comes who may lend it a place.
-    fn is_queued_already(self: &Arc<Self>) {
-        if self.queued_on.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let line = self.lock().last().map(|held| held.line.clone());
-        let Some(line) = line else { return };
-        self.is_noted.store(true, Ordering::Relaxed);
-        let own = &self.home.1;
-        // The note first: who comes after it takes it. Whether a place is better is found out as the task is queued anew.
-        line.note(self, own);
-        if line.may_lend(&self.home.0, own) {
-            self.is_asked_for(own);
+        if self.has_place.swap(false, Ordering::Relaxed) {
+            let former = in_one_step(|| self.lock().place.take());
+            drop(former);
         }
     }
 
-    /// Whether any group may lend the task, of the group `own`, a place.
-    pub(crate) fn is_lent(&self, own: &Arc<GroupShared>) -> bool {
-        self.any_line(|line| line.may_lend(&self.home.0, own))
+    /// What stands for the task, of the group `own`, was queued on `vcpu` before it took a lock: it is asked for now, or when somebody comes who may lend it a place.
+    pub(crate) fn is_queued_on(self: &Arc<Self>, vcpu: u32, own: &Arc<GroupShared>) {
+        let (is_asked_for, former) = in_one_step(|| {
+            let mut books = self.lock();
+            let place = own.is_limited().then(|| Place {
+                vcpu,
+                own: own.clone(),
+                of: own.clone(),
+            });
+            self.has_place.store(place.is_some(), Ordering::Relaxed);
+            let is_asked_for = self.note_all(place.as_ref(), &mut books.locks);
+            (is_asked_for, std::mem::replace(&mut books.place, place))
+        });
+        drop(former);
+        if is_asked_for {
+            self.is_asked_for();
+        }
+    }
+
+    /// Notes it in all its lines, if it has a place; whether anybody waits who may lend it another one. (Whether that is better is found out as it is queued anew.)
+    fn note_all(self: &Arc<Self>, place: Option<&Place>, locks: &mut [Held]) -> bool {
+        let Some(place) = place else { return false };
+        let lent = self.lent.load(Ordering::Relaxed);
+        let mut is_waited_for = false;
+        for held in locks.iter_mut().filter(|held| held.counts(lent)) {
+            is_waited_for |= held.line.note(&self.asking(&place.own), &mut held.note);
+        }
+        is_waited_for
+    }
+
+    /// Whether any group may lend the task, of the group `own`, a place. If not it is noted again, should it be queued where it may be kept back.
+    pub(crate) fn is_lent(self: &Arc<Self>, own: &Arc<GroupShared>) -> bool {
+        if self.held.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        in_one_step(|| {
+            let mut books = self.lock();
+            let Books { locks, place, .. } = &mut *books;
+            if place.is_some() {
+                return self.note_all(place.as_ref(), locks);
+            }
+            let lent = self.lent.load(Ordering::Relaxed);
+            let scheduler = self.scheduler.as_ptr().addr();
+            let mut counting = locks.iter().filter(|held| held.counts(lent));
+            counting.any(|held| held.line.may_lend(scheduler, own))
+        })
     }
 
     /// Whether `lender` still waits for what the task holds.
     pub(crate) fn is_lent_by(&self, lender: &Arc<GroupShared>) -> bool {
-        self.any_line(|line| line.has(lender))
+        let lent = self.lent.load(Ordering::Relaxed);
+        self.held.load(Ordering::Relaxed) > 0
+            && in_one_step(|| are_wanted_by(&self.lock().locks, lender, lent))
     }
 
-    fn any_line(&self, is_so: impl Fn(&Line) -> bool) -> bool {
-        if self.held.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        let lines = self.lock();
-        let mut latest = lines.iter().rev().take(LINES);
-        latest.any(|held| is_so(&held.line))
-    }
-
-    /// A poll in the place of a lender begins at `now` (P1 to P3).
-    pub(crate) fn begins_on_loan(&self, own: &Arc<GroupShared>, now: Nanos) {
-        self.unlent_at.store(0, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !self.is_lent(own) {
-            self.ends_loan(now);
-        }
+    /// A poll in the place of a lender begins at `now`. Its loan's end is not missed: it was before, or is noted by who gives the lock back.
+    pub(crate) fn begins_on_loan(&self, now: Nanos) {
+        in_one_step(|| {
+            let books = self.lock();
+            self.unlent_at.store(0, Ordering::Relaxed);
+            let lent = self.lent.load(Ordering::Relaxed);
+            let lender = books.lender.as_ref();
+            if !lender.is_some_and(|lender| are_wanted_by(&books.locks, lender, lent)) {
+                self.ends_loan(now);
+            }
+        });
     }
 
     /// What of the poll, on loan from `started` on, is the task's own affair at `now`: its loan has ended, and after [`GRACE`] it goes on still.
@@ -282,8 +425,16 @@ impl Deferral {
             .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> Shielded<'_, Vec<Held>> {
-        lock_shielded(&self.lines)
+    /// How many locks it is known to hold.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn locks(&self) -> usize {
+        self.lock().locks.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 }
 

@@ -17,6 +17,7 @@
 //! limit gives it back when its last reference goes.
 
 mod deferral;
+mod kept_back;
 mod limit;
 mod line;
 mod throttled;
@@ -24,6 +25,7 @@ mod watch;
 
 pub(crate) use deferral::Deferral;
 pub use deferral::{ThrottleGuard, defer_throttle};
+pub(crate) use kept_back::KeptBack;
 pub use limit::{Cpus, Max, Share};
 pub(crate) use limit::{LimitChange, nanos};
 pub(crate) use line::Line;

@@ -5,57 +5,71 @@
 //! its limit takes (5 s of 10 ms a second), since only what a task holds *between* polls was known to the virtual CPUs.
 //!
 //! # Protocol
-//! The thread says whose deferral its poll has: at its begin, or as it takes the first guard (D1: stores it; D2: fence; D3: reads where the proxy was queued last, and says so to the
-//! deferral). Who queues the proxy, or puts it back where it was, (Q1) notes the virtual CPU here, (Q2) fence, (Q3) reads the deferral, and if there is one goes by its rules
-//! (`bandwidth::line`). Either D3 sees the virtual CPU, or Q3 the deferral. So a waiter that lends finds the proxy wherever that waits, and asks for it.
+//! Whose deferral the thread's poll has, and where the proxy was queued last, are behind one lock. The thread says the former at the poll's begin, or as it takes the first guard, and finds the
+//! latter; who queues the proxy, or puts it back where it was, says the latter, and goes by the rules of the deferral if there is one (`bandwidth::line`). So one of the two finds the other's,
+//! and a waiter that lends finds the proxy wherever that waits, and asks for it. The lock comes before that of the deferral, and is shielded.
+//!
 //! With the loan's end the turn ends, by the thread that gives the lock back, and the proxy goes back to its own group's place. (A poll that took and gave back a lock in a loop had 0.06 to
 //! 0.14 CPUs under a limit of 0.01, and 0.7 at others' cost.)
-//!
-//! The thread says so under a shield: it is not stopped while it has the lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, Weak};
+
+use quotient_pause::in_one_step;
 
 use super::{current, lock};
 use crate::bandwidth::Deferral;
 use crate::group::GroupShared;
 use crate::shared::Shared;
-use crate::shielded::lock_shielded;
 
 /// Of one thread that turns a virtual CPU or bears a poll.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    deferral: Mutex<Option<Arc<Deferral>>>,
-    /// There is one: saves the lock.
+    known: Mutex<Known>,
+    /// There is a deferral: saves the lock.
     any: AtomicBool,
-    /// The virtual CPU that queued the proxy last, plus one; 0 before.
-    queued_on: AtomicU32,
+    /// The proxy was queued.
+    is_queued: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    deferral: Option<Arc<Deferral>>,
+    /// The virtual CPU that queued the proxy last, and its own group, which may have gone since.
+    queued: Option<(u32, Weak<GroupShared>)>,
 }
 
 impl Holds {
     /// The poll in progress has this deferral from now on; by its thread.
     #[cold]
-    pub(crate) fn begin(&self, deferral: &Arc<Deferral>) {
-        let previous = lock_shielded(&self.deferral).replace(deferral.clone());
+    fn begin(&self, deferral: &Arc<Deferral>) {
+        let (previous, queued) = in_one_step(|| {
+            let mut known = lock(&self.known);
+            let previous = known.deferral.replace(deferral.clone());
+            self.any.store(true, Ordering::Release);
+            (previous, known.queued.clone())
+        });
         drop(previous);
-        self.any.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if let Some(vcpu) = self.queued_on() {
-            deferral.is_queued_on(vcpu);
+        if let Some((vcpu, own)) = queued
+            && let Some(own) = own.upgrade()
+        {
+            deferral.is_queued_on(vcpu, &own);
         }
     }
 
     /// The poll is over.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         if self.any.swap(false, Ordering::Relaxed) {
-            let previous = lock_shielded(&self.deferral).take();
+            let previous = in_one_step(|| lock(&self.known).deferral.take());
             drop(previous);
         }
     }
 
-    /// The virtual CPU that queued the proxy last, if there is one.
-    fn queued_on(&self) -> Option<u32> {
-        self.queued_on.load(Ordering::Relaxed).checked_sub(1)
+    /// The thread bears the poll no more.
+    pub(crate) fn leave(&self) {
+        self.is_queued.store(false, Ordering::Relaxed);
+        let former = in_one_step(|| lock(&self.known).queued.take());
+        drop(former);
     }
 
     /// The proxy, of the group `own`, is about to be queued on `vcpu`; as [`Deferral::seat_on`].
@@ -65,21 +79,36 @@ impl Holds {
         own: &Arc<GroupShared>,
         is_throttled: &dyn Fn(&GroupShared) -> bool,
     ) -> Option<Arc<GroupShared>> {
-        self.queued_on
-            .store(vcpu.saturating_add(1), Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        self.deferral()?.seat_on(vcpu, own, is_throttled)
-    }
-
-    fn is_of(&self, deferral: &Arc<Deferral>) -> bool {
-        self.deferral()
-            .is_some_and(|known| Arc::ptr_eq(&known, deferral))
+        let (deferral, former) = in_one_step(|| {
+            let mut known = lock(&self.known);
+            let former = known.queued.replace((vcpu, Arc::downgrade(own)));
+            self.is_queued.store(true, Ordering::Relaxed);
+            (known.deferral.clone(), former)
+        });
+        drop(former);
+        deferral?.seat_on(vcpu, own, is_throttled)
     }
 
     /// What the poll in progress has.
     pub(crate) fn deferral(&self) -> Option<Arc<Deferral>> {
         let any = self.any.load(Ordering::Acquire);
-        any.then(|| lock(&self.deferral).clone()).flatten()
+        any.then(|| in_one_step(|| lock(&self.known).deferral.clone()))
+            .flatten()
+    }
+
+    /// Whether a proxy stands for the poll in progress, which has this deferral; and where that was queued last.
+    fn queued_with(&self, deferral: &Arc<Deferral>) -> Option<(u32, Arc<GroupShared>)> {
+        if !self.is_queued.load(Ordering::Relaxed) {
+            return None;
+        }
+        let queued = in_one_step(|| {
+            let known = lock(&self.known);
+            let mine = known.deferral.as_ref();
+            let is_it = mine.is_some_and(|mine| Arc::ptr_eq(mine, deferral));
+            is_it.then(|| known.queued.clone()).flatten()
+        });
+        let (vcpu, own) = queued?;
+        Some((vcpu, own.upgrade()?))
     }
 }
 
@@ -102,10 +131,9 @@ pub(crate) fn ends_deferring() {
 /// A task has taken a lock: if in the middle of a borne poll, on this thread, its proxy waits somewhere.
 pub(crate) fn notes_a_lock(deferral: &Arc<Deferral>) {
     if let Some(carrier) = current()
-        && let Some(vcpu) = carrier.holds().queued_on()
-        && carrier.holds().is_of(deferral)
+        && let Some((vcpu, own)) = carrier.holds().queued_with(deferral)
     {
-        deferral.is_queued_on(vcpu);
+        deferral.is_queued_on(vcpu, &own);
     }
 }
 
@@ -114,7 +142,7 @@ pub(crate) fn ends_loan(shared: &Shared, deferral: &Arc<Deferral>) {
     let (Some(carrier), Some(preempting)) = (current(), &shared.preempt) else {
         return;
     };
-    if carrier.holds().queued_on().is_some() && carrier.holds().is_of(deferral) {
+    if carrier.holds().queued_with(deferral).is_some() {
         // Nobody is stopped while it asks who has chosen it.
         let _shield = quotient_pause::uninterrupted();
         fence(Ordering::SeqCst);

@@ -73,11 +73,6 @@ async fn cooperate() {
     tokio::task::coop::consume_budget().await;
 }
 
-/// From the moment at which a task has a lock until others know that it has: it is not stopped in between.
-fn shield() -> quotient_pause::Uninterrupted {
-    quotient_pause::uninterrupted()
-}
-
 /// What is behind the pointer of a lock that nobody else has: a guard that owns the inner lock keeps the outer one, too, and
 /// lets go of it last.
 fn sole<L>(inner: Arc<L>) -> L {

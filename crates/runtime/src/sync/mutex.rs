@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::loans::{Holding, wait};
-use super::{cooperate, shield, sole, sole_mut};
-use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
+use super::loans::{Holding, Inner, attempt, wait};
+use super::{cooperate, sole, sole_mut};
+use crate::bandwidth::Line;
 
 pub use tokio::sync::TryLockError;
 
@@ -40,12 +40,10 @@ impl<T: ?Sized> Mutex<T> {
         if let Ok(guard) = self.try_lock() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.lock()).await;
+        let (inner, holding) = wait(&self.line, self.inner.lock()).await;
         MutexGuard {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
         }
     }
 
@@ -54,13 +52,10 @@ impl<T: ?Sized> Mutex<T> {
     /// # Errors
     /// [`TryLockError`] if it is held.
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.try_lock()?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.try_lock())?;
         Ok(MutexGuard {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
         })
     }
 
@@ -70,12 +65,10 @@ impl<T: ?Sized> Mutex<T> {
         if let Ok(guard) = self.clone().try_lock_owned() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().lock_owned()).await;
+        let (inner, holding) = wait(&self.line, self.inner.clone().lock_owned()).await;
         OwnedMutexGuard {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
             _mutex: self,
         }
     }
@@ -85,13 +78,10 @@ impl<T: ?Sized> Mutex<T> {
     /// # Errors
     /// [`TryLockError`] if it is held.
     pub fn try_lock_owned(self: Arc<Self>) -> Result<OwnedMutexGuard<T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.clone().try_lock_owned()?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.clone().try_lock_owned())?;
         Ok(OwnedMutexGuard {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
             _mutex: self,
         })
     }
@@ -112,18 +102,16 @@ impl<T> From<T> for Mutex<T> {
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
     // In this order: the next holder is chosen, and only then the loan ends, and this task may be throttled.
-    inner: tokio::sync::MutexGuard<'a, T>,
+    inner: Inner<tokio::sync::MutexGuard<'a, T>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
 }
 
 /// As [`MutexGuard`], and keeps the mutex alive.
 #[must_use = "the mutex unlocks at once if the guard is not kept"]
 pub struct OwnedMutexGuard<T: ?Sized> {
     // In this order, see `MutexGuard`; the mutex goes last, so that whoever has the last one finds its value alone.
-    inner: tokio::sync::OwnedMutexGuard<T>,
+    inner: Inner<tokio::sync::OwnedMutexGuard<T>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
     _mutex: Arc<Mutex<T>>,
 }
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::loans::{Holding, wait};
-use super::{TryLockError, cooperate, shield, sole, sole_mut};
-use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
+use super::loans::{Holding, Inner, attempt, wait};
+use super::{TryLockError, cooperate, sole, sole_mut};
+use crate::bandwidth::Line;
 
 /// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
 /// not left throttled (see the module): the longest waiter lends its place to the writer, or to every reader.
@@ -39,12 +39,10 @@ impl<T: ?Sized> RwLock<T> {
         if let Ok(guard) = self.try_read() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.read()).await;
+        let (inner, holding) = wait(&self.line, self.inner.read()).await;
         RwLockReadGuard {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
         }
     }
 
@@ -53,13 +51,10 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// [`TryLockError`] if one does.
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.try_read()?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.try_read())?;
         Ok(RwLockReadGuard {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
         })
     }
 
@@ -69,12 +64,10 @@ impl<T: ?Sized> RwLock<T> {
         if let Ok(guard) = self.clone().try_read_owned() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().read_owned()).await;
+        let (inner, holding) = wait(&self.line, self.inner.clone().read_owned()).await;
         OwnedRwLockReadGuard {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
             _lock: self,
         }
     }
@@ -84,13 +77,10 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// As [`RwLock::try_read`].
     pub fn try_read_owned(self: Arc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.clone().try_read_owned()?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.clone().try_read_owned())?;
         Ok(OwnedRwLockReadGuard {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
             _lock: self,
         })
     }
@@ -101,12 +91,10 @@ impl<T: ?Sized> RwLock<T> {
         if let Ok(guard) = self.try_write() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.write()).await;
+        let (inner, holding) = wait(&self.line, self.inner.write()).await;
         RwLockWriteGuard {
+            inner: Inner::new(inner),
             holding,
-            inner,
-            deferral,
         }
     }
 
@@ -115,14 +103,8 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// [`TryLockError`] if somebody does.
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.try_write()?;
-        let deferral = defer_throttle();
-        Ok(RwLockWriteGuard {
-            holding: Holding::new(&self.line, &deferral),
-            inner,
-            deferral,
-        })
+        let (inner, holding) = attempt(&self.line, || self.inner.try_write())?;
+        Ok(RwLockWriteGuard { inner, holding })
     }
 
     /// As [`RwLock::write`], with a guard that keeps the lock alive.
@@ -131,12 +113,10 @@ impl<T: ?Sized> RwLock<T> {
         if let Ok(guard) = self.clone().try_write_owned() {
             return guard;
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.clone().write_owned()).await;
+        let (inner, holding) = wait(&self.line, self.inner.clone().write_owned()).await;
         OwnedRwLockWriteGuard {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
             _lock: self,
         }
     }
@@ -146,13 +126,10 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// As [`RwLock::try_write`].
     pub fn try_write_owned(self: Arc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError> {
-        let _shield = shield();
-        let inner = self.inner.clone().try_write_owned()?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.clone().try_write_owned())?;
         Ok(OwnedRwLockWriteGuard {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
             _lock: self,
         })
     }
@@ -173,27 +150,24 @@ impl<T> From<T> for RwLock<T> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     // In this order: the next holders are chosen, and only then the loan ends, and this task may be throttled.
-    inner: tokio::sync::RwLockReadGuard<'a, T>,
+    inner: Inner<tokio::sync::RwLockReadGuard<'a, T>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
 }
 
 /// An [`RwLock`] held for writing, alone; let go when dropped.
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     // In this order, as with readers.
-    inner: tokio::sync::RwLockWriteGuard<'a, T>,
+    inner: Inner<tokio::sync::RwLockWriteGuard<'a, T>>,
     holding: Holding,
-    deferral: ThrottleGuard,
 }
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     /// Goes on as a reader, with no writer in between; other readers come in.
     pub fn downgrade(self) -> RwLockReadGuard<'a, T> {
         RwLockReadGuard {
+            inner: self.inner.map(tokio::sync::RwLockWriteGuard::downgrade),
             _holding: self.holding,
-            inner: self.inner.downgrade(),
-            _deferral: self.deferral,
         }
     }
 }
@@ -202,9 +176,8 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct OwnedRwLockReadGuard<T: ?Sized> {
     // In this order, as with readers; the lock goes last, so that whoever has the last one finds its value alone.
-    inner: tokio::sync::OwnedRwLockReadGuard<T>,
+    inner: Inner<tokio::sync::OwnedRwLockReadGuard<T>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
     _lock: Arc<RwLock<T>>,
 }
 
@@ -212,9 +185,8 @@ pub struct OwnedRwLockReadGuard<T: ?Sized> {
 #[must_use = "the lock is let go at once if the guard is not kept"]
 pub struct OwnedRwLockWriteGuard<T: ?Sized> {
     // In this order, as with `OwnedRwLockReadGuard`.
-    inner: tokio::sync::OwnedRwLockWriteGuard<T>,
+    inner: Inner<tokio::sync::OwnedRwLockWriteGuard<T>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
     _lock: Arc<RwLock<T>>,
 }
 

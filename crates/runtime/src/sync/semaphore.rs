@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::loans::{Holding, wait};
-use super::{cooperate, shield};
-use crate::bandwidth::{Line, ThrottleGuard, defer_throttle};
+use super::cooperate;
+use super::loans::{Holding, Inner, attempt, wait};
+use crate::bandwidth::Line;
 
 pub use tokio::sync::{AcquireError, TryAcquireError};
 
@@ -64,13 +64,11 @@ impl Semaphore {
             // The longer way says it in the error's own type.
             Err(TryAcquireError::Closed) => {}
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(&self.line, &deferral, self.inner.acquire_many(permits)).await;
+        let (inner, holding) = wait(&self.line, self.inner.acquire_many(permits)).await;
         let inner = inner?;
         Ok(SemaphorePermit {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
         })
     }
 
@@ -87,13 +85,10 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::try_acquire`].
     pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        let _shield = shield();
-        let inner = self.inner.try_acquire_many(permits)?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || self.inner.try_acquire_many(permits))?;
         Ok(SemaphorePermit {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
         })
     }
 
@@ -120,18 +115,12 @@ impl Semaphore {
             // The longer way says it in the error's own type.
             Err(TryAcquireError::Closed) => {}
         }
-        let deferral = defer_throttle();
-        let (inner, holding) = wait(
-            &self.line,
-            &deferral,
-            self.inner.clone().acquire_many_owned(permits),
-        )
-        .await;
+        let (inner, holding) =
+            wait(&self.line, self.inner.clone().acquire_many_owned(permits)).await;
         let inner = inner?;
         Ok(OwnedSemaphorePermit {
+            inner: Inner::new(inner),
             _holding: holding,
-            inner,
-            _deferral: deferral,
         })
     }
 
@@ -151,13 +140,12 @@ impl Semaphore {
         self: Arc<Self>,
         permits: u32,
     ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        let _shield = shield();
-        let inner = self.inner.clone().try_acquire_many_owned(permits)?;
-        let deferral = defer_throttle();
+        let (inner, holding) = attempt(&self.line, || {
+            self.inner.clone().try_acquire_many_owned(permits)
+        })?;
         Ok(OwnedSemaphorePermit {
-            _holding: Holding::new(&self.line, &deferral),
             inner,
-            _deferral: deferral,
+            _holding: holding,
         })
     }
 
@@ -177,15 +165,14 @@ impl Semaphore {
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct SemaphorePermit<'a> {
     // In this order: the next holder is chosen, and only then the loan ends, and this task may be throttled.
-    inner: tokio::sync::SemaphorePermit<'a>,
+    inner: Inner<tokio::sync::SemaphorePermit<'a>>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
 }
 
 impl SemaphorePermit<'_> {
     /// Uses the permits up instead of giving them back.
     pub fn forget(self) {
-        self.inner.forget();
+        self.inner.with(tokio::sync::SemaphorePermit::forget);
     }
 
     /// How many permits this stands for.
@@ -199,15 +186,14 @@ impl SemaphorePermit<'_> {
 #[must_use = "the permit is given back at once if it is not kept"]
 pub struct OwnedSemaphorePermit {
     // In this order, see `SemaphorePermit`.
-    inner: tokio::sync::OwnedSemaphorePermit,
+    inner: Inner<tokio::sync::OwnedSemaphorePermit>,
     _holding: Holding,
-    _deferral: ThrottleGuard,
 }
 
 impl OwnedSemaphorePermit {
     /// Uses the permits up instead of giving them back.
     pub fn forget(self) {
-        self.inner.forget();
+        self.inner.with(tokio::sync::OwnedSemaphorePermit::forget);
     }
 
     /// How many permits this stands for.

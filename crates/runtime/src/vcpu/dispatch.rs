@@ -254,7 +254,9 @@ impl Vcpu {
     fn forget_deferral(&self, entered: &Entered) {
         if self.notes.noted {
             self.end_for_others();
-            drop(entered.take_deferral());
+            if let Some(deferral) = entered.take_deferral() {
+                deferral.is_not_kept_back();
+            }
         }
     }
 

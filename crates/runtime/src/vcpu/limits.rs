@@ -132,7 +132,7 @@ pub(super) fn payer_of(task: &mut Task, now: Nanos) -> Option<Payer> {
         return Some(Payer::OfTheDead(group));
     }
     let deferral = deferral?;
-    deferral.begins_on_loan(&group, now);
+    deferral.begins_on_loan(now);
     Some(Payer::OnLoan(group, deferral))
 }
 

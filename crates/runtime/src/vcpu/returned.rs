@@ -102,6 +102,7 @@ pub(super) fn bear(
         }
     };
     preempting.one_less();
+    carrier.holds().leave();
     let (chosen_by, away) = carrier.finish(&preempting.log, outcome);
     std::sync::atomic::fence(Ordering::SeqCst);
     preempting.end_nap(chosen_by);
@@ -125,7 +126,7 @@ impl Vcpu {
         {
             // It comes to pay. Nobody is stopped for that.
             let now = shared.now();
-            self.charge_turn(shared, me, bearer, started, now);
+            self.charge_turn(shared, me, (bearer, None), started, now);
             preempting.dismiss(self.index, bearer, false);
             return Some((Some(outcome), now));
         }
@@ -143,7 +144,7 @@ impl Vcpu {
         };
         is_away.then(|| {
             let now = shared.now();
-            self.charge_turn(shared, me, bearer, started, now);
+            self.charge_turn(shared, me, (bearer, None), started, now);
             (None, now)
         })
     }
