@@ -165,6 +165,8 @@ pub(crate) struct Vcpu {
     /// What the thread that reads its sockets has handed in.
     brought: Brought,
     rest: Rest,
+    /// What it has looked through in vain for tasks that have another place, in the search under way.
+    searched_in_vain: Nanos,
     /// For how long bearers had nothing of their turns while others waited for theirs.
     starved_for: Nanos,
     vain: Vain,
@@ -201,6 +203,7 @@ impl Vcpu {
             short_tasks: 0,
             brought: Brought::default(),
             rest: Rest::default(),
+            searched_in_vain: Nanos::ZERO,
             starved_for: Nanos::ZERO,
             vain: Vain::default(),
         }

@@ -230,3 +230,143 @@ fn an_accomplice_keeps_no_loan_going() {
         scheduler.shutdown().await;
     }));
 }
+
+/// Hazard: the holder sits in the place of a light group that came first, or in its own, and a heavy group that comes later asks for nobody (5 to 10 s).
+#[test]
+fn a_heavy_waiter_takes_the_holder_from_a_light_ones_place() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        capped.set_max("1ms/1000ms").unwrap();
+        let group = |name: &str, weight| scheduler.group(name).unwrap().weight(weight).create();
+        let heavy = group("heavy", 10_000).unwrap();
+        let light = group("light", 1).unwrap();
+        let own = group("own", 1).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let hogs = [(); 4].map(|()| {
+            let stop = stop.clone();
+            heavy.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    burn(MS / 10);
+                    tokio::task::yield_now().await;
+                }
+            })
+        });
+        for (holder, first) in [(&capped, Some(&light)), (&own, Some(&light)), (&own, None)] {
+            let lock = Arc::new(Mutex::new(()));
+            let (held, holds) = tokio::sync::oneshot::channel();
+            let holder = {
+                let lock = lock.clone();
+                holder.spawn(async move {
+                    let guard = lock.lock().await;
+                    let _ = held.send(());
+                    for _ in 0..20 {
+                        burn(MS / 10);
+                        tokio::task::yield_now().await;
+                    }
+                    drop(guard);
+                })
+            };
+            holds.await.unwrap();
+            let first = first.map(|first| waits(first, &lock));
+            sleep(MS * 50).await;
+            let waited = waits(&heavy, &lock).await.unwrap();
+            assert!(waited < MS * 1_000, "{waited:?}");
+            holder.abort();
+            drop(first);
+        }
+        stop.store(true, Ordering::SeqCst);
+        for hog in hogs {
+            hog.await.unwrap();
+        }
+        capped.set_max("max").unwrap();
+        scheduler.shutdown().await;
+    }));
+}
+
+/// Hazard: no permit is to be had at any time, and to have none was a loan for whoever waits for one: 0.5 to 1.1 CPUs under a limit of 0.01.
+#[test]
+fn who_has_no_permit_is_lent_nothing() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("10ms/1000ms").unwrap();
+        let permits = Arc::new(quotient::sync::Semaphore::new(1));
+        let stop = Arc::new(AtomicBool::new(false));
+        let rounds = Arc::new(AtomicU32::new(0));
+        let victims = [(); 3].map(|()| {
+            let (permits, stop) = (permits.clone(), stop.clone());
+            free.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let permit = permits.acquire().await.unwrap();
+                    sleep(MS).await;
+                    drop(permit);
+                }
+            })
+        });
+        let tenant = {
+            let (permits, stop, rounds) = (permits.clone(), stop.clone(), rounds.clone());
+            capped.spawn(async move {
+                let mut none = None;
+                while !stop.load(Ordering::SeqCst) {
+                    burn(MS);
+                    rounds.fetch_add(1, Ordering::SeqCst);
+                    drop(none.take());
+                    none = permits.try_acquire_many(0).ok();
+                    tokio::task::yield_now().await;
+                }
+            })
+        };
+        sleep(MS * 2_000).await;
+        let used = MS * rounds.load(Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
+        // 30 ms are due.
+        assert!(used < MS * 300, "{used:?}");
+        capped.set_max("max").unwrap();
+        tenant.await.unwrap();
+        for victim in victims {
+            victim.await.unwrap();
+        }
+        scheduler.shutdown().await;
+    }));
+}
+
+/// Hazard: without preemption a poll on loan was the lender's to its end, though that gave up waiting, and more than a loan may be: 7.2 of 7.3 s.
+#[test]
+fn who_gives_up_waiting_pays_no_more() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, capped) = scheduler(2);
+        let free = scheduler.group("free").unwrap().create().unwrap();
+        capped.set_max("10ms/1000ms").unwrap();
+        let lock = Arc::new(Mutex::new(()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let tenant = {
+            let (lock, stop) = (lock.clone(), stop.clone());
+            capped.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.lock().await;
+                    tokio::task::yield_now().await;
+                    burn(MS * 100);
+                    drop(guard);
+                }
+            })
+        };
+        let victim = {
+            let stop = stop.clone();
+            free.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    drop(tokio::time::timeout(MS * 10, lock.lock()).await);
+                    sleep(MS * 90).await;
+                }
+            })
+        };
+        sleep(MS * 2_000).await;
+        let paid = free.cpu_time();
+        stop.store(true, Ordering::SeqCst);
+        // It had 1.9 s; 10 ms of 100 are waited for, and 2 s of waiting cannot be more than 0.4.
+        assert!(paid < MS * 600, "{paid:?}");
+        capped.set_max("max").unwrap();
+        tenant.await.unwrap();
+        victim.await.unwrap();
+        scheduler.shutdown().await;
+    }));
+}

@@ -29,6 +29,7 @@
 //! - *More than a critical section*: [`LOAN_MAX`] for each time that a lock is taken. (A permit that was leaked had its task run at others' cost for ever.)
 //! - *Waiting.* Who only waits for a lock, and does something else meanwhile, is lent nothing.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -36,9 +37,8 @@ use quotient_core::Nanos;
 use quotient_pause::in_one_step;
 
 use super::Line;
-use super::line::{Asking, Note};
+use super::line::{Asking, Note, is_better};
 use crate::group::GroupShared;
-use crate::local;
 use crate::preempt;
 use crate::shared::Shared;
 
@@ -52,9 +52,9 @@ const GRACE: Nanos = Nanos::from_micros(if cfg!(debug_assertions) { 100 } else {
 
 /// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
 /// its own. Guards that the program forgets keep this, and nothing of the scheduler.
-#[derive(Debug)]
 pub(crate) struct Deferral {
-    guards: AtomicU32,
+    /// Live guards.
+    pub(super) guards: AtomicU32,
     scheduler: Weak<Shared>,
     books: Mutex<Books>,
     /// Number of its locks, and whether it has a place: saves the lock.
@@ -64,22 +64,33 @@ pub(crate) struct Deferral {
     pub(super) is_listed: AtomicBool,
     /// What it has used on loan. Unit: nanoseconds; 2^64 would wrap, after 584 years.
     lent: AtomicU64,
+    /// So much of the poll in progress the lender pays for at most. Unit: nanoseconds.
+    left: AtomicU64,
     /// When the loan ended in the poll in progress, if that began on loan; 0 if it did not. Unit: nanoseconds of the scheduler's clock.
     unlent_at: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+/// Without its books, as [`Line`].
+impl fmt::Debug for Deferral {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Deferral")
+            .field("guards", &self.guards)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
 struct Books {
     /// The locks that the task holds, or was handed; the latest at the end.
     locks: Vec<Held>,
-    /// Where it was queued last, if a limit may keep it back there.
+    /// Where it was queued last, unless it was polled since.
     place: Option<Place>,
     /// Who has lent it the place that it was queued in last.
     lender: Option<Arc<GroupShared>>,
 }
 
 /// One lock of a task.
-#[derive(Debug)]
 struct Held {
     line: Arc<Line>,
     /// Permits, and a wait that was granted.
@@ -89,7 +100,7 @@ struct Held {
     note: Option<Note>,
 }
 
-/// What is left to be done once a task has a lock.
+/// What is left to be done once a task was handed a lock.
 #[must_use = "somebody may wait for it"]
 pub(crate) struct Taken {
     evicted: Option<Held>,
@@ -97,7 +108,7 @@ pub(crate) struct Taken {
 }
 
 /// Where a task is queued.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Place {
     vcpu: u32,
     /// Its own group.
@@ -107,16 +118,23 @@ struct Place {
 }
 
 impl Held {
-    /// Whether it is a reason to lend the task anything, who has used `lent` on loan.
+    /// What the task, which has used `lent` on loan, may have yet for it. Unit: nanoseconds.
+    fn left(&self, lent: u64) -> u64 {
+        let used = lent.wrapping_sub(self.from);
+        LOAN_MAX.as_nanos().saturating_sub(used)
+    }
+
+    /// Whether it is a reason to lend the task anything.
     fn counts(&self, lent: u64) -> bool {
-        lent.wrapping_sub(self.from) < LOAN_MAX.as_nanos()
+        self.left(lent) > 0
     }
 }
 
-/// Whether `lender` waits for one of the locks of a task that has used `lent` on loan.
-fn are_wanted_by(locks: &[Held], lender: &Arc<GroupShared>, lent: u64) -> bool {
-    let mut locks = locks.iter().filter(|held| held.counts(lent));
-    locks.any(|held| held.line.has(lender))
+/// What a task that has used `lent` on loan may have yet for those of its locks that `lender` waits for. Unit: nanoseconds.
+fn left_of(locks: &[Held], lender: &Arc<GroupShared>, lent: u64) -> u64 {
+    let counting = locks.iter().filter(|held| held.counts(lent));
+    let wanted = counting.filter(|held| held.line.has(lender));
+    wanted.map(|held| held.left(lent)).max().unwrap_or(0)
 }
 
 impl Deferral {
@@ -129,6 +147,7 @@ impl Deferral {
             has_place: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
             lent: AtomicU64::new(0),
+            left: AtomicU64::new(0),
             unlent_at: AtomicU64::new(0),
         }
     }
@@ -148,16 +167,16 @@ impl Deferral {
 
     // ---- the side of the locks
 
-    /// The task holds a lock, or is handed it; any thread. O(1). It may be queued at the time, having been woken for another reason, or borne: then it has not asked for a place with that lock,
-    /// and does so when it is asked for, now or by who comes to wait.
+    /// The task has taken a lock, in its poll. O(1). If that is borne, its proxy has not asked for a place with that lock, and does so when it is asked for, now or by who comes to wait.
     pub(crate) fn takes(self: &Arc<Self>, line: &Arc<Line>) {
-        let taken = self.has_taken(line);
-        self.follow(taken);
+        let evicted = in_one_step(|| self.add(&mut self.lock(), line));
+        drop(evicted);
         preempt::notes_a_lock(self);
     }
 
-    /// The first half of that, for who has a lock that comes before this one's; [`Deferral::follow`] is the second.
-    pub(crate) fn has_taken(self: &Arc<Self>, line: &Arc<Line>) -> Taken {
+    /// The task, which waits, is handed the lock; any thread. It may be queued at the time, having been woken for another reason: as a proxy above. O(1). What is left to be done, by
+    /// [`Deferral::follow`], when the caller has let go of a lock that comes before this one's.
+    pub(crate) fn is_handed(self: &Arc<Self>, line: &Arc<Line>) -> Taken {
         in_one_step(|| {
             let mut books = self.lock();
             let evicted = self.add(&mut books, line);
@@ -170,22 +189,24 @@ impl Deferral {
         })
     }
 
-    /// The second half.
+    /// After [`Deferral::is_handed`].
     pub(crate) fn follow(self: &Arc<Self>, taken: Taken) {
-        self.forget(taken.evicted);
+        drop(taken.evicted);
         if taken.is_asked_for {
             self.is_asked_for();
         }
     }
 
     /// What is not known any more for it.
-    fn add(&self, books: &mut Books, line: &Arc<Line>) -> Option<Held> {
+    fn add(self: &Arc<Self>, books: &mut Books, line: &Arc<Line>) -> Option<Held> {
         let mut known = books.locks.iter_mut().rev();
         if let Some(held) = known.find(|held| Arc::ptr_eq(&held.line, line)) {
             held.times = held.times.saturating_add(1);
+            held.from = self.lent.load(Ordering::Relaxed);
             return None;
         }
         let evicted = (books.locks.len() >= LOCKS).then(|| books.locks.remove(0));
+        self.forget(evicted.as_ref());
         books.locks.push(Held {
             line: line.clone(),
             times: 1,
@@ -198,7 +219,7 @@ impl Deferral {
 
     /// It gives that back; any thread. O(1).
     pub(crate) fn lets_go(self: &Arc<Self>, line: &Arc<Line>) {
-        let (gone, lender) = in_one_step(|| {
+        let (gone, ended) = in_one_step(|| {
             let mut books = self.lock();
             let books = &mut *books;
             let mut known = books.locks.iter_mut().enumerate().rev();
@@ -211,23 +232,27 @@ impl Deferral {
                 return (None, None);
             }
             let gone = books.locks.remove(place);
+            self.forget(Some(&gone));
             self.held.store(books.locks.len(), Ordering::Relaxed);
             let lent = self.lent.load(Ordering::Relaxed);
             let locks = &books.locks;
-            let ends = |lender: &mut Arc<GroupShared>| !are_wanted_by(locks, lender, lent);
-            (Some(gone), books.lender.take_if(ends))
+            let ends = |lender: &mut Arc<GroupShared>| left_of(locks, lender, lent) == 0;
+            let lender = books.lender.take_if(ends);
+            let ended = lender.map(|lender| (gone.line.left_at(&lender), lender));
+            (Some(gone), ended)
         });
-        self.forget(gone);
-        if lender.is_some()
+        drop(gone);
+        if let Some((left_at, _lender)) = ended
             && let Some(shared) = self.scheduler.upgrade()
         {
-            self.ends_loan(shared.now());
+            // Who lends may have given up waiting before.
+            self.ends_loan(left_at.unwrap_or_else(|| shared.now()));
             preempt::ends_loan(&shared, self);
         }
     }
 
-    /// One of its locks is not known any more.
-    fn forget(self: &Arc<Self>, gone: Option<Held>) {
+    /// One of its locks is not known any more. Under the lock of the books: its next note there is another one.
+    fn forget(self: &Arc<Self>, gone: Option<&Held>) {
         if let Some(held) = gone
             && let Some(note) = held.note
         {
@@ -235,16 +260,51 @@ impl Deferral {
         }
     }
 
-    /// Somebody may lend it a place: it is to be queued anew if a limit keeps it back.
-    pub(super) fn is_asked_for(&self) {
-        if !self.has_place.load(Ordering::Relaxed) {
-            return;
-        }
-        let place = in_one_step(|| self.lock().place.clone());
-        if let Some(place) = place
+    /// Where it is queued.
+    fn place(&self) -> Option<Place> {
+        let any = self.has_place.load(Ordering::Relaxed);
+        any.then(|| in_one_step(|| self.lock().place.clone()))
+            .flatten()
+    }
+
+    /// Somebody may lend it a place: it is to be queued anew.
+    fn is_asked_for(&self) {
+        if let Some(place) = self.place()
             && let Some(shared) = self.scheduler.upgrade()
         {
             shared.ask_to_release(place.vcpu as usize, &place.of);
+        }
+    }
+
+    /// A waiter of `group` has taken its note, and asks for it if that may have a better place.
+    pub(super) fn is_asked_for_by(self: &Arc<Self>, group: &Arc<GroupShared>) {
+        let Some(place) = self.place() else { return };
+        if place.of.is_limited() || is_better(group, &place.of) {
+            self.is_asked_for();
+        } else {
+            in_one_step(|| {
+                let mut books = self.lock();
+                let Books { locks, place, .. } = &mut *books;
+                self.note_all(place.as_ref(), locks)
+            });
+        }
+    }
+
+    /// It waits, and was waited for: whoever may lend it a place may have budget by `now`.
+    pub(super) fn is_looked_at(self: &Arc<Self>, now: Nanos) {
+        let Some(place) = self.place() else { return };
+        let lent = self.lent.load(Ordering::Relaxed);
+        let lines: Vec<_> = in_one_step(|| {
+            let books = self.lock();
+            let counting = books.locks.iter().filter(|held| held.counts(lent));
+            counting.map(|held| held.line.clone()).collect()
+        });
+        let scheduler = self.scheduler.as_ptr().addr();
+        let is_solvent = |line: &Arc<Line>| line.has_solvent(scheduler, &place.own, now);
+        if lines.iter().any(is_solvent) {
+            self.is_asked_for();
+        } else if let Some(shared) = self.scheduler.upgrade() {
+            shared.holders.list(self);
         }
     }
 
@@ -258,11 +318,6 @@ impl Deferral {
         own: &Arc<GroupShared>,
         is_throttled: &dyn Fn(&GroupShared) -> bool,
     ) -> Option<Arc<GroupShared>> {
-        let holds = self.held.load(Ordering::Relaxed) > 0;
-        // (Who is handed one just now is queued where nothing keeps it back.)
-        if !holds && !own.is_limited() && !self.has_place.load(Ordering::Relaxed) {
-            return None;
-        }
         let asks = !self.has_gone_on(own);
         let (seat, is_waited_for, former) = in_one_step(|| {
             let mut books = self.lock();
@@ -271,14 +326,14 @@ impl Deferral {
                 false => (None, false),
             };
             let of = seat.as_ref().unwrap_or(own);
-            let place = of.is_limited().then(|| Place {
+            let is_waited_for = is_waited_for && of.is_limited();
+            let place = Place {
                 vcpu,
                 own: own.clone(),
                 of: of.clone(),
-            });
-            self.has_place.store(place.is_some(), Ordering::Relaxed);
-            let is_waited_for = is_waited_for && place.is_some();
-            let former = std::mem::replace(&mut books.place, place);
+            };
+            self.has_place.store(true, Ordering::Relaxed);
+            let former = books.place.replace(place);
             let lender = std::mem::replace(&mut books.lender, seat.clone());
             (seat, is_waited_for, (former, lender))
         });
@@ -308,10 +363,10 @@ impl Deferral {
                 .line
                 .ask(&self.asking(own), &mut held.note, is_throttled);
             is_waited_for |= found.is_waited_for;
-            match found.lender {
-                Some(lender) if !lender.is_limited() => return (Some(lender), true),
-                lender => seat = seat.or(lender),
-            }
+            seat = match (seat, found.lender) {
+                (Some(seat), Some(lender)) if is_better(&lender, &seat) => Some(lender),
+                (seat, lender) => seat.or(lender),
+            };
         }
         (seat, is_waited_for)
     }
@@ -326,7 +381,7 @@ impl Deferral {
                 .is_some_and(|shared| preempt::is_used_up(own, Nanos::ZERO, shared.now()))
     }
 
-    /// The task sleeps, or has ended. By the holder of its token, before it lets go of that.
+    /// The task is polled, sleeps, or has ended. By the holder of its token, before it lets go of that.
     pub(crate) fn is_not_kept_back(&self) {
         if self.has_place.swap(false, Ordering::Relaxed) {
             let former = in_one_step(|| self.lock().place.take());
@@ -338,14 +393,14 @@ impl Deferral {
     pub(crate) fn is_queued_on(self: &Arc<Self>, vcpu: u32, own: &Arc<GroupShared>) {
         let (is_asked_for, former) = in_one_step(|| {
             let mut books = self.lock();
-            let place = own.is_limited().then(|| Place {
+            let place = Place {
                 vcpu,
                 own: own.clone(),
                 of: own.clone(),
-            });
-            self.has_place.store(place.is_some(), Ordering::Relaxed);
-            let is_asked_for = self.note_all(place.as_ref(), &mut books.locks);
-            (is_asked_for, std::mem::replace(&mut books.place, place))
+            };
+            self.has_place.store(true, Ordering::Relaxed);
+            let is_asked_for = self.note_all(Some(&place), &mut books.locks);
+            (is_asked_for, books.place.replace(place))
         });
         drop(former);
         if is_asked_for {
@@ -386,7 +441,7 @@ impl Deferral {
     pub(crate) fn is_lent_by(&self, lender: &Arc<GroupShared>) -> bool {
         let lent = self.lent.load(Ordering::Relaxed);
         self.held.load(Ordering::Relaxed) > 0
-            && in_one_step(|| are_wanted_by(&self.lock().locks, lender, lent))
+            && in_one_step(|| left_of(&self.lock().locks, lender, lent) > 0)
     }
 
     /// A poll in the place of a lender begins at `now`. Its loan's end is not missed: it was before, or is noted by who gives the lock back.
@@ -395,22 +450,44 @@ impl Deferral {
             let books = self.lock();
             self.unlent_at.store(0, Ordering::Relaxed);
             let lent = self.lent.load(Ordering::Relaxed);
-            let lender = books.lender.as_ref();
-            if !lender.is_some_and(|lender| are_wanted_by(&books.locks, lender, lent)) {
+            let of = |lender| left_of(&books.locks, lender, lent);
+            let left = books.lender.as_ref().map_or(0, of);
+            self.left.store(left, Ordering::Relaxed);
+            if left == 0 {
                 self.ends_loan(now);
             }
         });
     }
 
-    /// What of the poll, on loan from `started` on, is the task's own affair at `now`: its loan has ended, and after [`GRACE`] it goes on still.
+    /// What of the poll, on loan from `started` on, is the task's own affair at `now`: its loan has ended, and after [`GRACE`] it goes on still; or it has had all that there was, or who lends did
+    /// not wait all the time.
     pub(crate) fn own_part(&self, started: Nanos, now: Nanos) -> Nanos {
-        match self.unlent_at.load(Ordering::Relaxed) {
-            0 => Nanos::ZERO,
-            at => {
-                let own = Nanos(at).max(started).saturating_add(GRACE);
-                now.saturating_sub(own)
-            }
-        }
+        let ended = match self.unlent_at.load(Ordering::Relaxed) {
+            0 => now,
+            at => Nanos(at).max(started).min(now),
+        };
+        let lent = ended.saturating_sub(started);
+        let lent = lent.min(Nanos(self.left.load(Ordering::Relaxed)));
+        let lent = if ended == now && lent > GRACE {
+            lent.min(self.waited(started, now))
+        } else {
+            lent
+        };
+        let all = now.saturating_sub(started);
+        all.saturating_sub(lent.saturating_add(GRACE))
+    }
+
+    /// For how much of the time from `from` to `to` its lender has waited for what it holds.
+    fn waited(&self, from: Nanos, to: Nanos) -> Nanos {
+        in_one_step(|| {
+            let books = self.lock();
+            let Some(lender) = &books.lender else {
+                return Nanos::ZERO;
+            };
+            let locks = books.locks.iter();
+            let waited = locks.map(|held| held.line.waited(lender, from, to));
+            waited.max().unwrap_or(Nanos::ZERO)
+        })
     }
 
     /// It has used `time` in a lender's place.
@@ -436,51 +513,4 @@ impl Deferral {
             .lock()
             .unwrap_or_else(|poison| poison.into_inner())
     }
-}
-
-/// Guard of [`defer_throttle`].
-#[derive(Debug)]
-#[must_use = "the throttle is deferred only while the guard lives"]
-pub struct ThrottleGuard {
-    deferral: Option<Arc<Deferral>>,
-}
-
-impl ThrottleGuard {
-    /// Whether it guards a task.
-    pub fn is_active(&self) -> bool {
-        self.deferral.is_some()
-    }
-
-    pub(crate) fn deferral(&self) -> Option<&Arc<Deferral>> {
-        self.deferral.as_ref()
-    }
-}
-
-impl Drop for ThrottleGuard {
-    fn drop(&mut self) {
-        if let Some(deferral) = &self.deferral {
-            deferral.guards.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Keeps the current task from being left throttled while the guard lives, since it holds something for which other tasks wait.
-///
-/// Its group then runs on into debt on the virtual CPU where the task is, by at most the smaller of its quota and 10 ms; later refills
-/// pay the debt first. Beyond that bound the task is throttled like any other. Nests. Outside a task of a scheduler, and while no
-/// group of the process has a limit, the guard does nothing.
-///
-/// ```
-/// # async fn critical_section() {}
-/// # async fn example() {
-/// let _guard = quotient::defer_throttle();
-/// critical_section().await;
-/// # }
-/// ```
-pub fn defer_throttle() -> ThrottleGuard {
-    let deferral = local::deferral();
-    if let Some(deferral) = &deferral {
-        deferral.guards.fetch_add(1, Ordering::Relaxed);
-    }
-    ThrottleGuard { deferral }
 }

@@ -1,7 +1,7 @@
 //! Holders of locks that wait for budget although somebody waits for them: looked at every [`EVERY`].
 //!
 //! Who comes to wait asks for them at once, if his place may be better (`line`). What nobody asks for is seen here: the waiter's group has got budget since, or its limit was lifted, its weight
-//! was changed, or the holder's was. A holder that is queued and is waited for, and has found no better place, is listed; a look takes it out of the list and has it asked for, and if it is
+//! was changed, or the holder's was. (Not while all that wait have no budget either: ten thousand holders of a tenant that waits for itself were queued anew for ever.) A holder that is queued and is waited for, and has found no better place, is listed; a look takes it out of the list and has it asked for, and if it is
 //! in vain again it is listed again.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const PART: usize = 64;
 /// Those of one scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct KeptBack {
-    /// Each once: bounded by the number of tasks.
+    /// Each once, and those that ended since the last look.
     list: Mutex<VecDeque<Weak<Deferral>>>,
     any: AtomicBool,
     /// The last look. Unit: nanoseconds.
@@ -53,17 +53,22 @@ impl KeptBack {
             return;
         }
         self.looked_at.store(now.as_nanos(), Ordering::Relaxed);
-        let part: Vec<_> = {
+        let part: Vec<Arc<Deferral>> = {
             let mut list = self.lock();
-            let count = list.len().min(PART);
-            let part = list.drain(..count).collect();
+            let mut part = Vec::new();
+            // Tasks that have ended since take nobody's turn.
+            while part.len() < PART
+                && let Some(holder) = list.pop_front()
+            {
+                part.extend(holder.upgrade());
+            }
             self.any.store(!list.is_empty(), Ordering::SeqCst);
             part
         };
-        for holder in part.into_iter().filter_map(|holder| holder.upgrade()) {
+        for holder in part {
             // First: it may be listed again by then.
             holder.is_listed.store(false, Ordering::Relaxed);
-            holder.is_asked_for();
+            holder.is_looked_at(now);
         }
     }
 

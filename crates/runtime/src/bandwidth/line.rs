@@ -13,19 +13,24 @@
 //! - else one of a group that weighs more, under the first group that both are below, or as much, if the own group has a limit and that one has none: the limit may
 //!   come before the turn. Who has no limit takes none of a group with one: it would be throttled there.
 //!
-//! Groups without a limit go first, then who has waited for longest. (Any place was taken once: a holder with budget of its own waited in the place of a waiter with a thousandth of it,
+//! Groups without a limit go first, then those that weigh more, then who has waited for longest. (Any place was taken once: a holder with budget of its own waited in the place of a waiter with a thousandth of it,
 //! or a hundredth of its weight, and everybody behind it for seconds.)
 //!
 //! # Nobody is kept back for want of a question
-//! Who is queued where a limit may keep it back, in its own group or in a limited lender's, is *noted* here under the same lock as it asks. The first waiter of another group that comes after
-//! that takes the note and asks for the task, which is queued anew then: it asks again, and is noted again. Who is looked at in vain is noted again, too (`vcpu::release`): else one who waited
-//! for a moment took the note along that the next one needed. What changes where nobody comes, refills, weights and limits, is seen by a look every [`super::kept_back`].
+//! Who is queued is *noted* here under the same lock as it asks. The first waiter of another group that comes after that takes the notes of up to [`NOTES`] tasks, and asks for those that may
+//! have a better place by it: the place that they have is limited, or weighs less. (Those in light groups without a limit were not noted once: 5 to 10 s beside others of ten thousand times
+//! the weight.) Such a task is queued anew: it asks again, and is noted again. Who is not asked for, or is looked at in vain (`vcpu::release`), is noted again, too: else one who waited for a
+//! moment took the note along that the next one needed. What changes where nobody comes, refills and limits, is seen by a look now and then (`super::kept_back`).
 //!
 //! The lock is short and shielded: no thread is stopped with it. Nobody is polled or woken under it, and what it gives back is dropped after it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use quotient_core::Nanos;
 
 use super::Deferral;
 use crate::group::GroupShared;
@@ -35,11 +40,35 @@ use quotient_pause::in_one_step;
 /// So many groups of each kind are looked at for one that may lend: those that have waited for longest. Unit: groups. Default: 32, some microseconds at most.
 const LENDERS: usize = 32;
 
+/// So many notes are taken at once; whoever comes next goes on from there. Unit: tasks. With more holders of permits than that, one of them is enough for who waits.
+const NOTES: usize = 64;
+
+/// Of so many groups it is known when they left: who is not among them left long ago. Unit: groups.
+const LEFT: usize = 16;
+
 /// The books of one lock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Line(Mutex<Books>);
 
-#[derive(Debug, Default)]
+type Tasks = BTreeMap<usize, Weak<Deferral>>;
+
+/// Of tasks of the same group.
+fn names(
+    group: usize,
+    tasks: &Tasks,
+    bounds: (Bound<usize>, Bound<usize>),
+) -> impl Iterator<Item = (usize, usize)> {
+    tasks.range(bounds).map(move |(task, _)| (group, *task))
+}
+
+/// Without its books: who writes it out may do anything meanwhile.
+impl fmt::Debug for Line {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Line").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
 struct Books {
     /// The groups that wait, by address.
     groups: BTreeMap<usize, Waiting>,
@@ -48,17 +77,22 @@ struct Books {
     free: BTreeMap<(usize, u64), Charged>,
     limited: BTreeMap<(usize, u64), Charged>,
     next: u64,
-    /// Tasks that a limit may keep back, by the addresses of their own groups and their deferrals.
-    kept_back: BTreeMap<(usize, usize), Weak<Deferral>>,
+    /// Groups that wait no more, and when the last of each left; the latest at the end, of [`LEFT`].
+    left: VecDeque<(usize, Nanos)>,
+    /// Tasks that are queued, by the addresses of their own groups and their deferrals.
+    queued: BTreeMap<usize, Tasks>,
+    /// Up to where notes were taken last.
+    taken_to: (usize, usize),
     /// How often notes were taken.
     taken: u64,
 }
 
-#[derive(Debug)]
 struct Waiting {
     since: u64,
     /// As it came.
     is_limited: bool,
+    /// When that was.
+    joined_at: Nanos,
     /// So many of its tasks wait.
     tasks: usize,
 }
@@ -84,6 +118,15 @@ pub(super) struct Found {
     pub(super) lender: Option<Arc<GroupShared>>,
     /// Somebody waits who may lend, once his place is better.
     pub(super) is_waited_for: bool,
+}
+
+/// Whether the place of `one` is better than that of `other`: without a limit, or of more weight.
+pub(super) fn is_better(one: &Arc<GroupShared>, other: &Arc<GroupShared>) -> bool {
+    match (one.is_limited(), other.is_limited()) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => one.outweighs(other),
+    }
 }
 
 pub(super) fn name<T>(what: &Arc<T>) -> usize {
@@ -114,7 +157,44 @@ impl Books {
         of(&self.free).chain(of(&self.limited))
     }
 
-    /// Notes a task that may be kept back. What was noted of it before.
+    /// Takes the notes of some, but not of tasks of the group `own`. O([`NOTES`] x log).
+    fn take_notes(&mut self, own: usize) -> Vec<Weak<Deferral>> {
+        if self.queued.is_empty() {
+            return Vec::new();
+        }
+        self.taken = self.taken.wrapping_add(1);
+        let (last, task) = self.taken_to;
+        let other = |(group, _): &(&usize, &Tasks)| **group != own;
+        let keys: Vec<_> = {
+            let behind = self.queued.range(last..).filter(other);
+            let behind = behind.flat_map(|(&group, tasks)| {
+                let from = (group == last).then_some(task);
+                let from = from.map_or(Bound::Unbounded, Bound::Excluded);
+                names(group, tasks, (from, Bound::Unbounded))
+            });
+            let up_to = self.queued.range(..=last).filter(other);
+            let up_to = up_to.flat_map(|(&group, tasks)| {
+                let to = (group == last).then_some(task);
+                let to = to.map_or(Bound::Unbounded, Bound::Included);
+                names(group, tasks, (Bound::Unbounded, to))
+            });
+            behind.chain(up_to).take(NOTES).collect()
+        };
+        self.taken_to = keys.last().copied().unwrap_or(self.taken_to);
+        let take = |(group, task)| self.remove_note(group, task);
+        keys.into_iter().filter_map(take).collect()
+    }
+
+    fn remove_note(&mut self, group: usize, task: usize) -> Option<Weak<Deferral>> {
+        let tasks = self.queued.get_mut(&group)?;
+        let note = tasks.remove(&task);
+        if tasks.is_empty() {
+            self.queued.remove(&group);
+        }
+        note
+    }
+
+    /// Notes a task that is queued. What was noted of it before.
     fn note(&mut self, asking: &Asking<'_>, note: &mut Option<Note>) -> Option<Weak<Deferral>> {
         let own = name(asking.own);
         let now = Note {
@@ -126,10 +206,9 @@ impl Books {
         }
         let before = note.replace(now).filter(|before| before.own != own);
         let task = name(asking.deferral);
-        let before = before.and_then(|before| self.kept_back.remove(&(before.own, task)));
-        let same = self
-            .kept_back
-            .insert((own, task), Arc::downgrade(asking.deferral));
+        let before = before.and_then(|before| self.remove_note(before.own, task));
+        let tasks = self.queued.entry(own).or_default();
+        let same = tasks.insert(task, Arc::downgrade(asking.deferral));
         before.or(same)
     }
 
@@ -141,7 +220,7 @@ impl Books {
     ) -> Option<Arc<GroupShared>> {
         let own = asking.own;
         let waits = own.is_limited() && is_throttled(own);
-        let mut second = None;
+        let mut best: Option<&Arc<GroupShared>> = None;
         for lender in self.lenders(asking.scheduler, own) {
             let is_limited = lender.is_limited();
             let is_better = match (own.is_limited(), is_limited) {
@@ -150,15 +229,15 @@ impl Books {
                 (true, true) | (false, false) => lender.outweighs(own),
                 (false, true) => false,
             };
-            if !is_better || is_limited && is_throttled(lender) {
+            if !is_better
+                || best.is_some_and(|best| !self::is_better(lender, best))
+                || is_limited && is_throttled(lender)
+            {
                 continue;
             }
-            if !is_limited {
-                return Some(lender.clone());
-            }
-            second.get_or_insert(lender);
+            best = Some(lender);
         }
-        second.cloned()
+        best.cloned()
     }
 }
 
@@ -167,16 +246,17 @@ impl Line {
         self.0.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// A task of this group waits. O(log groups), and O(those that are kept back) if it is the first of its group.
+    /// A task of this group waits. O(log groups), and O([`NOTES`]) if it is the first of its group.
     pub(crate) fn join(&self, home: &Charged) {
         let own = name(&home.1);
+        let joined_at = home.0.now();
         let asked = in_one_step(|| {
             let mut books = self.lock();
             let books = &mut *books;
             match books.groups.entry(own) {
                 Entry::Occupied(mut known) => {
                     known.get_mut().tasks += 1;
-                    return BTreeMap::new();
+                    return Vec::new();
                 }
                 Entry::Vacant(place) => {
                     let since = books.next;
@@ -185,31 +265,23 @@ impl Line {
                     place.insert(Waiting {
                         since,
                         is_limited,
+                        joined_at,
                         tasks: 1,
                     });
                     let number = (name(&home.0), since);
                     books.kind(is_limited).insert(number, home.clone());
                 }
             }
-            if books.kept_back.is_empty() {
-                return BTreeMap::new();
-            }
-            books.taken = books.taken.wrapping_add(1);
-            // All but those of its own group, to whom it lends nothing.
-            let mut asked = std::mem::take(&mut books.kept_back);
-            let mut mine = asked.split_off(&(own, 0));
-            let mut others = mine.split_off(&(own + 1, 0));
-            books.kept_back = mine;
-            asked.append(&mut others);
-            asked
+            books.take_notes(own)
         });
-        for task in asked.into_values().filter_map(|task| task.upgrade()) {
-            task.is_asked_for();
+        for task in asked.into_iter().filter_map(|task| task.upgrade()) {
+            task.is_asked_for_by(&home.1);
         }
     }
 
     /// One that has joined does not wait any more. O(log groups).
     pub(crate) fn leave(&self, home: &Charged) {
+        let left_at = home.0.now();
         let left = in_one_step(|| {
             let mut books = self.lock();
             let Entry::Occupied(mut known) = books.groups.entry(name(&home.1)) else {
@@ -220,13 +292,17 @@ impl Line {
                 return None;
             }
             let known = known.remove();
+            if books.left.len() >= LEFT {
+                books.left.pop_front();
+            }
+            books.left.push_back((name(&home.1), left_at));
             let number = (name(&home.0), known.since);
             books.kind(known.is_limited).remove(&number)
         });
         drop(left);
     }
 
-    /// Whose place a task that is about to be queued takes, if any is better than its own; it is noted if it may be kept back in its own, or in that one. Called in a step.
+    /// Whose place a task that is about to be queued takes, if any is better than its own; it is noted. Called in a step.
     /// O(depth x groups), of [`LENDERS`] groups.
     pub(super) fn ask(
         &self,
@@ -236,11 +312,7 @@ impl Line {
     ) -> Found {
         let mut books = self.lock();
         let lender = books.choose(asking, is_throttled);
-        let place = lender.as_ref().unwrap_or(asking.own);
-        let known = match place.is_limited() {
-            true => books.note(asking, note),
-            false => None,
-        };
+        let known = books.note(asking, note);
         let is_waited_for =
             lender.is_some() || books.lenders(asking.scheduler, asking.own).next().is_some();
         drop(books);
@@ -251,7 +323,7 @@ impl Line {
         }
     }
 
-    /// Notes a task that is queued, and may be kept back there; whether anybody waits who may lend it a place. Called in a step.
+    /// Notes a task that is queued; whether anybody waits who may lend it a place. Called in a step.
     pub(super) fn note(&self, asking: &Asking<'_>, note: &mut Option<Note>) -> bool {
         let mut books = self.lock();
         // The note first: who comes after it takes it.
@@ -262,18 +334,44 @@ impl Line {
         is_waited_for
     }
 
-    /// The task has nothing to do with the lock any more. O(log tasks that are noted).
+    /// The task has nothing to do with the lock any more. O(log tasks that are noted). Called in a step.
     pub(super) fn forget(&self, deferral: &Arc<Deferral>, note: Note) {
-        let forgotten = in_one_step(|| {
-            let mut books = self.lock();
-            books.kept_back.remove(&(note.own, name(deferral)))
-        });
+        let forgotten = self.lock().remove_note(note.own, name(deferral));
         drop(forgotten);
     }
 
     /// Whether anybody waits who may lend to a task of `own`, of this scheduler. Called in a step.
     pub(super) fn may_lend(&self, scheduler: usize, own: &Arc<GroupShared>) -> bool {
         self.lock().lenders(scheduler, own).next().is_some()
+    }
+
+    /// Whether any group waits that may lend to a task of `own`, of this scheduler, and has budget at `now`. O(groups x depth), and the locks of their budgets.
+    pub(super) fn has_solvent(&self, scheduler: usize, own: &Arc<GroupShared>, now: Nanos) -> bool {
+        let lenders: Vec<_> = in_one_step(|| {
+            let books = self.lock();
+            books.lenders(scheduler, own).cloned().collect()
+        });
+        lenders.iter().any(|lender| !lender.is_kept_back(now))
+    }
+
+    /// For how much of the time from `from` to `to` this group has waited, as far as is known: since it came last, or until it left. Called in a step.
+    pub(super) fn waited(&self, lender: &Arc<GroupShared>, from: Nanos, to: Nanos) -> Nanos {
+        if let Some(known) = self.lock().groups.get(&name(lender)) {
+            return to.saturating_sub(known.joined_at.max(from));
+        }
+        let left = self.left_at(lender);
+        left.map_or(Nanos::ZERO, |at| at.min(to).saturating_sub(from))
+    }
+
+    /// When this group left, if it waits no more and that is known. Called in a step.
+    pub(super) fn left_at(&self, lender: &Arc<GroupShared>) -> Option<Nanos> {
+        let books = self.lock();
+        let lender = name(lender);
+        if books.groups.contains_key(&lender) {
+            return None;
+        }
+        let mut left = books.left.iter().rev();
+        left.find(|(group, _)| *group == lender).map(|(_, at)| *at)
     }
 
     /// Whether this group still waits. Called in a step.

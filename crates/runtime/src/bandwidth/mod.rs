@@ -17,6 +17,7 @@
 //! limit gives it back when its last reference goes.
 
 mod deferral;
+mod guard;
 mod kept_back;
 mod limit;
 mod line;
@@ -24,7 +25,7 @@ mod throttled;
 mod watch;
 
 pub(crate) use deferral::Deferral;
-pub use deferral::{ThrottleGuard, defer_throttle};
+pub use guard::{ThrottleGuard, defer_throttle};
 pub(crate) use kept_back::KeptBack;
 pub use limit::{Cpus, Max, Share};
 pub(crate) use limit::{LimitChange, nanos};

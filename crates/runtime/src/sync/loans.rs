@@ -5,6 +5,7 @@
 //! it. So who only waits, and does other things meanwhile, is lent nothing for it. (Lent to all that wait, a task that kept the future of a lock and computed beside it had
 //! 1.7 s in 4 s under a limit of 1 %, at others' cost.) The future runs without tokio's budget, which would wake it for other reasons; its unit was taken before.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
@@ -21,7 +22,6 @@ use crate::local::{self, Charged};
 use crate::shielded::lock_shielded;
 
 /// A task that holds a lock; nothing where it defers no throttles.
-#[derive(Debug)]
 pub(super) struct Holding {
     line: Option<Arc<Line>>,
     guard: ThrottleGuard,
@@ -37,9 +37,23 @@ impl Holding {
         Self { line, guard }
     }
 
+    /// Of nothing.
+    pub(super) fn none() -> Self {
+        Self {
+            line: None,
+            guard: ThrottleGuard::none(),
+        }
+    }
+
     /// The calling task holds the lock.
     pub(super) fn here(line: &Arc<Line>) -> Self {
         Self::new(line, defer_throttle())
+    }
+}
+
+impl fmt::Debug for Holding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Holding").finish_non_exhaustive()
     }
 }
 
@@ -149,7 +163,8 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn new(line: &'a Arc<Line>) -> Self {
         // Nobody is lent anything while there are no limits.
-        let home = local::current_group().filter(|_| RuntimeGates::bandwidth());
+        let is_limited_at_all = RuntimeGates::bandwidth();
+        let home = is_limited_at_all.then(local::current_group).flatten();
         if let Some(home) = &home {
             line.join(home);
         }
@@ -261,7 +276,7 @@ impl Wake for Heir {
         let mut known = lock_shielded(&self.task);
         let Some(task) = known.take() else { return };
         let is_new = !self.is_handed.swap(true, Ordering::AcqRel);
-        let taken = is_new.then(|| self.deferral.has_taken(&self.line));
+        let taken = is_new.then(|| self.deferral.is_handed(&self.line));
         drop(known);
         if let Some(taken) = taken {
             self.deferral.follow(taken);
@@ -347,6 +362,24 @@ mod tests {
             std::mem::forget(permits.try_acquire_owned().unwrap());
         });
         assert!(left.upgrade().is_none());
+    }
+
+    /// Who writes a guard out may take the lock meanwhile, or be stopped.
+    #[test]
+    fn a_guard_is_written_out_without_its_books() {
+        use std::fmt::Write as _;
+        struct Takes<'a>(&'a Semaphore);
+        impl std::fmt::Write for Takes<'_> {
+            fn write_str(&mut self, _: &str) -> std::fmt::Result {
+                drop(self.0.try_acquire().map_err(|_| std::fmt::Error)?);
+                Ok(())
+            }
+        }
+        in_a_limited_task(|| {
+            let permits = Semaphore::new(2);
+            let permit = permits.try_acquire().unwrap();
+            write!(Takes(&permits), "{permits:?} {permit:?}").unwrap();
+        });
     }
 
     /// However many locks a task holds: each is given back, and the latest are known.

@@ -10,10 +10,19 @@
 //! So who shares a lock with somebody pays, in processor time, for what that one does while it holds it: 250 ms for each time that it is taken, no more. Nobody is lent a place
 //! - for a guard that it gave to another task: it is who *took* the lock that is known as its holder;
 //! - by waiters that are no tasks of the same scheduler;
-//! - by a task that waits for one that waits itself, for another lock;
+//! - while it does not run itself: it waits for another lock, or for a task or a message of its own group, which has no budget;
+//! - by a group to which a waiter was moved after it began to wait: the one that it was in then lends;
 //! - while its group has used 50 ms more than its limit earns by going on after loans, in polls in which it has given the lock back;
-//! - for older ones of more than 16 locks;
-//! - if it took the lock before the process had any limit.
+//! - for a lock after which it took 16 others;
+//! - if it took the lock, or began to wait for it, before the process had any limit;
+//! - by groups that wait behind 32 others of their kind, with a limit or without, which can lend nothing.
+//!
+//! Who comes to wait finds the holder at once; what changes while it waits (budget comes, a limit is lifted) within 50 ms.
+//!
+//! Not as tokio's: a lock does not become one of a `dyn` type or a slice by coercion, nor is an [`RwLock`] of what is `Send` and not `Sync` `Send`; there is no `map`, no
+//! `blocking_lock`, and no `split` or `merge` of permits.
+//!
+//! A lock costs 1.0 to 1.5 times tokio's while the process has no limit, two to five times with one: 70 to 100 ns more a lock that is free, 2 to 3 us a hand-over.
 //!
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
 //! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.

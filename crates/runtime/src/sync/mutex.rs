@@ -11,7 +11,7 @@ use crate::bandwidth::Line;
 pub use tokio::sync::TryLockError;
 
 /// An asynchronous mutex; as [`tokio::sync::Mutex`], and the holder is not left throttled (see the module).
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Mutex<T: ?Sized> {
     line: Arc<Line>,
     /// Apart, for guards that own their lock: only they and this ever hold it.
@@ -89,6 +89,18 @@ impl<T: ?Sized> Mutex<T> {
     /// The value, without locking: the exclusive borrow says that nobody holds it.
     pub fn get_mut(&mut self) -> &mut T {
         sole_mut(&mut self.inner).get_mut()
+    }
+}
+
+/// With the value, if it is free: in a lock that is held as any other.
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Mutex");
+        match self.try_lock() {
+            Ok(guard) => shown.field("data", &&*guard),
+            Err(_) => shown.field("data", &format_args!("<locked>")),
+        };
+        shown.finish_non_exhaustive()
     }
 }
 

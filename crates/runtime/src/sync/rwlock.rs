@@ -10,7 +10,7 @@ use crate::bandwidth::Line;
 
 /// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
 /// not left throttled (see the module): the longest waiter lends its place to the writer, or to every reader.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RwLock<T: ?Sized> {
     line: Arc<Line>,
     /// Apart, for guards that own their lock: only they and this ever hold it.
@@ -137,6 +137,18 @@ impl<T: ?Sized> RwLock<T> {
     /// The value, without locking: the exclusive borrow says that nobody holds it.
     pub fn get_mut(&mut self) -> &mut T {
         sole_mut(&mut self.inner).get_mut()
+    }
+}
+
+/// With the value, if it is free: in a lock that is held as any other.
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("RwLock");
+        match self.try_read() {
+            Ok(guard) => shown.field("data", &&*guard),
+            Err(_) => shown.field("data", &format_args!("<locked>")),
+        };
+        shown.finish_non_exhaustive()
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use quotient_pause::in_one_plea;
+
 use super::cooperate;
 use super::loans::{Holding, Inner, attempt, wait};
 use crate::bandwidth::Line;
@@ -41,7 +43,7 @@ impl Semaphore {
     /// # Panics
     /// As tokio's: the sum exceeds [`Semaphore::MAX_PERMITS`].
     pub fn add_permits(&self, permits: usize) {
-        self.inner.add_permits(permits);
+        in_one_plea(|| self.inner.add_permits(permits));
     }
 
     /// Waits for a permit, first in, first out. Cancel-safe.
@@ -85,7 +87,8 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::try_acquire`].
     pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        let (inner, holding) = attempt(&self.line, || self.inner.try_acquire_many(permits))?;
+        let (inner, holding) =
+            attempt_many(&self.line, permits, || self.inner.try_acquire_many(permits))?;
         Ok(SemaphorePermit {
             inner,
             _holding: holding,
@@ -140,7 +143,7 @@ impl Semaphore {
         self: Arc<Self>,
         permits: u32,
     ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        let (inner, holding) = attempt(&self.line, || {
+        let (inner, holding) = attempt_many(&self.line, permits, || {
             self.inner.clone().try_acquire_many_owned(permits)
         })?;
         Ok(OwnedSemaphorePermit {
@@ -151,13 +154,25 @@ impl Semaphore {
 
     /// Refuses permits from now on; who waits is told.
     pub fn close(&self) {
-        self.inner.close();
+        in_one_plea(|| self.inner.close());
     }
 
     /// Whether [`Semaphore::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()
     }
+}
+
+/// As [`attempt`]. Who has no permit holds nothing, and could have that at any time. (A tenant of 0.01 CPUs that took none again and again had 0.5 to 1.1, lent by who waited for one.)
+fn attempt_many<G, E>(
+    line: &Arc<Line>,
+    permits: u32,
+    lock: impl FnOnce() -> Result<G, E>,
+) -> Result<(Inner<G>, Holding), E> {
+    if permits == 0 {
+        return Ok((Inner::new(lock()?), Holding::none()));
+    }
+    attempt(line, lock)
 }
 
 /// A permit of a [`Semaphore`]; given back when dropped.

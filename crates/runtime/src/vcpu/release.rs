@@ -16,8 +16,21 @@ use crate::task_context::Task;
 
 /// After a part of a search for the dead other work goes on for so many times as long as that took, if there is any.
 const REST: u64 = 20;
+/// The same after a search for tasks that have another place, in which none had: a tenant of 0.01 CPUs whose ten thousand tasks wait for each other had 0.85 searched through, by people who
+/// came and went. Unit: nanoseconds, at most.
+const REST_MAX: Nanos = Nanos::from_millis(100);
 /// How long a search waits that can go on with nothing. Unit: nanoseconds. A tick.
 const PAUSE: Nanos = Nanos::from_micros(1_000);
+
+/// What a part of a search has come to.
+struct Found {
+    /// Where to go on.
+    more: Option<u32>,
+    /// The group in whose place the last is now that was queued anew.
+    last: Option<Arc<GroupShared>>,
+    /// Some have another place now.
+    any: bool,
+}
 
 /// When to go on with the search for the dead.
 #[derive(Debug, Default)]
@@ -44,7 +57,8 @@ impl Vcpu {
     /// CPU after a second.) Returns the time.
     #[inline]
     pub(super) fn release(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
-        if !me.has_releases.load(Ordering::Acquire) {
+        let rests = || now.as_nanos() < me.released_at.load(Ordering::Relaxed);
+        if !me.has_releases.load(Ordering::Acquire) || rests() {
             return now;
         }
         self.release_part(shared, me, now)
@@ -55,7 +69,10 @@ impl Vcpu {
     fn release_part(&mut self, shared: &Shared, me: &VcpuShared, now: Nanos) -> Nanos {
         me.has_releases.store(false, Ordering::Relaxed);
         let Some(search) = me.releases.next() else {
-            me.released_at.store(now.as_nanos(), Ordering::Relaxed);
+            let vain = std::mem::take(&mut self.searched_in_vain).as_nanos();
+            let rest = Nanos(vain.saturating_mul(REST)).min(REST_MAX);
+            let at = now.saturating_add(rest);
+            me.released_at.store(at.as_nanos(), Ordering::Relaxed);
             return now;
         };
         // Before the next look at it: there may be another request, and there is more of this one, perhaps.
@@ -63,12 +80,16 @@ impl Vcpu {
         let mut goes = |task: &mut Task| {
             changes_seat(task.owned_mut()) || task.context().marks.is_moved(Ordering::Acquire)
         };
-        let (more, last) = self.requeue(shared, &search, PART, &mut goes, now);
+        let found = self.requeue(shared, &search, PART, &mut goes, now);
         let later = shared.now();
-        if let Some(group) = last.as_ref().or(search.group.as_ref()) {
-            self.bill_to(group, later.saturating_sub(now), later);
+        let cost = later.saturating_sub(now);
+        if let Some(group) = found.last.as_ref().or(search.group.as_ref()) {
+            self.bill_to(group, cost, later);
         }
-        if let Some(next) = more {
+        if !found.any {
+            self.searched_in_vain = self.searched_in_vain.saturating_add(cost);
+        }
+        if let Some(next) = found.more {
             me.releases.go_on_later(Search { next, ..search });
         }
         later
@@ -126,17 +147,17 @@ impl Vcpu {
             taken += u32::from(goes);
             goes
         };
-        let (more, last) = self.requeue(shared, &search, PART, &mut dead, now);
+        let found = self.requeue(shared, &search, PART, &mut dead, now);
         let later = shared.now();
         let cost = later.saturating_sub(now);
-        if let Some(payer) = search.group.as_ref().or(last.as_ref()) {
+        if let Some(payer) = search.group.as_ref().or(found.last.as_ref()) {
             payer.pay_for_the_dead(cost, self.index, later);
             look_at_refill(shared);
         }
         self.rest.until = later.saturating_add(Nanos(cost.as_nanos() * REST));
         let mut goes_on_at = self.rest.until;
         search.skipped |= skipped;
-        if let Some(next) = more {
+        if let Some(next) = found.more {
             search.next = next;
             me.dying.go_on_later(search);
         } else if search.skipped {
@@ -173,22 +194,30 @@ impl Vcpu {
         part: DrainPart,
         wanted: &mut dyn FnMut(&mut Task) -> bool,
         now: Nanos,
-    ) -> (Option<u32>, Option<Arc<GroupShared>>) {
+    ) -> Found {
         let mut queue = shared.queue(self.index);
         let group = search.group.as_ref().map(|group| &group.core);
         let out = &mut self.detached;
         let more = queue.drain_part(group, search.next, part, wanted, now, out);
-        let mut last = None;
+        let mut found = Found {
+            more,
+            last: None,
+            any: false,
+        };
         for detached in self.detached.drain(..) {
             let mut task = detached.handle;
             task.owned_mut().entity = detached.entity;
             let owned = task.owned_mut();
             let known = owned.throttling.as_ref();
             let lender = known.and_then(|known| lender_here(&queue, known, &owned.group));
-            last = Some(lender.unwrap_or_else(|| owned.group.clone()));
+            let was_lent = known.is_some_and(|known| known.seat.is_some());
+            let place = lender.as_ref().unwrap_or(&owned.group).clone();
+            found.last = Some(place);
+            found.any |= lender.is_some() || was_lent;
+            found.any |= task.context().marks.is_moved(Ordering::Relaxed);
             enqueue(&mut queue, task, Enqueue::Migrate, now);
         }
-        (more, last)
+        found
     }
 
     /// Takes in a part of what a group has brought beyond ordinary arrivals, which pays for that. Returns the time.

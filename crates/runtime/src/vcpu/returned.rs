@@ -43,7 +43,7 @@ pub(super) fn bear(
         debug_assert!(false, "a thread without a carrier has lost a poll");
         return;
     };
-    let outcome = loop {
+    let mut outcome = loop {
         let now = shared.now();
         let wall = now.saturating_sub(began.started);
         let notes = entered.end_task();
@@ -102,7 +102,14 @@ pub(super) fn bear(
         }
     };
     preempting.one_less();
-    carrier.holds().leave();
+    let left = match &mut outcome {
+        Outcome::Again(task) => task.owned_mut().deferral(),
+        Outcome::Pending(parking) => parking.owned_mut().deferral(),
+        Outcome::Done => None,
+    };
+    if let Some(deferral) = left {
+        carrier.holds().begin(deferral);
+    }
     let (chosen_by, away) = carrier.finish(&preempting.log, outcome);
     std::sync::atomic::fence(Ordering::SeqCst);
     preempting.end_nap(chosen_by);
