@@ -12,14 +12,14 @@ use crate::{Group, InGroupExt, Scheduler, ThreadMeter, block_in_place, spawn_blo
 
 /// What is spent at once, several quotas.
 const SPENT: Nanos = Nanos::from_millis(5);
-/// What the schedule of a limited group may have charged beyond: a virtual CPU's batch on each of them, and what futures
-/// and their members take.
-const BATCHES: i128 = 1_000_000;
+/// What the schedule of a limited group may have charged beyond: up to 500 us on each of four virtual CPUs, and what futures and their members take. Less than half of what is spent,
+/// so that nothing of that can be missing.
+const BATCHES: i128 = 2_000_000;
 
-/// What a short poll may be billed: as long as it was, up to 500 us, if another process had its processor meanwhile. A gate's may be after it has
-/// opened, as what it let through runs already; and where a poll ran beyond what its virtual CPU holds, its debt stays there
-/// (`quotient_core::bandwidth`, *Debts*) while a task runs on another one.
-const POLL: i128 = 500_000;
+/// What short polls may be billed: as long as each was, up to 500 us, if somebody else had its processor meanwhile; three of them, the two parts of one that blocks in place and the one that
+/// looks. A gate's may be after it has opened, as what it let through runs already; and where a poll ran beyond what its virtual CPU holds, its debt stays there
+/// (`quotient_core::bandwidth`, *Debts*) while a task runs on another one. A debt of what is spent would be 4 ms.
+const POLL: i128 = 3 * 500_000;
 
 /// Computes for [`SPENT`] of the thread's CPU time.
 fn spend() {
