@@ -66,6 +66,8 @@ pub(crate) struct Deferral {
     lent: AtomicU64,
     /// So much of the poll in progress the lender pays for at most. Unit: nanoseconds.
     left: AtomicU64,
+    /// When who lends came to wait, if the loan has ended: it may have been away for a part of the poll. Unit: nanoseconds.
+    wanted_from: AtomicU64,
     /// When the loan ended in the poll in progress, if that began on loan; 0 if it did not. Unit: nanoseconds of the scheduler's clock.
     unlent_at: AtomicU64,
 }
@@ -148,6 +150,7 @@ impl Deferral {
             is_listed: AtomicBool::new(false),
             lent: AtomicU64::new(0),
             left: AtomicU64::new(0),
+            wanted_from: AtomicU64::new(0),
             unlent_at: AtomicU64::new(0),
         }
     }
@@ -238,7 +241,11 @@ impl Deferral {
             let locks = &books.locks;
             let ends = |lender: &mut Arc<GroupShared>| left_of(locks, lender, lent) == 0;
             let lender = books.lender.take_if(ends);
-            let ended = lender.map(|lender| (gone.line.left_at(&lender), lender));
+            let ended = lender.map(|lender| {
+                let from = gone.line.joined_at(&lender).unwrap_or_default();
+                self.wanted_from.store(from.as_nanos(), Ordering::Relaxed);
+                (gone.line.left_at(&lender), lender)
+            });
             (Some(gone), ended)
         });
         drop(gone);
@@ -449,6 +456,7 @@ impl Deferral {
         in_one_step(|| {
             let books = self.lock();
             self.unlent_at.store(0, Ordering::Relaxed);
+            self.wanted_from.store(0, Ordering::Relaxed);
             let lent = self.lent.load(Ordering::Relaxed);
             let of = |lender| left_of(&books.locks, lender, lent);
             let left = books.lender.as_ref().map_or(0, of);
@@ -466,7 +474,8 @@ impl Deferral {
             0 => now,
             at => Nanos(at).max(started).min(now),
         };
-        let lent = ended.saturating_sub(started);
+        let from = started.max(Nanos(self.wanted_from.load(Ordering::Relaxed)));
+        let lent = ended.saturating_sub(from);
         let lent = lent.min(Nanos(self.left.load(Ordering::Relaxed)));
         let lent = if ended == now && lent > GRACE {
             lent.min(self.waited(started, now))

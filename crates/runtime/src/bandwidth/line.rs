@@ -363,6 +363,13 @@ impl Line {
         left.map_or(Nanos::ZERO, |at| at.min(to).saturating_sub(from))
     }
 
+    /// When this group came to wait, if it waits. Called in a step.
+    pub(super) fn joined_at(&self, lender: &Arc<GroupShared>) -> Option<Nanos> {
+        let books = self.lock();
+        let known = books.groups.get(&name(lender));
+        known.map(|known| known.joined_at)
+    }
+
     /// When this group left, if it waits no more and that is known. Called in a step.
     pub(super) fn left_at(&self, lender: &Arc<GroupShared>) -> Option<Nanos> {
         let books = self.lock();
