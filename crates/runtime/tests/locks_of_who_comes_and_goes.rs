@@ -48,6 +48,17 @@ fn waits(group: &Group, lock: &Arc<Mutex<()>>) -> JoinHandle<Duration> {
     })
 }
 
+/// A task of `group` that computes in polls of that length.
+fn computes(group: &Group, stop: &Arc<AtomicBool>, length: Duration) -> quotient::JoinHandle<()> {
+    let stop = stop.clone();
+    group.spawn(async move {
+        while !stop.load(Ordering::SeqCst) {
+            burn(length);
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
 /// What comes out if somebody waits for the lock when `before` has happened, with the holder and `free` to do it with.
 async fn waits_after(before: impl AsyncFnOnce(&quotient::Scheduler, &Group, &Arc<Mutex<()>>)) {
     let (scheduler, capped) = scheduler(2);
@@ -111,15 +122,7 @@ fn a_waiter_whose_limit_is_lifted_lends() {
         let task = waits(&poor, &lock);
         sleep(MS * 10).await;
         // In line, and throttled on both virtual CPUs.
-        let hogs = [(); 2].map(|()| {
-            let stop = stop.clone();
-            poor.spawn(async move {
-                while !stop.load(Ordering::SeqCst) {
-                    burn(MS);
-                    tokio::task::yield_now().await;
-                }
-            })
-        });
+        let hogs = [(); 2].map(|()| computes(&poor, &stop, MS));
         sleep(MS * 100).await;
         let lifted = Instant::now();
         poor.set_max("max").unwrap();
@@ -242,15 +245,7 @@ fn a_heavy_waiter_takes_the_holder_from_a_light_ones_place() {
         let light = group("light", 1).unwrap();
         let own = group("own", 1).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let hogs = [(); 4].map(|()| {
-            let stop = stop.clone();
-            heavy.spawn(async move {
-                while !stop.load(Ordering::SeqCst) {
-                    burn(MS / 10);
-                    tokio::task::yield_now().await;
-                }
-            })
-        });
+        let hogs = [(); 4].map(|()| computes(&heavy, &stop, MS / 10));
         for (holder, first) in [(&capped, Some(&light)), (&own, Some(&light)), (&own, None)] {
             let lock = Arc::new(Mutex::new(()));
             let (held, holds) = tokio::sync::oneshot::channel();

@@ -13,7 +13,7 @@
 //! it, and its own limit does not hold it at all. That is asked whenever the task is queued ([`Deferral::seat_on`]), of the latest [`LOCKS`] of its locks. Children that the holder spawns,
 //! its statistics, and what it may spawn into stay with its own group.
 //!
-//! What is known of a task, its locks, where it was queued last if a limit may keep it back there, and in whose place, is behind one lock. So of a task that is handed a lock while it is
+//! What is known of a task, its locks, where it is queued, and in whose place, is behind one lock. So of a task that is handed a lock while it is
 //! being queued one of the two sees the other. The lock comes before those of its lines, is short and shielded, and what is taken out is dropped after it.
 //!
 //! A holder that waits in a throttled group whose debt is used up would not be dispatched in time, so who comes to wait later asks the virtual CPU of its place to take it out. Who lends
@@ -31,7 +31,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use quotient_core::Nanos;
 use quotient_pause::in_one_step;
@@ -134,8 +134,7 @@ impl Held {
 
 /// What a task that has used `lent` on loan may have yet for those of its locks that `lender` waits for. Unit: nanoseconds.
 fn left_of(locks: &[Held], lender: &Arc<GroupShared>, lent: u64) -> u64 {
-    let counting = locks.iter().filter(|held| held.counts(lent));
-    let wanted = counting.filter(|held| held.line.has(lender));
+    let wanted = locks.iter().filter(|held| held.line.has(lender));
     wanted.map(|held| held.left(lent)).max().unwrap_or(0)
 }
 
@@ -172,7 +171,7 @@ impl Deferral {
 
     /// The task has taken a lock, in its poll. O(1). If that is borne, its proxy has not asked for a place with that lock, and does so when it is asked for, now or by who comes to wait.
     pub(crate) fn takes(self: &Arc<Self>, line: &Arc<Line>) {
-        let evicted = in_one_step(|| self.add(&mut self.lock(), line));
+        let evicted = self.with(|books| self.add(books, line));
         drop(evicted);
         preempt::notes_a_lock(self);
     }
@@ -180,11 +179,9 @@ impl Deferral {
     /// The task, which waits, is handed the lock; any thread. It may be queued at the time, having been woken for another reason: as a proxy above. O(1). What is left to be done, by
     /// [`Deferral::follow`], when the caller has let go of a lock that comes before this one's.
     pub(crate) fn is_handed(self: &Arc<Self>, line: &Arc<Line>) -> Taken {
-        in_one_step(|| {
-            let mut books = self.lock();
-            let evicted = self.add(&mut books, line);
-            let Books { locks, place, .. } = &mut *books;
-            let is_asked_for = self.note_all(place.as_ref(), locks);
+        self.with(|books| {
+            let evicted = self.add(books, line);
+            let is_asked_for = self.note_all(books);
             Taken {
                 evicted,
                 is_asked_for,
@@ -222,9 +219,7 @@ impl Deferral {
 
     /// It gives that back; any thread. O(1).
     pub(crate) fn lets_go(self: &Arc<Self>, line: &Arc<Line>) {
-        let (gone, ended) = in_one_step(|| {
-            let mut books = self.lock();
-            let books = &mut *books;
+        let (gone, ended) = self.with(|books| {
             let mut known = books.locks.iter_mut().enumerate().rev();
             let found = known.find(|(_, held)| Arc::ptr_eq(&held.line, line));
             let Some((place, held)) = found else {
@@ -270,7 +265,7 @@ impl Deferral {
     /// Where it is queued.
     fn place(&self) -> Option<Place> {
         let any = self.has_place.load(Ordering::Relaxed);
-        any.then(|| in_one_step(|| self.lock().place.clone()))
+        any.then(|| self.with(|books| books.place.clone()))
             .flatten()
     }
 
@@ -289,11 +284,7 @@ impl Deferral {
         if place.of.is_limited() || is_better(group, &place.of) {
             self.is_asked_for();
         } else {
-            in_one_step(|| {
-                let mut books = self.lock();
-                let Books { locks, place, .. } = &mut *books;
-                self.note_all(place.as_ref(), locks)
-            });
+            self.with(|books| self.note_all(books));
         }
     }
 
@@ -301,8 +292,7 @@ impl Deferral {
     pub(super) fn is_looked_at(self: &Arc<Self>, now: Nanos) {
         let Some(place) = self.place() else { return };
         let lent = self.lent.load(Ordering::Relaxed);
-        let lines: Vec<_> = in_one_step(|| {
-            let books = self.lock();
+        let lines: Vec<_> = self.with(|books| {
             let counting = books.locks.iter().filter(|held| held.counts(lent));
             counting.map(|held| held.line.clone()).collect()
         });
@@ -326,21 +316,14 @@ impl Deferral {
         is_throttled: &dyn Fn(&GroupShared) -> bool,
     ) -> Option<Arc<GroupShared>> {
         let asks = !self.has_gone_on(own);
-        let (seat, is_waited_for, former) = in_one_step(|| {
-            let mut books = self.lock();
+        let (seat, is_waited_for, former) = self.with(|books| {
             let (seat, is_waited_for) = match asks {
-                true => self.ask(&mut books, own, is_throttled),
+                true => self.ask(books, own, is_throttled),
                 false => (None, false),
             };
             let of = seat.as_ref().unwrap_or(own);
             let is_waited_for = is_waited_for && of.is_limited();
-            let place = Place {
-                vcpu,
-                own: own.clone(),
-                of: of.clone(),
-            };
-            self.has_place.store(true, Ordering::Relaxed);
-            let former = books.place.replace(place);
+            let former = self.is_at(books, vcpu, own, of);
             let lender = std::mem::replace(&mut books.lender, seat.clone());
             (seat, is_waited_for, (former, lender))
         });
@@ -353,6 +336,22 @@ impl Deferral {
             shared.tick.run();
         }
         seat
+    }
+
+    /// It is queued on `vcpu`, in the place of the group `of`. Where it was before.
+    fn is_at(
+        &self,
+        books: &mut Books,
+        vcpu: u32,
+        own: &Arc<GroupShared>,
+        of: &Arc<GroupShared>,
+    ) -> Option<Place> {
+        self.has_place.store(true, Ordering::Relaxed);
+        books.place.replace(Place {
+            vcpu,
+            own: own.clone(),
+            of: of.clone(),
+        })
     }
 
     /// Whose place is better, if anybody's is, and whether anybody waits; it is noted where it is to be.
@@ -389,25 +388,18 @@ impl Deferral {
     }
 
     /// The task is polled, sleeps, or has ended. By the holder of its token, before it lets go of that.
-    pub(crate) fn is_not_kept_back(&self) {
+    pub(crate) fn is_not_queued(&self) {
         if self.has_place.swap(false, Ordering::Relaxed) {
-            let former = in_one_step(|| self.lock().place.take());
+            let former = self.with(|books| books.place.take());
             drop(former);
         }
     }
 
     /// What stands for the task, of the group `own`, was queued on `vcpu` before it took a lock: it is asked for now, or when somebody comes who may lend it a place.
     pub(crate) fn is_queued_on(self: &Arc<Self>, vcpu: u32, own: &Arc<GroupShared>) {
-        let (is_asked_for, former) = in_one_step(|| {
-            let mut books = self.lock();
-            let place = Place {
-                vcpu,
-                own: own.clone(),
-                of: own.clone(),
-            };
-            self.has_place.store(true, Ordering::Relaxed);
-            let is_asked_for = self.note_all(Some(&place), &mut books.locks);
-            (is_asked_for, books.place.replace(place))
+        let (is_asked_for, former) = self.with(|books| {
+            let former = self.is_at(books, vcpu, own, own);
+            (self.note_all(books), former)
         });
         drop(former);
         if is_asked_for {
@@ -416,7 +408,8 @@ impl Deferral {
     }
 
     /// Notes it in all its lines, if it has a place; whether anybody waits who may lend it another one. (Whether that is better is found out as it is queued anew.)
-    fn note_all(self: &Arc<Self>, place: Option<&Place>, locks: &mut [Held]) -> bool {
+    fn note_all(self: &Arc<Self>, books: &mut Books) -> bool {
+        let Books { locks, place, .. } = books;
         let Some(place) = place else { return false };
         let lent = self.lent.load(Ordering::Relaxed);
         let mut is_waited_for = false;
@@ -426,20 +419,18 @@ impl Deferral {
         is_waited_for
     }
 
-    /// Whether any group may lend the task, of the group `own`, a place. If not it is noted again, should it be queued where it may be kept back.
+    /// Whether any group may lend the task, of the group `own`, a place. It is noted again where it is queued.
     pub(crate) fn is_lent(self: &Arc<Self>, own: &Arc<GroupShared>) -> bool {
         if self.held.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        in_one_step(|| {
-            let mut books = self.lock();
-            let Books { locks, place, .. } = &mut *books;
-            if place.is_some() {
-                return self.note_all(place.as_ref(), locks);
+        self.with(|books| {
+            if books.place.is_some() {
+                return self.note_all(books);
             }
             let lent = self.lent.load(Ordering::Relaxed);
             let scheduler = self.scheduler.as_ptr().addr();
-            let mut counting = locks.iter().filter(|held| held.counts(lent));
+            let mut counting = books.locks.iter().filter(|held| held.counts(lent));
             counting.any(|held| held.line.may_lend(scheduler, own))
         })
     }
@@ -448,13 +439,12 @@ impl Deferral {
     pub(crate) fn is_lent_by(&self, lender: &Arc<GroupShared>) -> bool {
         let lent = self.lent.load(Ordering::Relaxed);
         self.held.load(Ordering::Relaxed) > 0
-            && in_one_step(|| left_of(&self.lock().locks, lender, lent) > 0)
+            && self.with(|books| left_of(&books.locks, lender, lent) > 0)
     }
 
     /// A poll in the place of a lender begins at `now`. Its loan's end is not missed: it was before, or is noted by who gives the lock back.
     pub(crate) fn begins_on_loan(&self, now: Nanos) {
-        in_one_step(|| {
-            let books = self.lock();
+        self.with(|books| {
             self.unlent_at.store(0, Ordering::Relaxed);
             self.wanted_from.store(0, Ordering::Relaxed);
             let lent = self.lent.load(Ordering::Relaxed);
@@ -488,8 +478,7 @@ impl Deferral {
 
     /// For how much of the time from `from` to `to` its lender has waited for what it holds.
     fn waited(&self, from: Nanos, to: Nanos) -> Nanos {
-        in_one_step(|| {
-            let books = self.lock();
+        self.with(|books| {
             let Some(lender) = &books.lender else {
                 return Nanos::ZERO;
             };
@@ -514,12 +503,14 @@ impl Deferral {
     /// How many locks it is known to hold.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn locks(&self) -> usize {
-        self.lock().locks.len()
+        self.with(|books| books.locks.len())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    /// The one door to the books, in a step.
+    fn with<R>(&self, act: impl FnOnce(&mut Books) -> R) -> R {
+        in_one_step(|| {
+            let books = self.books.lock();
+            act(&mut books.unwrap_or_else(|poison| poison.into_inner()))
+        })
     }
 }

@@ -136,7 +136,7 @@ impl Entered {
     /// After `begin_task`: the task has a deferral of throttles.
     #[cold]
     pub(crate) fn begin_deferring(&self, deferral: &Arc<Deferral>) {
-        deferral.is_not_kept_back();
+        deferral.is_not_queued();
         preempt::begins_deferring(deferral);
         LOCAL.with(|local| {
             local.deferral.set(Some(deferral.clone()));

@@ -27,6 +27,7 @@
 //! The locks themselves are tokio's: fair, first in, first out, not poisoned by a panic, and cooperative: taking one costs a unit of
 //! tokio's budget also if it is free, so that a loop which takes nothing but free locks gives way.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// What every guard can do: show its value.
@@ -76,6 +77,20 @@ pub use rwlock::{
 pub use semaphore::{
     AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError,
 };
+
+/// Writes out a lock with its value, if that could be had: the guard is held meanwhile, as any other.
+fn write_out<T: ?Sized + fmt::Debug>(
+    formatter: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: Option<&T>,
+) -> fmt::Result {
+    let mut shown = formatter.debug_struct(name);
+    match value {
+        Some(value) => shown.field("data", &value),
+        None => shown.field("data", &format_args!("<locked>")),
+    };
+    shown.finish_non_exhaustive()
+}
 
 /// Before a lock that may be free, which nobody would wait for: as tokio's locks, a unit of the budget.
 async fn cooperate() {

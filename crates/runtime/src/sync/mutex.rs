@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::loans::{Holding, Inner, attempt, wait};
-use super::{cooperate, sole, sole_mut};
+use super::{cooperate, sole, sole_mut, write_out};
 use crate::bandwidth::Line;
 
 pub use tokio::sync::TryLockError;
@@ -95,12 +95,7 @@ impl<T: ?Sized> Mutex<T> {
 /// With the value, if it is free: in a lock that is held as any other.
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Mutex");
-        match self.try_lock() {
-            Ok(guard) => shown.field("data", &&*guard),
-            Err(_) => shown.field("data", &format_args!("<locked>")),
-        };
-        shown.finish_non_exhaustive()
+        write_out(formatter, "Mutex", self.try_lock().as_deref().ok())
     }
 }
 

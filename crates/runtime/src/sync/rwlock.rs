@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::loans::{Holding, Inner, attempt, wait};
-use super::{TryLockError, cooperate, sole, sole_mut};
+use super::{TryLockError, cooperate, sole, sole_mut, write_out};
 use crate::bandwidth::Line;
 
 /// An asynchronous lock for one writer or many readers; as [`tokio::sync::RwLock`], fair between them, and whoever holds it is
@@ -143,12 +143,7 @@ impl<T: ?Sized> RwLock<T> {
 /// With the value, if it is free: in a lock that is held as any other.
 impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("RwLock");
-        match self.try_read() {
-            Ok(guard) => shown.field("data", &&*guard),
-            Err(_) => shown.field("data", &format_args!("<locked>")),
-        };
-        shown.finish_non_exhaustive()
+        write_out(formatter, "RwLock", self.try_read().as_deref().ok())
     }
 }
 

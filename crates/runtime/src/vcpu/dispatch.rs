@@ -236,7 +236,7 @@ impl Vcpu {
             return;
         };
         if sleeps {
-            deferral.is_not_kept_back();
+            deferral.is_not_queued();
         }
         self.deferring = Some(owned.follow_deferral(deferral));
     }
@@ -255,7 +255,7 @@ impl Vcpu {
         if self.notes.noted {
             self.end_for_others();
             if let Some(deferral) = entered.take_deferral() {
-                deferral.is_not_kept_back();
+                deferral.is_not_queued();
             }
         }
     }
