@@ -86,6 +86,7 @@ impl Pool {
             self.parts(),
             self.start,
         );
+        self.rests = false;
         let advance = self.advance(now, Round::Up);
         self.limit = limit;
         self.begin_on_grid(now);
@@ -109,6 +110,7 @@ impl Pool {
     pub(super) fn enable(&mut self, limit: Limit, phase: u64, now: Nanos) {
         let now = self.see(now);
         self.enabled = true;
+        self.rests = false;
         if self.rules.is_kernel() {
             self.limit = limit;
             self.part = 0;

@@ -468,7 +468,7 @@ impl Bandwidth {
         self.ample.store(pool.suffices(), Release);
         self.period.store(pool.period_number, Release);
         let period = if pool.active && pool.enabled {
-            pool.next_refill()
+            pool.timer_at()
         } else {
             NEVER
         };

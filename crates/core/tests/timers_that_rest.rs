@@ -1,0 +1,71 @@
+//! A period timer whose refills would change nothing, since its group's tasks only wait for others, stays away for a while: two hundred groups of 1 ms a period below a parent without
+//! budget cost a quarter of a processor otherwise. What is taken after that is what it would have been.
+
+mod common;
+
+use common::{MILLI, Machine, SECOND, Work, usage};
+use quotient_core::{Config, Limit, Nanos};
+
+fn limit(quota: u64, period: u64) -> Option<Limit> {
+    Some(Limit::new(Nanos(quota), Nanos(period)))
+}
+
+/// Twenty groups below one of 2 ms in 100: in how many milliseconds of a second any timer is due.
+#[test]
+fn below_a_parent_without_budget_no_timer_runs() {
+    let mut machine = Machine::new(Config::new(2));
+    let parent = machine.group("p", 100);
+    machine.limit(&parent, limit(2 * MILLI, 100 * MILLI));
+    let children: Vec<_> = (0..20)
+        .map(|child| machine.group(&format!("p/c{child}"), 100))
+        .collect();
+    for (place, child) in children.iter().enumerate() {
+        machine.limit(child, limit(MILLI, MILLI));
+        machine.spawn(place % 2, child, Work::Hog { chunk: 20_000 });
+    }
+    let mut due = 0;
+    for step in 1..=1_000 {
+        machine.run_until(step * MILLI);
+        let next = machine.tree.next_refill();
+        due += u32::from(next.is_some_and(|next| next.0 <= machine.now + MILLI));
+    }
+    let used = usage(&parent);
+    assert!((20 * MILLI..=22 * MILLI).contains(&used), "{used}");
+    assert!(due <= 300, "due in {due} of 1000 milliseconds");
+}
+
+/// A group of polls of 8 ms waits for a sibling's of half a second between them, and rests if it owes nothing. Each poll uses 5 ms more than there is and is due meanwhile, so the group is throttled
+/// for some 20 ms after it: what was due in the rest does not pay for that.
+#[test]
+fn a_rest_pays_no_debt_of_what_comes_after_it() {
+    let mut machine = Machine::new(Config::new(1));
+    let group = machine.group("g", 1_000);
+    let sibling = machine.group("other", 1_000);
+    machine.limit(&group, limit(MILLI, 4 * MILLI));
+    let task = machine.spawn(0, &group, Work::Hog { chunk: 8 * MILLI });
+    machine.spawn(0, &sibling, Work::Hog { chunk: 500 * MILLI });
+    machine.run_until(20 * SECOND);
+    let polls = machine.tasks[task].runs;
+    assert!(polls >= 20, "{polls}");
+    let stats = group.bandwidth_stats();
+    let each = stats.throttled_time.0 / polls;
+    assert!((18 * MILLI..=25 * MILLI).contains(&each), "{each}");
+}
+
+/// A group whose task comes back after a while of waiting below a parent that is throttled.
+#[test]
+fn what_waited_for_its_parent_has_one_quota_and_what_is_due_from_then_on() {
+    let mut machine = Machine::new(Config::new(1));
+    let parent = machine.group("p", 100);
+    machine.limit(&parent, limit(100 * MILLI, 1_000 * MILLI));
+    let child = machine.group("p/c", 100);
+    machine.limit(&child, limit(MILLI, 10 * MILLI));
+    let heavy = machine.group("p/heavy", 10_000);
+    machine.spawn(0, &child, Work::Hog { chunk: 100_000 });
+    machine.spawn(0, &heavy, Work::Hog { chunk: MILLI });
+    machine.run_until(20 * SECOND);
+    let used = usage(&child);
+    // It runs in a tenth of each second: in eleven periods of its own at most.
+    assert!(used <= 20 * 11 * MILLI, "{used}");
+    assert!(used >= 10 * MILLI, "{used}");
+}
