@@ -142,10 +142,13 @@ fn an_owned_guard_outlives_its_lock() {
         let reader = writer.downgrade();
         assert!(lock.try_read().is_ok() && lock.clone().try_write_owned().is_err());
         drop(reader);
-        lock.clone()
-            .try_write_owned()
-            .expect("nobody has it")
-            .push('b');
+        let mut writer = lock.clone().try_write_owned().expect("nobody has it");
+        writer.push('b');
+        let reader = writer.downgrade();
+        assert!(lock.try_read().is_ok() && lock.try_write().is_err());
+        assert_eq!(*reader, "ab");
+        drop(reader);
+        assert_eq!(format!("{lock:?}"), r#"RwLock { data: "ab" }"#);
         let value = Arc::into_inner(lock)
             .expect("nobody else has it")
             .into_inner();
@@ -165,6 +168,8 @@ fn an_owned_guard_outlives_its_lock() {
             .expect("two are free")
             .forget();
         assert_eq!(semaphore.available_permits(), 1);
+        assert_eq!(semaphore.forget_permits(2), 1);
+        assert_eq!(semaphore.available_permits(), 0);
         semaphore.close();
         assert!(semaphore.acquire_owned().await.is_err());
     }));

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,6 +21,7 @@ use crate::bandwidth::{Deferral, Line, ThrottleGuard, defer_throttle};
 use crate::gates::RuntimeGates;
 use crate::local::{self, Charged};
 use crate::shielded::lock_shielded;
+use crate::task::discard;
 
 /// A task that holds a lock; nothing where it defers no throttles.
 pub(super) struct Holding {
@@ -281,13 +283,17 @@ impl Wake for Heir {
         if let Some(taken) = taken {
             self.deferral.follow(taken);
         }
-        task.wake();
+        // It may be the program's own, whose panic concerns nobody here: neither who gives the lock back, nor those that are woken after this one.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| task.wake())) {
+            discard(payload);
+        }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Weak;
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
     use crate::Scheduler;
@@ -379,6 +385,51 @@ mod tests {
             let permits = Semaphore::new(2);
             let permit = permits.try_acquire().unwrap();
             write!(Takes(&permits), "{permits:?} {permit:?}").unwrap();
+        });
+    }
+
+    /// Wakers of the program's own making are called by who gives a lock back.
+    #[test]
+    fn a_waker_that_panics_ends_nobody_and_keeps_nobody_waiting() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a tenant's waker");
+            }
+        }
+        struct Counts(AtomicUsize);
+        impl Wake for Counts {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        in_a_limited_task(|| {
+            let lock = crate::sync::RwLock::new(());
+            let writer = lock.try_write().unwrap();
+            let panics = Waker::from(Arc::new(Panics));
+            let counts = Arc::new(Counts(AtomicUsize::new(0)));
+            let (mut first, mut second) = (pin!(lock.read()), pin!(lock.read()));
+            let waker = Waker::from(counts.clone());
+            assert!(
+                first
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&panics))
+                    .is_pending()
+            );
+            assert!(
+                second
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            drop(writer);
+            assert_eq!(counts.0.load(Ordering::Relaxed), 1);
+            assert!(
+                second
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_ready()
+            );
         });
     }
 

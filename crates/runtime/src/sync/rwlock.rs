@@ -116,8 +116,8 @@ impl<T: ?Sized> RwLock<T> {
         let (inner, holding) = wait(&self.line, self.inner.clone().write_owned()).await;
         OwnedRwLockWriteGuard {
             inner: Inner::new(inner),
-            _holding: holding,
-            _lock: self,
+            holding,
+            lock: self,
         }
     }
 
@@ -129,8 +129,8 @@ impl<T: ?Sized> RwLock<T> {
         let (inner, holding) = attempt(&self.line, || self.inner.clone().try_write_owned())?;
         Ok(OwnedRwLockWriteGuard {
             inner,
-            _holding: holding,
-            _lock: self,
+            holding,
+            lock: self,
         })
     }
 
@@ -193,8 +193,20 @@ pub struct OwnedRwLockReadGuard<T: ?Sized> {
 pub struct OwnedRwLockWriteGuard<T: ?Sized> {
     // In this order, as with `OwnedRwLockReadGuard`.
     inner: Inner<tokio::sync::OwnedRwLockWriteGuard<T>>,
-    _holding: Holding,
-    _lock: Arc<RwLock<T>>,
+    holding: Holding,
+    lock: Arc<RwLock<T>>,
+}
+
+impl<T: ?Sized> OwnedRwLockWriteGuard<T> {
+    /// As [`RwLockWriteGuard::downgrade`].
+    pub fn downgrade(self) -> OwnedRwLockReadGuard<T> {
+        let downgrade = tokio::sync::OwnedRwLockWriteGuard::downgrade;
+        OwnedRwLockReadGuard {
+            inner: self.inner.map(downgrade),
+            _holding: self.holding,
+            _lock: self.lock,
+        }
+    }
 }
 
 super::guard!(RwLockReadGuard<'a>);

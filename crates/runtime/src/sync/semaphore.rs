@@ -46,6 +46,11 @@ impl Semaphore {
         in_one_plea(|| self.inner.add_permits(permits));
     }
 
+    /// Takes so many permits away, or as many as are free now. How many that were.
+    pub fn forget_permits(&self, permits: usize) -> usize {
+        in_one_plea(|| self.inner.forget_permits(permits))
+    }
+
     /// Waits for a permit, first in, first out. Cancel-safe.
     ///
     /// # Errors
