@@ -93,6 +93,8 @@ pub(crate) struct Local {
     leave: Cell<bool>,
     /// The running task's deferral of throttles, if it has one; `noted` is set with it.
     deferral: Cell<Option<Arc<Deferral>>>,
+    /// One that no task needs any more, for the next that needs one: tasks that take a lock in each poll would allocate one each time.
+    spare_deferral: Cell<Option<Arc<Deferral>>>,
     /// How long the running task has been throttled in all.
     throttled: Cell<Nanos>,
     /// The innermost `in_group` of the current poll.
@@ -136,6 +138,7 @@ impl Local {
             passed: Cell::new(false),
             leave: Cell::new(false),
             deferral: Cell::new(None),
+            spare_deferral: Cell::new(None),
             throttled: Cell::new(Nanos::ZERO),
             wrap: Cell::new(None),
             gated: Cell::new(0),
@@ -297,7 +300,9 @@ pub(crate) fn deferral() -> Option<Arc<Deferral>> {
                 None => {
                     let group = local.group.try_borrow().ok()?;
                     let (scheduler, _) = group.as_ref()?;
-                    let deferral = Arc::new(Deferral::new(scheduler));
+                    let spare = local.spare_deferral.take();
+                    let spare = spare.filter(|spare| spare.is_of(scheduler));
+                    let deferral = spare.unwrap_or_else(|| Arc::new(Deferral::new(scheduler)));
                     preempt::begins_deferring(&deferral);
                     deferral
                 }
@@ -308,6 +313,13 @@ pub(crate) fn deferral() -> Option<Arc<Deferral>> {
         })
         .ok()
         .flatten()
+}
+
+/// No task has this deferral any more.
+pub(crate) fn spare_deferral(mut deferral: Arc<Deferral>) {
+    if Deferral::renew(&mut deferral) {
+        let _ = LOCAL.try_with(|local| local.spare_deferral.replace(Some(deferral)));
+    }
 }
 
 /// How long the running task has been throttled in all, as of the start of its poll.

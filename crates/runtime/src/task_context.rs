@@ -14,6 +14,7 @@ use quotient_core::{Detached, Enqueue, Nanos, TaskEntity};
 
 use crate::bandwidth::Deferral;
 use crate::group::{GroupShared, SeatOfTheDead};
+use crate::local;
 use crate::owned::Place;
 use crate::preempt::Carrier;
 use crate::queue_wait::Tickets;
@@ -210,9 +211,15 @@ impl Owned {
 
     /// After a poll that had, or has made, a deferral of throttles. Whether a guard lives.
     pub(crate) fn follow_deferral(&mut self, deferral: Arc<Deferral>) -> bool {
-        let active = deferral.is_active();
-        self.throttling.get_or_insert_default().deferral = active.then_some(deferral);
-        active
+        if deferral.is_active() {
+            self.throttling.get_or_insert_default().deferral = Some(deferral);
+            return true;
+        }
+        if let Some(known) = &mut self.throttling {
+            known.deferral = None;
+        }
+        local::spare_deferral(deferral);
+        false
     }
 
     /// The task's deferral of throttles, if it has one.

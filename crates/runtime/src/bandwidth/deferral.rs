@@ -22,7 +22,7 @@
 //!
 //! # What a loan is not for
 //! - *What comes after it.* A poll on loan that gives the lock back goes on in the lender's place until its end, or the end of its turn if it is borne, which ends then: what comes
-//!   [`GRACE`] after the loan's end is charged to the task's own group (`vcpu::bill`), and counts as what that uses although it should stand (`overtime`). A group that is
+//!   10 us after the loan's end is charged to the task's own group (`vcpu::bill`), and counts as what that uses although it should stand (`overtime`). A group that is
 //!   50 ms ahead of its limit by that is lent nothing until it has earned it. (A tenant with a limit of 1 % that shared a lock with another had 0.4
 //!   CPUs: it computed after it gave the lock back, in the poll in which the other had lent it a place.) The loan ends when *that lender* waits for nothing of the task's any more: others
 //!   may go on waiting for another lock. (With an accomplice that did, of its own group, it had 0.92 CPUs.)
@@ -30,7 +30,7 @@
 //! - *Waiting.* Who only waits for a lock, and does something else meanwhile, is lent nothing.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use quotient_core::Nanos;
@@ -38,17 +38,13 @@ use quotient_pause::in_one_step;
 
 use super::Line;
 use super::line::{Asking, Note, is_better};
+use super::loan::{LOAN_MAX, Loan, Wait};
 use crate::group::GroupShared;
 use crate::preempt;
 use crate::shared::Shared;
 
 /// So many of a task's locks are known, the latest: all that is done with them is bounded by it. Unit: locks.
 const LOCKS: usize = 16;
-/// What a task may use on loan for each time that it takes a lock. Unit: nanoseconds of CPU time. 250 ms: far more than a critical section, and no endless one.
-const LOAN_MAX: Nanos = Nanos::from_millis(250);
-/// So much of a poll after its loan's end is still the lender's. Unit: nanoseconds. 10 us: to give a lock back and to queue for it again takes some microseconds, and a task
-/// that does nothing else should owe nothing for it. (In a debug build it takes ten times that.)
-const GRACE: Nanos = Nanos::from_micros(if cfg!(debug_assertions) { 100 } else { 10 });
 
 /// What is known of a task that has, or had, guards. 2^32 guards of one task would wrap; each is held by the user in 8 bytes of
 /// its own. Guards that the program forgets keep this, and nothing of the scheduler.
@@ -62,14 +58,7 @@ pub(crate) struct Deferral {
     has_place: AtomicBool,
     /// It is in the list of `kept_back`.
     pub(super) is_listed: AtomicBool,
-    /// What it has used on loan. Unit: nanoseconds; 2^64 would wrap, after 584 years.
-    lent: AtomicU64,
-    /// So much of the poll in progress the lender pays for at most. Unit: nanoseconds.
-    left: AtomicU64,
-    /// When who lends came to wait, if the loan has ended: it may have been away for a part of the poll. Unit: nanoseconds.
-    wanted_from: AtomicU64,
-    /// When the loan ended in the poll in progress, if that began on loan; 0 if it did not. Unit: nanoseconds of the scheduler's clock.
-    unlent_at: AtomicU64,
+    loan: Loan,
 }
 
 /// Without its books, as [`Line`].
@@ -147,11 +136,31 @@ impl Deferral {
             held: AtomicUsize::new(0),
             has_place: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
-            lent: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-            wanted_from: AtomicU64::new(0),
-            unlent_at: AtomicU64::new(0),
+            loan: Loan::default(),
         }
+    }
+
+    pub(crate) fn is_of(&self, scheduler: &Arc<Shared>) -> bool {
+        std::ptr::eq(self.scheduler.as_ptr(), Arc::as_ptr(scheduler))
+    }
+
+    /// Makes it as new, if nothing is left of the task that had it: no guard, no lock, and nobody who knows it. Whether it is.
+    pub(crate) fn renew(this: &mut Arc<Self>) -> bool {
+        let Some(this) = Arc::get_mut(this) else {
+            return false;
+        };
+        let books = this.books.get_mut();
+        let books = books.unwrap_or_else(|poison| poison.into_inner());
+        if *this.guards.get_mut() > 0 || !books.locks.is_empty() {
+            return false;
+        }
+        books.place = None;
+        books.lender = None;
+        *this.held.get_mut() = 0;
+        *this.has_place.get_mut() = false;
+        *this.is_listed.get_mut() = false;
+        this.loan = Loan::default();
+        true
     }
 
     /// Whether a guard lives.
@@ -202,7 +211,7 @@ impl Deferral {
         let mut known = books.locks.iter_mut().rev();
         if let Some(held) = known.find(|held| Arc::ptr_eq(&held.line, line)) {
             held.times = held.times.saturating_add(1);
-            held.from = self.lent.load(Ordering::Relaxed);
+            held.from = self.loan.used();
             return None;
         }
         let evicted = (books.locks.len() >= LOCKS).then(|| books.locks.remove(0));
@@ -210,7 +219,7 @@ impl Deferral {
         books.locks.push(Held {
             line: line.clone(),
             times: 1,
-            from: self.lent.load(Ordering::Relaxed),
+            from: self.loan.used(),
             note: None,
         });
         self.held.store(books.locks.len(), Ordering::Relaxed);
@@ -232,23 +241,26 @@ impl Deferral {
             let gone = books.locks.remove(place);
             self.forget(Some(&gone));
             self.held.store(books.locks.len(), Ordering::Relaxed);
-            let lent = self.lent.load(Ordering::Relaxed);
+            let lent = self.loan.used();
             let locks = &books.locks;
             let ends = |lender: &mut Arc<GroupShared>| left_of(locks, lender, lent) == 0;
             let lender = books.lender.take_if(ends);
             let ended = lender.map(|lender| {
-                let from = gone.line.joined_at(&lender).unwrap_or_default();
-                self.wanted_from.store(from.as_nanos(), Ordering::Relaxed);
-                (gone.line.left_at(&lender), lender)
+                let wait = gone.line.wait_of(&lender);
+                self.loan.was_wanted(wait);
+                (wait, lender)
             });
             (Some(gone), ended)
         });
         drop(gone);
-        if let Some((left_at, _lender)) = ended
+        if let Some((wait, _lender)) = ended
             && let Some(shared) = self.scheduler.upgrade()
         {
-            // Who lends may have given up waiting before.
-            self.ends_loan(left_at.unwrap_or_else(|| shared.now()));
+            self.loan.ends(match wait {
+                // Who lends has given up waiting before.
+                Wait::Until(left_at) => left_at,
+                Wait::Since(_) | Wait::Unknown => shared.now(),
+            });
             preempt::ends_loan(&shared, self);
         }
     }
@@ -291,7 +303,7 @@ impl Deferral {
     /// It waits, and was waited for: whoever may lend it a place may have budget by `now`.
     pub(super) fn is_looked_at(self: &Arc<Self>, now: Nanos) {
         let Some(place) = self.place() else { return };
-        let lent = self.lent.load(Ordering::Relaxed);
+        let lent = self.loan.used();
         let lines: Vec<_> = self.with(|books| {
             let counting = books.locks.iter().filter(|held| held.counts(lent));
             counting.map(|held| held.line.clone()).collect()
@@ -301,7 +313,7 @@ impl Deferral {
         if lines.iter().any(is_solvent) {
             self.is_asked_for();
         } else if let Some(shared) = self.scheduler.upgrade() {
-            shared.holders.list(self);
+            shared.holders.list(self, &place.own);
         }
     }
 
@@ -332,7 +344,7 @@ impl Deferral {
             && !self.is_listed.load(Ordering::Relaxed)
             && let Some(shared) = self.scheduler.upgrade()
         {
-            shared.holders.list(self);
+            shared.holders.list(self, own);
             shared.tick.run();
         }
         seat
@@ -361,7 +373,7 @@ impl Deferral {
         own: &Arc<GroupShared>,
         is_throttled: &dyn Fn(&GroupShared) -> bool,
     ) -> (Option<Arc<GroupShared>>, bool) {
-        let lent = self.lent.load(Ordering::Relaxed);
+        let lent = self.loan.used();
         let (mut seat, mut is_waited_for) = (None, false);
         let latest = books.locks.iter_mut().rev();
         for held in latest.filter(|held| held.counts(lent)) {
@@ -411,7 +423,7 @@ impl Deferral {
     fn note_all(self: &Arc<Self>, books: &mut Books) -> bool {
         let Books { locks, place, .. } = books;
         let Some(place) = place else { return false };
-        let lent = self.lent.load(Ordering::Relaxed);
+        let lent = self.loan.used();
         let mut is_waited_for = false;
         for held in locks.iter_mut().filter(|held| held.counts(lent)) {
             is_waited_for |= held.line.note(&self.asking(&place.own), &mut held.note);
@@ -428,7 +440,7 @@ impl Deferral {
             if books.place.is_some() {
                 return self.note_all(books);
             }
-            let lent = self.lent.load(Ordering::Relaxed);
+            let lent = self.loan.used();
             let scheduler = self.scheduler.as_ptr().addr();
             let mut counting = books.locks.iter().filter(|held| held.counts(lent));
             counting.any(|held| held.line.may_lend(scheduler, own))
@@ -437,7 +449,7 @@ impl Deferral {
 
     /// Whether `lender` still waits for what the task holds.
     pub(crate) fn is_lent_by(&self, lender: &Arc<GroupShared>) -> bool {
-        let lent = self.lent.load(Ordering::Relaxed);
+        let lent = self.loan.used();
         self.held.load(Ordering::Relaxed) > 0
             && self.with(|books| left_of(&books.locks, lender, lent) > 0)
     }
@@ -445,35 +457,17 @@ impl Deferral {
     /// A poll in the place of a lender begins at `now`. Its loan's end is not missed: it was before, or is noted by who gives the lock back.
     pub(crate) fn begins_on_loan(&self, now: Nanos) {
         self.with(|books| {
-            self.unlent_at.store(0, Ordering::Relaxed);
-            self.wanted_from.store(0, Ordering::Relaxed);
-            let lent = self.lent.load(Ordering::Relaxed);
+            let lent = self.loan.used();
             let of = |lender| left_of(&books.locks, lender, lent);
             let left = books.lender.as_ref().map_or(0, of);
-            self.left.store(left, Ordering::Relaxed);
-            if left == 0 {
-                self.ends_loan(now);
-            }
+            self.loan.begins(left, now);
         });
     }
 
-    /// What of the poll, on loan from `started` on, is the task's own affair at `now`: its loan has ended, and after [`GRACE`] it goes on still; or it has had all that there was, or who lends did
-    /// not wait all the time.
+    /// What of the poll, on loan from `started` on, is the task's own affair at `now`.
     pub(crate) fn own_part(&self, started: Nanos, now: Nanos) -> Nanos {
-        let ended = match self.unlent_at.load(Ordering::Relaxed) {
-            0 => now,
-            at => Nanos(at).max(started).min(now),
-        };
-        let from = started.max(Nanos(self.wanted_from.load(Ordering::Relaxed)));
-        let lent = ended.saturating_sub(from);
-        let lent = lent.min(Nanos(self.left.load(Ordering::Relaxed)));
-        let lent = if ended == now && lent > GRACE {
-            lent.min(self.waited(started, now))
-        } else {
-            lent
-        };
-        let all = now.saturating_sub(started);
-        all.saturating_sub(lent.saturating_add(GRACE))
+        let waited = || self.waited(started, now);
+        self.loan.own_part(started, now, waited)
     }
 
     /// For how much of the time from `from` to `to` its lender has waited for what it holds.
@@ -483,21 +477,14 @@ impl Deferral {
                 return Nanos::ZERO;
             };
             let locks = books.locks.iter();
-            let waited = locks.map(|held| held.line.waited(lender, from, to));
+            let waited = locks.map(|held| held.line.wait_of(lender).within(from, to));
             waited.max().unwrap_or(Nanos::ZERO)
         })
     }
 
     /// It has used `time` in a lender's place.
     pub(crate) fn uses_loan(&self, time: Nanos) {
-        self.lent.fetch_add(time.as_nanos(), Ordering::Relaxed);
-    }
-
-    fn ends_loan(&self, now: Nanos) {
-        let now = now.as_nanos().max(1);
-        let _ = self
-            .unlent_at
-            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        self.loan.uses(time);
     }
 
     /// How many locks it is known to hold.

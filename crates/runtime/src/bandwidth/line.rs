@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use quotient_core::Nanos;
 
 use super::Deferral;
+use super::loan::Wait;
 use crate::group::GroupShared;
 use crate::local::Charged;
 use quotient_pause::in_one_step;
@@ -354,34 +355,19 @@ impl Line {
         lenders.iter().any(|lender| !lender.is_kept_back(now))
     }
 
-    /// For how much of the time from `from` to `to` this group has waited, as far as is known: since it came last, or until it left. Called in a step.
-    pub(super) fn waited(&self, lender: &Arc<GroupShared>, from: Nanos, to: Nanos) -> Nanos {
-        if let Some(known) = self.lock().groups.get(&name(lender)) {
-            return to.saturating_sub(known.joined_at.max(from));
-        }
-        let left = self.left_at(lender);
-        left.map_or(Nanos::ZERO, |at| at.min(to).saturating_sub(from))
-    }
-
-    /// When this group came to wait, if it waits. Called in a step.
-    pub(super) fn joined_at(&self, lender: &Arc<GroupShared>) -> Option<Nanos> {
-        let books = self.lock();
-        let known = books.groups.get(&name(lender));
-        known.map(|known| known.joined_at)
-    }
-
-    /// When this group left, if it waits no more and that is known. Called in a step.
-    pub(super) fn left_at(&self, lender: &Arc<GroupShared>) -> Option<Nanos> {
+    /// What is known of this group's wait. Called in a step. O(log groups), or O([`LEFT`]).
+    pub(super) fn wait_of(&self, lender: &Arc<GroupShared>) -> Wait {
         let books = self.lock();
         let lender = name(lender);
-        if books.groups.contains_key(&lender) {
-            return None;
+        if let Some(known) = books.groups.get(&lender) {
+            return Wait::Since(known.joined_at);
         }
         let mut left = books.left.iter().rev();
-        left.find(|(group, _)| *group == lender).map(|(_, at)| *at)
+        let known = left.find(|(group, _)| *group == lender);
+        known.map_or(Wait::Unknown, |(_, left_at)| Wait::Until(*left_at))
     }
 
-    /// Whether this group still waits. Called in a step.
+    /// Whether this group waits. Called in a step. O(log groups).
     pub(super) fn has(&self, lender: &Arc<GroupShared>) -> bool {
         self.lock().groups.contains_key(&name(lender))
     }

@@ -21,7 +21,9 @@ mod guard;
 mod kept_back;
 mod limit;
 mod line;
+mod loan;
 mod throttled;
+mod turns;
 mod watch;
 
 pub(crate) use deferral::Deferral;
