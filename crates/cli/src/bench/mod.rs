@@ -13,6 +13,7 @@
 //! | `scale` | memory a task and a group, and how costs grow up to 100,000 groups and 1,000,000 tasks |
 //! | `bandwidth` | limits: charged and used against the ideal, the fullest window, beside the real kernel |
 //! | `pains` | what hurts users of the kernel's limits, with the kernel's rules and with ours |
+//! | `locks` | what a lock of `quotient::sync` costs beside tokio's, with limits and without |
 //! | `sim` | how fast the simulator is |
 //! | `loadavg` | keeping a group's load average over all CPUs: cost, shared writes, error |
 
@@ -26,6 +27,7 @@ mod goal;
 mod hog;
 mod jump;
 mod loadavg;
+mod locks;
 mod memory;
 mod pains;
 mod pipe;
@@ -78,6 +80,8 @@ enum BenchCommand {
     Pains(pains::PainsArguments),
     /// Keeping groups' load averages over all CPUs in four ways: cost, shared writes, error; two minutes
     Loadavg(loadavg::LoadavgArguments),
+    /// A lock of `quotient::sync` beside tokio's, with limits in the process and without; a minute
+    Locks(locks::LocksArguments),
     /// How fast the simulator is on 2 to 512 CPUs; half a minute
     Sim(sim::SimArguments),
     /// Reading CPU clocks: the kernel's, a group's, and one that updates everybody, by 2 to 128 threads; five minutes
@@ -217,6 +221,7 @@ pub fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         BenchCommand::Bandwidth(arguments) => bandwidth::run(arguments),
         BenchCommand::Pains(arguments) => pains::run(arguments),
         BenchCommand::Loadavg(arguments) => loadavg::run(arguments),
+        BenchCommand::Locks(arguments) => locks::run(arguments),
         BenchCommand::Sim(arguments) => sim::run(arguments),
         BenchCommand::Jump(arguments) => jump::run(arguments),
         BenchCommand::Flip(arguments) => flip::run(arguments),
