@@ -10,7 +10,7 @@
 //! it came, and so is what that group brings from then on until the owner has taken it in, [`FLOOD_PART`] a turn, the groups in turn. Who
 //! brings little is never behind it: its arrivals are among the ordinary ones, or few.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -60,7 +60,7 @@ const FLOOD_PART: usize = 64;
 struct Inner {
     arrivals: Vec<Arrival>,
     /// What came beyond, by the numbers of the groups.
-    floods: HashMap<u32, VecDeque<Arrival>>,
+    floods: BTreeMap<u32, VecDeque<Arrival>>,
     /// These numbers, each once.
     turns: VecDeque<u32>,
     closed: bool,
@@ -194,9 +194,8 @@ impl Inbox {
         self.len.store(0, Ordering::Release);
         inner.turns.clear();
         let mut all = std::mem::take(&mut inner.arrivals);
-        for (_, flood) in inner.floods.drain() {
-            all.extend(flood);
-        }
+        let floods = std::mem::take(&mut inner.floods);
+        all.extend(floods.into_values().flatten());
         all
     }
 

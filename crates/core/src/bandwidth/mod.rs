@@ -101,7 +101,8 @@
 //!
 //! The period timer of a group runs from its first use to the first period in which nothing was taken, nobody waits and
 //! no CPU has anything of the group to run (it may be in the middle of a poll that is charged at its end). By the kernel's rules it then goes on in phase; by the default rules the next use begins a new period, so that
-//! no window of a period's length sees two refills after an idle time. All timers of a tree are in one map ([`timer`]);
+//! no window of a period's length sees two refills after an idle time. A timer that would change nothing, since nothing was taken in its last period, the pool is full, and nobody waits or owes, *rests* by the
+//! default rules: it runs every 64 ms until something is taken ([`pool`]). What was due by then is put in before that, in phase, and spills; it pays no debt of the charge that ends the rest. All timers of a tree are in one map ([`timer`]);
 //! the host calls [`crate::GroupTree::refill`] at [`crate::GroupTree::next_refill`].
 //!
 //! # Rooms
