@@ -102,7 +102,8 @@
 //! The period timer of a group runs from its first use to the first period in which nothing was taken, nobody waits and
 //! no CPU has anything of the group to run (it may be in the middle of a poll that is charged at its end). By the kernel's rules it then goes on in phase; by the default rules the next use begins a new period, so that
 //! no window of a period's length sees two refills after an idle time. A timer that would change nothing, since nothing was taken in its last period, the pool is full, and nobody waits or owes, *rests* by the
-//! default rules: it runs every 64 ms until something is taken ([`pool`]). What was due by then is put in before that, in phase, and spills; it pays no debt of the charge that ends the rest. All timers of a tree are in one map ([`timer`]);
+//! default rules: it runs every 64 ms until something is taken, or a CPU has nothing left of the group ([`pool`]). What was due by then happens before that, refill by refill at its time, so that nobody can tell but
+//! by how often the timer ran, and by [`BandwidthStats::nr_periods`], which is up to 64 ms late. All timers of a tree are in one map ([`timer`]);
 //! the host calls [`crate::GroupTree::refill`] at [`crate::GroupTree::next_refill`].
 //!
 //! # Rooms
@@ -184,6 +185,8 @@ pub(crate) struct Bandwidth {
     overdraft: AtomicI64,
     /// Length of the waiting list.
     waiting: AtomicU32,
+    /// Whether the period timer rests.
+    rests: AtomicBool,
     /// Number of the current period.
     period: AtomicU64,
     lengths: Lengths,
@@ -241,6 +244,7 @@ impl Bandwidth {
             ample: AtomicBool::new(false),
             overdraft: AtomicI64::new(0),
             waiting: AtomicU32::new(0),
+            rests: AtomicBool::new(false),
             period: AtomicU64::new(0),
             lengths: Lengths::default(),
             watched: Watched::default(),
@@ -375,6 +379,11 @@ impl Bandwidth {
             if local.balance() > KEPT && self.is_enabled() {
                 self.return_slack(local, now, timers);
             }
+        } else if self.rests.load(Relaxed) {
+            // The timer is to see within the period that nobody is busy. (Missed by who reads this as a rest begins, it sees that when the rest ends.)
+            let mut pool = self.pool();
+            pool.ends_rest(now);
+            self.settle(&mut pool, timers);
         } else if self.waiting.load(Relaxed) > 0 {
             let mut pool = self.pool();
             if local.is_queued() {
@@ -468,6 +477,7 @@ impl Bandwidth {
         self.publish_waiting(pool);
         self.ample.store(pool.suffices(), Release);
         self.period.store(pool.period_number, Release);
+        self.rests.store(pool.rests_now(), Relaxed);
         let period = if pool.active && pool.enabled {
             pool.timer_at()
         } else {

@@ -5,7 +5,7 @@ use super::limit::Limit;
 use super::local::Local;
 use super::rules::{BandwidthRules, DEBT_MAX, LATE_MAX, PART_MIN, PARTS_MAX, SLICE_MIN};
 use super::spans::Spans;
-use super::spills::{LateCharge, Spills};
+use super::spills::{LateCharge, SPILLS_MAX, Spills};
 use super::stats::BandwidthStats;
 use super::timer::NEVER;
 use crate::units::{CpuId, Nanos};
@@ -315,22 +315,41 @@ impl Pool {
         self.granted -= amount;
     }
 
-    /// Something is about to be taken: what was due up to `now` comes before it, into a pool that is full. It pays no debt: those that there are come of charges that end the rest, and what
-    /// spilt within the time that they charge is theirs ([`super::spills`]), but not what spilt before.
+    /// Something is about to be taken, or a CPU has nothing left of the group: what was due up to `now` comes before it, as the timer would have brought it.
     pub(super) fn ends_rest(&mut self, now: Nanos) {
-        if !self.active || !core::mem::take(&mut self.rests) {
-            return;
+        if self.active && self.rests {
+            let now = self.see(now);
+            let full = self.spill_up_to(now);
+            self.rests = false;
+            if full > 0 {
+                self.count_periods(full);
+                self.granted = 0;
+            }
         }
-        let now = self.see(now);
+    }
+
+    /// Refills into a pool that is full, as they fell due in a rest up to `now`, one by one: each spills at its time, and pays no debt, since there is none but of charges that end the rest, whose
+    /// part of what spilt is found by those times ([`super::spills`]). Those before the latest are joined, as they would be by now. How many periods have ended. O([`SPILLS_MAX`]).
+    fn spill_up_to(&mut self, now: Nanos) -> u64 {
+        let each = self.limit.period.0.div_ceil(self.parts());
+        let joined = now.0.saturating_sub(each.saturating_mul(SPILLS_MAX as u64));
+        let mut full = 0;
+        if self.next_refill() <= joined {
+            full += self.spill(Nanos(joined));
+        }
+        while self.next_refill() <= now.0 {
+            full += self.spill(Nanos(self.next_refill()));
+        }
+        full
+    }
+
+    fn spill(&mut self, now: Nanos) -> u64 {
         let first = self.next_refill();
         let (full, credit) = self.elapse(now);
-        if full > 0 {
-            self.count_periods(full);
-            self.granted = 0;
-        }
         self.refilled += i128::from(credit);
         let spilt = self.pour(credit, false);
         self.spills.add(first, self.last_refill(), spilt);
+        full
     }
 
     /// Lets the group's timer run again after it was idle.
@@ -364,15 +383,15 @@ impl Pool {
             return false;
         }
         let now = self.see(now);
-        let first = self.next_refill();
-        let (full, credit) = self.elapse(now);
-        if full > 0 {
-            self.count_periods(full);
-        }
-        self.put_due(credit, first);
+        let full = if self.rests {
+            self.spill_up_to(now)
+        } else {
+            self.elapse_and_put(now)
+        };
         if full == 0 {
             return true;
         }
+        self.count_periods(full);
         self.granted = 0;
         // Who is busy may be in the middle of a poll that will be charged at its end.
         let busy = !self.rules.is_kernel() && self.locals.iter().any(|local| local.is_busy());
@@ -399,12 +418,15 @@ impl Pool {
             && self.locals.iter().all(|local| local.balance() >= 0)
     }
 
-    /// When the timer has to run: at the next refill, and if that would change nothing, [`REST`] after the last one at the earliest. One late timer refills for all the time that has passed,
-    /// before anything is taken.
+    /// Whether the timer rests until something is taken, or a CPU has nothing left of the group.
+    pub(super) fn rests_now(&self) -> bool {
+        self.active && self.rests && !self.touched && self.waiting.is_empty()
+    }
+
+    /// When the timer has to run: at the next refill, or [`REST`] after the last one.
     pub(super) fn timer_at(&self) -> u64 {
         let next = self.next_refill();
-        let rests = self.rests && !self.touched && self.waiting.is_empty();
-        match rests {
+        match self.rests_now() {
             true => next.max(self.start.saturating_add(REST.0)),
             false => next,
         }

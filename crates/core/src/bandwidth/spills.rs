@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// Spills that are kept apart. Unit: spills. Default 16: with more refills than that within one poll the oldest are joined,
 /// as if they had been even over the time from the first to the last.
-const SPILLS_MAX: usize = 16;
+pub(super) const SPILLS_MAX: usize = 16;
 
 /// Refills that fell due from `first` to `last`, and what of them did not fit, ns.
 #[derive(Clone, Copy, Debug)]
