@@ -277,7 +277,7 @@ impl Scheduler {
         ))
     }
 
-    /// The group of that path if it exists.
+    /// The group of that path if it exists. One that was removed does until its last task is gone ([`Group::remove`]).
     ///
     /// # Errors
     /// [`Error::Group`] if the path is malformed or unknown.

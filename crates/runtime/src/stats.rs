@@ -1,7 +1,8 @@
 //! What a group and a task have consumed; read at any time without stopping anybody.
 //!
 //! Every figure has one writer: the virtual CPU that runs the group. It owns one [`GroupCpu`] for each (group, virtual CPU),
-//! made when the group first runs there, and stores relaxed atomics on lines of its own. A reader sums them. At quiescence
+//! made when the group first runs there, and stores relaxed atomics on lines of its own. (Polls that are taken off their virtual CPUs end on threads of their own, which write to one part of the group
+//! in turns.) A reader sums them. At quiescence
 //! the sums are exact; while tasks run they lag by at most the polls in progress.
 
 use std::panic::Location;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use quotient_core::{Limit, Nanos};
+use quotient_pause::in_one_step;
 
 use crate::gates;
 use crate::histogram::{AtomicHistogram, Histogram};
@@ -36,7 +38,7 @@ pub struct GroupStats {
     /// The part of `cpu` that was spent outside the virtual CPUs, descendants included: blocking functions, metered threads, futures
     /// that are `in_group` in tasks of `tokio::spawn`. Functions that take turns under preemption are charged by turn, and not in here.
     pub foreign_cpu: Duration,
-    /// Wall time that polls of the group's own tasks took.
+    /// Wall time that polls of the group's own tasks took. Of one that was interrupted, from its beginning to its end, and what it stood meanwhile with it.
     pub wall: Duration,
     /// The part of `wall` in which the host ran something else on the worker's processor; not billed.
     pub steal: Duration,
@@ -188,25 +190,61 @@ impl GroupCpu {
     }
 }
 
-/// The figures of a group on the virtual CPUs that it has run on.
+/// Polls of a group that ended on threads without a virtual CPU.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Held by the thread that writes: any may.
+    writer: Mutex<()>,
+    figures: GroupCpu,
+}
+
+/// The figures of a group on the virtual CPUs that it has run on, and of what was taken off them.
 #[derive(Debug)]
-pub(crate) struct GroupCpus(PerVcpu<std::sync::Arc<GroupCpu>>);
+pub(crate) struct GroupCpus {
+    on: PerVcpu<std::sync::Arc<GroupCpu>>,
+    /// Made with the first.
+    beside: OnceLock<Box<Beside>>,
+}
 
 impl GroupCpus {
     pub(crate) fn new(vcpus: usize) -> Self {
-        Self(PerVcpu::new(vcpus))
+        Self {
+            on: PerVcpu::new(vcpus),
+            beside: OnceLock::new(),
+        }
     }
 
     /// The figures of the group on one virtual CPU; made on first use.
     #[inline]
     pub(crate) fn on(&self, vcpu: usize) -> &std::sync::Arc<GroupCpu> {
-        self.0.of(vcpu)
+        self.on.of(vcpu)
+    }
+
+    /// A poll that has lost its virtual CPU is over, on its own thread.
+    #[cold]
+    pub(crate) fn record_beside(
+        &self,
+        wall: Nanos,
+        delay: Nanos,
+        location: &'static Location<'static>,
+    ) {
+        in_one_step(|| {
+            let beside = self.beside.get_or_init(Box::default);
+            let writer = beside.writer.lock();
+            let _writer = writer.unwrap_or_else(|poison| poison.into_inner());
+            beside.figures.record_poll(wall, delay, location);
+        });
+    }
+
+    fn all(&self) -> impl Iterator<Item = &GroupCpu> {
+        let on = self.on.iter().map(|cpu| &**cpu);
+        on.chain(self.beside.get().map(|beside| &beside.figures))
     }
 
     /// Sums what is counted, in place of what `stats` said.
     pub(crate) fn counters_into(&self, stats: &mut GroupStats) {
         let (mut wall, mut steal, mut polls, mut escaped) = (0_u64, 0_u64, 0_u64, 0_u64);
-        for cpu in self.0.iter() {
+        for cpu in self.all() {
             for (sum, counter) in [
                 (&mut wall, &cpu.wall),
                 (&mut steal, &cpu.steal),
@@ -223,7 +261,7 @@ impl GroupCpus {
 
     /// Looks for the longest poll, in place of what `stats` said.
     pub(crate) fn longest_into(&self, stats: &mut GroupStats) {
-        let lengths = self.0.iter().map(|cpu| {
+        let lengths = self.all().map(|cpu| {
             let length = cpu.longest.load(Ordering::Relaxed);
             (length, cpu)
         });
@@ -242,7 +280,7 @@ impl GroupCpus {
     pub(crate) fn histograms_into(&self, stats: &mut GroupStats) {
         stats.run_delay = Histogram::default();
         stats.poll_duration = Histogram::default();
-        for cpu in self.0.iter() {
+        for cpu in self.all() {
             cpu.run_delay.add_to(&mut stats.run_delay);
             if let Some(durations) = cpu.poll_duration.get() {
                 durations.add_to(&mut stats.poll_duration);

@@ -19,13 +19,14 @@
 //! `curl -H 'x-tenant: acme' http://127.0.0.1:3000/` is computed in the group `tenants/acme`, made for it with weight 100; at most
 //! [`TENANTS_MAX`] tenants have one at a time. Requests without the header, and the work on connections (reading, parsing, writing, TLS
 //! if the listener does it), are in the group `connections`. What differs from that is said by [`Tenants::group`],
-//! [`Tenants::map_layer`] and [`Tenants::scheduler`].
+//! [`Tenants::map_layer`] and [`Tenants::scheduler`]. The scheduler that `by_header` makes does not interrupt polls: [`Tenants::on`] one that does, as below, and
+//! `serve` in the same way.
 //!
 //! # Weights and limits
 //! Known tenants get theirs by name before the first request, and those that come later what a closure says:
 //!
 //! ```
-//! use quotient::{GroupBuilder, Preempt, Scheduler};
+//! use quotient::{Preempt, Scheduler};
 //! use quotient_http::Tenants;
 //!
 //! # #[tokio::main]

@@ -145,7 +145,10 @@ impl Row {
                 format!("{:.1}%", self.throttled as f64 / 10.0)
             },
             self.p99_ns.map_or("-".to_owned(), time),
-            time(self.longest_ns),
+            match self.longest_ns {
+                0 => "-".to_owned(),
+                longest => time(longest),
+            },
             self.tasks.to_string(),
             format!("/{}", printable(&self.path)),
             printable(&self.at),

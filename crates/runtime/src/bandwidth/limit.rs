@@ -25,7 +25,7 @@ pub struct Share(pub f64);
 
 /// What [`crate::GroupBuilder::max`] and [`crate::Group::set_max`] accept; made by `into()` from
 ///
-/// - texts: `"50ms/100ms"`, and cgroup v2's `"50000 100000"` (microseconds), `"max 100000"`, `"max"`;
+/// - texts: `"50ms/100ms"`, and cgroup v2's `"50000 100000"` (microseconds), `"50000"` (of the usual period), `"max 100000"`, `"max"`;
 /// - [`Cpus`] or [`Share`] (of the scheduler's virtual CPUs), with the period in force or 100 ms;
 /// - `(quota, period)` as durations;
 /// - a whole [`Limit`] with its burst, or `Option<Limit>` with `None` for no limit.

@@ -215,7 +215,7 @@ impl Carrier {
     }
 
     /// Whose poll it bears; `None` until that is known.
-    pub(super) fn group(&self) -> Option<&Arc<GroupShared>> {
+    pub(crate) fn group(&self) -> Option<&Arc<GroupShared>> {
         self.group.get()
     }
 

@@ -61,6 +61,11 @@ pub(super) fn bear(
         let absent = own_absence(absence(reference, at), notes.absent, open);
         let billed = open.saturating_sub(absent);
         reference = at;
+        if !matches!(polled, Polled::Done)
+            && let Some(group) = carrier.group()
+        {
+            group.cpus.record_beside(wall, began.delay, began.location);
+        }
         match polled {
             Polled::Pending(mut parking) => {
                 follow(parking.owned_mut());
