@@ -9,7 +9,7 @@ pub const THROTTLE_BUCKETS: usize = 32;
 /// A group's bandwidth statistics since its first limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BandwidthStats {
-    /// Periods that passed while the group was active. Up to 64 ms late where its tasks only wait for others ([`super`], "Time").
+    /// Periods that passed while the group was active. Up to 64 ms late where its tasks only wait for others.
     pub nr_periods: u64,
     /// Those of them in which some CPU was throttled. One that a refill lets go at once is not throttled in the period that begins with it.
     pub nr_throttled: u64,
