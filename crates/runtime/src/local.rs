@@ -288,6 +288,15 @@ pub(crate) struct PollNotes {
     pub(crate) noted: bool,
 }
 
+impl PollNotes {
+    /// Whether the charge of the poll differs from its time.
+    #[inline(always)]
+    pub(crate) fn charges(&self) -> bool {
+        let any = |time: Nanos| time != Nanos::ZERO;
+        self.noted && (any(self.excluded) || any(self.extra) || any(self.debt))
+    }
+}
+
 /// The running task's deferral of throttles, made now if it has none; `None` outside a task, and while nothing is limited.
 pub(crate) fn deferral() -> Option<Arc<Deferral>> {
     LOCAL

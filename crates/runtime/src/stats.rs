@@ -149,7 +149,7 @@ pub(crate) fn bump(counter: &AtomicU64, amount: u64) {
 
 impl GroupCpu {
     /// One poll of `wall` after a wait of `delay`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_poll(
         &self,
         wall: Nanos,
@@ -165,12 +165,17 @@ impl GroupCpu {
             self.poll_duration.get_or_init(Box::default).record(wall);
         }
         if wall.as_nanos() > self.longest.load(Ordering::Relaxed) {
-            self.longest.store(wall.as_nanos(), Ordering::Relaxed);
-            *self
-                .longest_at
-                .lock()
-                .unwrap_or_else(|poison| poison.into_inner()) = Some(location);
+            self.record_longest(wall, location);
         }
+    }
+
+    #[cold]
+    fn record_longest(&self, wall: Nanos, location: &'static Location<'static>) {
+        self.longest.store(wall.as_nanos(), Ordering::Relaxed);
+        *self
+            .longest_at
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner()) = Some(location);
     }
 
     /// The part of a poll that was over when it handed over its virtual CPU; what follows is in no figure but the task's own.

@@ -145,8 +145,10 @@ pub(crate) struct Vcpu {
     alive: usize,
     /// Tasks that waited at the last switch.
     waiting: usize,
-    /// Of the last poll, until its charge.
+    /// Of the last poll, until its charge; none but where they say that something was noted.
     notes: PollNotes,
+    /// Who pays for the poll under way, if that is in another group's place; until its bill.
+    payer: Option<Payer>,
     /// The last poll's task defers throttles, or no longer does; until its charge.
     deferring: Option<bool>,
     /// Its scheduler preempts polls.
@@ -194,6 +196,7 @@ impl Vcpu {
             alive: 0,
             waiting: 0,
             notes: PollNotes::default(),
+            payer: None,
             deferring: None,
             seated: false,
             vacancy: None,

@@ -33,6 +33,20 @@ impl<T, G: Gates> RunQueue<T, G> {
         Nanos(delta)
     }
 
+    /// As [`RunQueue::charge`], for who needs the clocks to be complete: groups pay at the next switch, as for a poll that goes on, unless their turn
+    /// is over by now. O(1) but then.
+    pub fn charge_clocks(&mut self, now: Nanos) {
+        if self.current == NONE {
+            return;
+        }
+        self.charge_task(now, 0);
+        if self.pending >= self.limit {
+            self.follow_limits();
+            self.flush();
+            self.renew_limit();
+        }
+    }
+
     /// Charges the current task and every group above it with `extra` that was spent elsewhere on its behalf, 2^42
     /// (73 minutes) at most. Nothing without a current task. O(depth).
     pub fn charge_extra(&mut self, extra: Nanos) {

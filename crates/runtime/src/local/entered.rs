@@ -171,15 +171,12 @@ impl Entered {
         });
     }
 
-    /// The poll is over: what its charge and the switch must know.
+    /// The poll is over: what its charge and the switch must know, if that is anything.
     #[inline]
-    pub(crate) fn end_task(&self) -> PollNotes {
+    pub(crate) fn end_task(&self) -> Option<PollNotes> {
         LOCAL.with(|local| {
             local.polling.set(false);
-            if !local.noted.replace(false) {
-                return PollNotes::default();
-            }
-            local.take_notes()
+            local.noted.get().then(|| local.take_notes())
         })
     }
 }

@@ -56,11 +56,11 @@ use std::sync::atomic::Ordering;
 use quotient_core::{Gates, Nanos};
 
 use super::Vcpu;
-use super::limits::{Payer, look_at_refill};
+use super::limits::look_at_refill;
 use crate::clock::{RECONCILE_INTERVAL, thread_cpu_time, thread_run_delay};
 use crate::cpu_clock::OwnTime;
 use crate::gates::RuntimeGates;
-use crate::local::{Entered, PollNotes};
+use crate::local::Entered;
 use crate::preempt::{Parting, Seat, nothing_for_others};
 use crate::shared::{Shared, VcpuShared};
 
@@ -129,17 +129,32 @@ impl Vcpu {
     /// What the poll of `wall` time adds to the task's clock: less what others pay for or the host stole. (What a gate owes for
     /// polls elsewhere is on the clocks already.)
     /// Shown on the virtual CPU's clock, before the task's own: a group read after its task is not behind it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bill(
         &mut self,
         shared: &Shared,
         me: &VcpuShared,
-        notes: PollNotes,
         wall: Nanos,
-        payer: Option<Payer>,
         now: Nanos,
     ) -> Nanos {
-        self.notes = notes;
+        let has_payer = self.payer.is_some();
+        if wall > STEAL_FLOOR || self.notes.noted || has_payer || RuntimeGates::events() {
+            return self.bill_closely(shared, me, wall, now);
+        }
+        me.clock.show(wall);
+        wall
+    }
+
+    /// The same of a poll that is not short, or has something to say.
+    #[inline(never)]
+    fn bill_closely(
+        &mut self,
+        shared: &Shared,
+        me: &VcpuShared,
+        wall: Nanos,
+        now: Nanos,
+    ) -> Nanos {
+        let notes = self.notes;
         let suspicious = wall > SUSPICIOUS_POLL;
         if suspicious || wall > STEAL_FLOOR && self.is_compared(shared, wall, now) {
             // What the poll has shown of itself on its clocks is not taken back.
@@ -163,7 +178,7 @@ impl Vcpu {
             let paid = billed.saturating_add(notes.debt);
             shared.log.polled(self.index, paid, now);
         }
-        if let Some(payer) = payer {
+        if let Some(payer) = self.payer.take() {
             if let Some(preempting) = &shared.preempt {
                 // The poll is over, so nobody takes it over any more.
                 preempting.seats[self.index].take_payer();
@@ -228,7 +243,7 @@ impl Vcpu {
         now: Nanos,
     ) -> Nanos {
         let wall = now.saturating_sub(polled);
-        let notes = entered.end_task();
+        let notes = entered.end_task().unwrap_or_default();
         if self.is_preempting() && notes.excluded != Nanos::ZERO {
             nothing_for_others();
         }

@@ -164,11 +164,9 @@ impl Vcpu {
         let entered = here.entered;
         let delay = self.begin(shared, entered, &mut task, started, is_plain);
         let location = task.context().location;
-        let payer = if is_plain {
-            None
-        } else {
-            self.note_payer(shared, &mut task, started)
-        };
+        if !is_plain {
+            self.payer = self.note_payer(shared, &mut task, started);
+        }
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
@@ -184,7 +182,6 @@ impl Vcpu {
             started,
             delay,
             location,
-            payer,
         };
         let regions = here.regions.as_deref_mut();
         let Some(regions) = regions.filter(|_| task.owned_mut().group.is_preemptible()) else {

@@ -89,7 +89,6 @@ impl Vcpu {
             started,
             delay: Nanos::ZERO,
             location: std::panic::Location::caller(),
-            payer: None,
         };
         self.lose(shared, entered, Polled::Done, began);
     }

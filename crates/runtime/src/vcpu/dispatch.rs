@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use quotient_core::Nanos;
 
 use super::completion::Ran;
-use super::limits::{Payer, look_at_refill, payer_of};
+use super::limits::{look_at_refill, payer_of};
 use super::switch::Previous;
 use super::{Vcpu, lock};
 use crate::defer::was_deferred;
@@ -25,12 +25,11 @@ use crate::task_context::{Owned, Task, TaskContext};
 const ESCAPE_LOOK: Nanos = Nanos(1_000);
 
 /// What is known of a poll before it.
+#[derive(Clone, Copy)]
 pub(super) struct Began {
     pub(super) started: Nanos,
     pub(super) delay: Nanos,
     pub(super) location: &'static Location<'static>,
-    /// Who pays, if the poll is in another group's place.
-    pub(super) payer: Option<Payer>,
 }
 
 impl Vcpu {
@@ -48,11 +47,9 @@ impl Vcpu {
         let is_plain = task.owned_mut().throttling.is_none();
         let delay = self.begin(shared, entered, &mut task, started, is_plain);
         let location = task.context().location;
-        let payer = if is_plain {
-            None
-        } else {
-            payer_of(&mut task, started)
-        };
+        if !is_plain {
+            self.payer = payer_of(&mut task, started);
+        }
         me.polling.store(task.id().number(), Ordering::Relaxed);
         me.polling_since
             .store(started.as_nanos().wrapping_add(1), Ordering::Relaxed);
@@ -60,7 +57,6 @@ impl Vcpu {
             started,
             delay,
             location,
-            payer,
         };
         if self.is_stand_in() {
             return self.poll_as_stand_in(shared, me, entered, task, began);
@@ -84,9 +80,11 @@ impl Vcpu {
             me.polling_since.store(0, Ordering::Relaxed);
             self.notes = PollNotes {
                 leave: true,
-                ..entered.end_task()
+                noted: true,
+                ..entered.end_task().unwrap_or_default()
             };
             self.forget_deferral(entered);
+            self.payer = None;
             return (Previous::Again(task), began.started);
         }
         let polled = if shared.host_end.begin_poll() {
@@ -122,13 +120,12 @@ impl Vcpu {
             started,
             delay,
             location,
-            payer,
         } = began;
         let mut now = shared.now();
         me.polling_since.store(0, Ordering::Relaxed);
         let wall = now.saturating_sub(started);
-        let notes = entered.end_task();
-        let billed = self.bill(shared, me, notes, wall, payer, now);
+        self.take_notes(entered);
+        let billed = self.bill(shared, me, wall, now);
         self.record(shared, wall, delay, location);
         let previous = match polled {
             Polled::Pending(mut parking) => {
@@ -175,7 +172,7 @@ impl Vcpu {
 
     /// Makes the task and its group the current ones of this thread; returns how long the task has waited. `is_plain`: it has no
     /// [`throttling`](Owned::throttling).
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(
         &mut self,
         shared: &Arc<Shared>,
@@ -198,8 +195,18 @@ impl Vcpu {
         delay
     }
 
+    /// What the poll has left to be known, in place of what the one before it had.
+    #[inline(always)]
+    fn take_notes(&mut self, entered: &Entered) {
+        match entered.end_task() {
+            Some(notes) => self.notes = notes,
+            None if self.notes.noted => self.notes = PollNotes::default(),
+            None => {}
+        }
+    }
+
     /// The poll in its group's figures.
-    #[inline]
+    #[inline(always)]
     fn record(
         &mut self,
         shared: &Shared,
@@ -212,12 +219,19 @@ impl Vcpu {
         };
         figures.record_poll(wall, delay, location);
         if wall > ESCAPE_LOOK {
-            let alive = shared.host.alive_tasks();
-            if alive > self.alive {
-                figures.record_escapes((alive - self.alive) as u64);
-            }
-            self.alive = alive;
+            self.count_escapes(shared);
         }
+    }
+
+    #[inline(never)]
+    fn count_escapes(&mut self, shared: &Shared) {
+        let alive = shared.host.alive_tasks();
+        if alive > self.alive
+            && let Some((_, figures)) = &self.figures
+        {
+            figures.record_escapes((alive - self.alive) as u64);
+        }
+        self.alive = alive;
     }
 
     /// Takes over the deferral of throttles that the task has after its poll; the charge will tell the core.
@@ -261,22 +275,36 @@ impl Vcpu {
     }
 
     /// Charges the last poll of a task before anybody can see that it has ended: whoever awaited it reads complete clocks.
+    #[inline(always)]
     fn charge_last_poll(&mut self, me: &VcpuShared, held: Option<&mut RunQueue<Task>>, now: Nanos) {
-        let notes = std::mem::take(&mut self.notes);
-        self.notes.leave = notes.leave;
+        let notes = if self.notes.noted {
+            self.take_last_notes()
+        } else {
+            PollNotes::default()
+        };
         let charge = |queue: &mut RunQueue<Task>| {
-            queue.charge_except(now, notes.excluded);
-            if notes.extra != Nanos::ZERO {
-                queue.charge_turn(notes.extra);
-            }
-            if notes.debt != Nanos::ZERO {
-                queue.charge_within(notes.debt);
+            if notes.charges() {
+                charge_as_noted(queue, &notes, now);
+            } else {
+                queue.charge_clocks(now);
             }
         };
         match held {
             Some(queue) => charge(queue),
             None => charge(&mut lock(me)),
         }
+    }
+
+    /// What the next charge is not to find again.
+    #[cold]
+    fn take_last_notes(&mut self) -> PollNotes {
+        let leave = self.notes.leave;
+        let kept = PollNotes {
+            leave,
+            noted: leave,
+            ..PollNotes::default()
+        };
+        std::mem::replace(&mut self.notes, kept)
     }
 
     /// Fires what the last poll has made due. Like a poll: no lock is held that anybody could want.
@@ -293,12 +321,28 @@ impl Vcpu {
     }
 
     /// Makes `group`'s figures on this virtual CPU the current ones.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter_group(&mut self, group: &Arc<GroupShared>) {
         let same = matches!(&self.figures, Some((known, _)) if Arc::ptr_eq(known, group));
         if !same {
-            self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
+            self.enter_another_group(group);
         }
+    }
+
+    #[inline(never)]
+    fn enter_another_group(&mut self, group: &Arc<GroupShared>) {
+        self.figures = Some((group.clone(), group.cpus.on(self.index).clone()));
+    }
+}
+
+#[cold]
+fn charge_as_noted(queue: &mut RunQueue<Task>, notes: &PollNotes, now: Nanos) {
+    queue.charge_except(now, notes.excluded);
+    if notes.extra != Nanos::ZERO {
+        queue.charge_turn(notes.extra);
+    }
+    if notes.debt != Nanos::ZERO {
+        queue.charge_within(notes.debt);
     }
 }
 

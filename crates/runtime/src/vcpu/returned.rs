@@ -46,7 +46,7 @@ pub(super) fn bear(
     let mut outcome = loop {
         let now = shared.now();
         let wall = now.saturating_sub(began.started);
-        let notes = entered.end_task();
+        let notes = entered.end_task().unwrap_or_default();
         let deferral = entered.take_deferral();
         let follow = |owned: &mut Owned| {
             if let Some(deferral) = deferral {
@@ -99,7 +99,6 @@ pub(super) fn bear(
                     started,
                     delay: Nanos::ZERO,
                     location: began.location,
-                    payer: None,
                 };
                 entered.begin_task(shared, &mut task);
                 polled = poll_as_bearer(task);

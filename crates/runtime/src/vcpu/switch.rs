@@ -82,9 +82,7 @@ impl Vcpu {
         matches!(previous, Previous::Again(task) if !leaves_group(task))
             && self.arrivals.is_empty()
             && self.deferring.is_none()
-            && self.notes.excluded == Nanos::ZERO
-            && self.notes.extra == Nanos::ZERO
-            && self.notes.debt == Nanos::ZERO
+            && !self.notes.charges()
     }
 
     /// Admits arrivals, puts the previous task back and picks the next one (unless `returning`); one lock.
@@ -353,7 +351,7 @@ pub(super) fn yield_to_next(
 
 /// The short way of a conversation: the previous task sleeps or has ended, and the one task that it woke runs next. Returns `None`,
 /// and changes nothing, where the caller has to put the previous task back and choose.
-#[inline]
+#[inline(always)]
 fn hand_over(
     shared: &Shared,
     queue: &mut RunQueue<Task>,
