@@ -45,6 +45,7 @@ mod limits;
 mod migrate;
 mod release;
 mod returned;
+mod robbed;
 mod successor;
 mod switch;
 mod turn;
@@ -62,6 +63,7 @@ use quotient_pause::Regions;
 use self::aside::{Aside, is_filling};
 use self::bill::{Reference, thread_mark};
 use self::release::Rest;
+use self::robbed::Robbed;
 use self::switch::{Previous, admit_to_poll, yield_to_next};
 use crate::gates::{self, RunQueue, RuntimeGates};
 use crate::group::GroupShared;
@@ -167,6 +169,7 @@ pub(crate) struct Vcpu {
     /// What the thread that reads its sockets has handed in.
     brought: Brought,
     rest: Rest,
+    robbed: Robbed,
     /// What it has looked through in vain for tasks that have another place, in the search under way.
     searched_in_vain: Nanos,
     /// For how long bearers had nothing of their turns while others waited for theirs.
@@ -206,6 +209,7 @@ impl Vcpu {
             short_tasks: 0,
             brought: Brought::default(),
             rest: Rest::default(),
+            robbed: Robbed::default(),
             searched_in_vain: Nanos::ZERO,
             starved_for: Nanos::ZERO,
             vain: Vain::default(),
@@ -578,6 +582,10 @@ impl Vcpu {
         if self.waiting == 0 {
             self.slept_at = Some(now);
             return Leave::Sleep;
+        }
+        if self.hands_over_to_faster(shared, now) {
+            self.left_at = now;
+            return Leave::YieldAfterKick;
         }
         self.left_at = now;
         self.passed = passed.then(|| (thread_mark(), local::gated()));

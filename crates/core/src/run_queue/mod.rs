@@ -23,6 +23,7 @@ mod catch_up;
 mod charge;
 mod detach;
 mod enqueue;
+mod faster;
 pub(crate) mod floor;
 mod follow;
 mod hand_over;

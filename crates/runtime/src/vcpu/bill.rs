@@ -147,13 +147,7 @@ impl Vcpu {
 
     /// The same of a poll that is not short, or has something to say.
     #[inline(never)]
-    fn bill_closely(
-        &mut self,
-        shared: &Shared,
-        me: &VcpuShared,
-        wall: Nanos,
-        now: Nanos,
-    ) -> Nanos {
+    fn bill_closely(&mut self, shared: &Shared, me: &VcpuShared, wall: Nanos, now: Nanos) -> Nanos {
         let notes = self.notes;
         let suspicious = wall > SUSPICIOUS_POLL;
         if suspicious || wall > STEAL_FLOOR && self.is_compared(shared, wall, now) {
@@ -164,6 +158,7 @@ impl Vcpu {
             let absent = steal.saturating_add(notes.held);
             if absent != Nanos::ZERO {
                 self.notes.extra = self.slept(absent);
+                self.robbed.lost(absent.saturating_sub(self.notes.extra));
             }
             if suspicious {
                 me.resched.store(false, Ordering::Relaxed);

@@ -130,6 +130,7 @@ impl Vcpu {
         {
             return (Previous::Away(proxy), now);
         }
+        self.robbed.lost(wall.saturating_sub(used));
         if shared.loads[self.index].has_unthrottles() {
             // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
             lock(me).unthrottle_pending(now);
