@@ -343,8 +343,8 @@ impl Group {
         Ok(())
     }
 
-    /// [`Group::kill`], and waits until the killed tasks have ended, for `timeout` at most. `None` if all have; else the tasks that have
-    /// not. Looks once a tick. Neither a limit nor a freeze delays a killed task: a throttled group's destructors run at once, and its
+    /// [`Group::kill`], and waits until the killed tasks have ended, for `timeout` at most: those of earlier kills, too, and what killed tasks have
+    /// spawned into these groups. `None` if all have; else the tasks that have not. Looks once a tick. Neither a limit nor a freeze delays a killed task: a throttled group's destructors run at once, and its
     /// budget pays for them afterwards (for 10 ms of them; what takes longer waits for the limit).
     ///
     /// # Errors
@@ -353,10 +353,16 @@ impl Group {
         if self.path().is_empty() {
             return Err(Error::Root);
         }
-        let mut left = self.kill_subtree();
+        self.kill_subtree();
         let due = self.shared.now().saturating_add(nanos(timeout));
+        let mut left = Vec::new();
         loop {
             left.retain(|task| !has_ended(task));
+            if left.is_empty() {
+                // Not the tasks that this kill has flagged: earlier ones may be in polls still, and what they spawn before their end was not there.
+                left = self.killed();
+                left.retain(|task| !has_ended(task));
+            }
             let now = self.shared.now();
             if left.is_empty() || now >= due {
                 let unfinished = Unfinished::of(&self.shared, &left);
@@ -371,15 +377,28 @@ impl Group {
         }
     }
 
-    /// Kills the tasks of this group and of all below it; returns them. Flagging them, some 50 ns each, is not interrupted; aborting them is, since it takes
-    /// some microseconds each: a caller who may not run, or is to be ended itself, goes on with it later. Nobody waits for that: the dead are
-    /// flagged, and those that are polled meanwhile end by it.
-    fn kill_subtree(&self) -> Vec<TaskRef> {
-        let own = self.clone();
-        at_usual_priority(&self.shared, move || own.kill_subtree_here())
+    /// The tasks of this group and of all below it that were killed and are still listed. O(groups + tasks).
+    fn killed(&self) -> Vec<TaskRef> {
+        let shape = self.shared.lock_shape();
+        let subtree = self.subtree_of_shape();
+        drop(shape);
+        let _shield = self.shared.shield();
+        let is_left = |task: &TaskRef| task.context().killed.load(Ordering::Relaxed);
+        let tasks = subtree
+            .iter()
+            .flat_map(|group| group.owned.all_that(is_left));
+        tasks.collect()
     }
 
-    fn kill_subtree_here(&self) -> Vec<TaskRef> {
+    /// Kills the tasks of this group and of all below it. Flagging them, some 50 ns each, is not interrupted; aborting them is, since it takes
+    /// some microseconds each: a caller who may not run, or is to be ended itself, goes on with it later. Nobody waits for that: the dead are
+    /// flagged, and those that are polled meanwhile end by it.
+    fn kill_subtree(&self) {
+        let own = self.clone();
+        at_usual_priority(&self.shared, move || own.kill_subtree_here());
+    }
+
+    fn kill_subtree_here(&self) {
         let reason = "the group, or one above it, was killed";
         let (mut dead, mut lost) = (Vec::new(), Vec::new());
         let mut subtree = Vec::new();
@@ -419,7 +438,6 @@ impl Group {
         if let Some(preempting) = &self.shared.preempt {
             preempting.end_functions(&self.shared, &subtree, Loss::KilledTask, reason);
         }
-        dead
     }
 
     /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
@@ -470,7 +488,7 @@ impl Group {
                     let _ = LimitChange::lifted().apply(&self.shared, group);
                 }
             }
-            _ => drop(self.kill_subtree()),
+            _ => self.kill_subtree(),
         }
         if let Some(preempting) = &self.shared.preempt {
             // What a freeze has kept from beginning, and no kill has ended.

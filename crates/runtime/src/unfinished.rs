@@ -39,7 +39,12 @@ pub struct Unfinished {
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} tasks have not ended", self.tasks)?;
+        let have = if self.tasks == 1 {
+            "task has"
+        } else {
+            "tasks have"
+        };
+        write!(formatter, "{} {have} not ended", self.tasks)?;
         for (index, task) in self.polling.iter().enumerate() {
             let start = if index == 0 { "; in a poll: " } else { ", " };
             write!(

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +14,31 @@ use common::{eventually, guarded, on_every_host, runtime, scheduler};
 const LONG: Duration = Duration::from_secs(120);
 /// A wait that is to run out.
 const SHORT: Duration = Duration::from_millis(20);
+
+struct StopsOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopsOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Counts its drop at the end of that.
+struct SlowDrop(Arc<AtomicUsize>);
+
+impl Drop for SlowDrop {
+    fn drop(&mut self) {
+        std::thread::sleep(SHORT);
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Where a poll that does not return leaves the test a thread.
+fn with_threads_of_its_own<Fut: Future<Output = ()>>(test: impl Fn(usize) -> Fut) {
+    for workers in [1, 2] {
+        runtime(workers).block_on(guarded(test(workers)));
+    }
+}
 
 /// A task that computes until it is told to stop, and does not yield.
 fn stuck(group: &quotient::Group) -> (Arc<AtomicBool>, u32) {
@@ -91,6 +117,68 @@ fn a_kill_says_what_it_could_not_end() {
     }));
 }
 
+/// The task was killed before, and its poll runs on: `None` would say that it has ended.
+#[test]
+fn a_second_kill_takes_the_killed_for_ended() {
+    with_threads_of_its_own(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let outer = scheduler.find("tenants").unwrap();
+        for first in 0..4 {
+            let (stop, line) = stuck(&group);
+            // Where an assertion fails, too, or the runtime's end would wait for it.
+            let stop = StopsOnDrop(stop);
+            match first {
+                0 => group.kill().unwrap(),
+                1 => group.kill_immediately().unwrap(),
+                2 => assert!(group.kill_within(SHORT).await.unwrap().is_some()),
+                _ => outer.kill().unwrap(),
+            }
+            for group in [&group, &outer, &group] {
+                let unfinished = group.kill_within(SHORT).await.unwrap();
+                let unfinished = unfinished.expect("its poll runs");
+                assert_eq!((unfinished.tasks, unfinished.polling.len()), (1, 1));
+                assert_eq!(unfinished.polling[0].location.line(), line);
+                let said = unfinished.to_string();
+                assert!(said.starts_with("1 task has not ended"), "{said}");
+            }
+            drop(stop);
+            assert_eq!(group.kill_within(LONG).await.unwrap(), None);
+            assert_eq!(scheduler.find("tenants/acme").unwrap().stats().tasks, 0);
+        }
+        scheduler.shutdown().await;
+    });
+}
+
+/// A killed task spawns in the poll that it is in: what it spawns is killed, too, and listed only after the kill.
+#[test]
+fn a_wait_for_killed_tasks_leaves_out_what_they_spawned() {
+    runtime(2).block_on(guarded(async {
+        let (scheduler, group) = scheduler(2);
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (killed, begun) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (told, begins) = (killed.clone(), begun.clone());
+        let slow = SlowDrop(dropped.clone());
+        group.spawn(async move {
+            begins.store(true, Ordering::SeqCst);
+            while !told.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            drop(quotient::spawn(async move {
+                let _slow = slow;
+                std::future::pending::<()>().await;
+            }));
+        });
+        eventually("it runs", || begun.load(Ordering::SeqCst)).await;
+        // The first poll kills; the task goes on only then.
+        let ended = tokio::join!(group.kill_within(LONG), async {
+            killed.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(ended.0.unwrap(), None);
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        scheduler.shutdown().await;
+    }));
+}
+
 #[test]
 fn a_wait_for_killed_tasks_ends_with_the_scheduler() {
     on_every_host(|vcpus| async move {
@@ -105,7 +193,6 @@ fn a_wait_for_killed_tasks_ends_with_the_scheduler() {
 #[cfg(feature = "tower")]
 mod requests {
     use std::convert::Infallible;
-    use std::future::Future;
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
