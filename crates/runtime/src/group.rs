@@ -186,7 +186,8 @@ impl Group {
         change.apply(&self.shared, &self.inner)
     }
 
-    /// Gets or makes a group below this one; `path` is relative to it.
+    /// Gets or makes a group below this one; `path` is relative to it. Once this one was removed, [`GroupBuilder::create`] fails with
+    /// [`Error::Removed`], as every change by this handle does, also if its path is another group's by then.
     pub fn child(&self, path: &str) -> GroupBuilder {
         let full = if self.path().is_empty() {
             path.to_owned()
@@ -200,7 +201,7 @@ impl Group {
             };
             format!("{prefix}{separator}{path}")
         };
-        GroupBuilder::new(self.shared.clone(), self._handles.clone(), &full)
+        GroupBuilder::below(self, &full)
     }
 
     /// Spawns a task into the group. As `tokio::spawn`: the handle may be dropped to detach the task. Tasks that it spawns with

@@ -112,6 +112,38 @@ fn removal_refuses_kills_or_moves_live_tasks_and_frees_the_name() {
     });
 }
 
+/// The path came back, without its limit, for whoever had kept a handle.
+#[test]
+fn a_removed_group_comes_back_by_its_child() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        group.set_max("5ms/100ms").unwrap();
+        let prepared = [group.child("x"), group.child("x/y").max("1ms/100ms")];
+        group.remove(Leftover::Kill).unwrap();
+        let removed = |made: Result<Group, Error>| {
+            assert!(
+                matches!(&made, Err(Error::Removed { path }) if path == "tenants/acme"),
+                "{made:?}"
+            );
+        };
+        for builder in prepared {
+            removed(builder.create());
+        }
+        removed(group.child("x").create());
+        eventually("name is free", || scheduler.find("tenants/acme").is_err()).await;
+        removed(group.child("x").create());
+        assert!(scheduler.find("tenants/acme").is_err());
+        // Made anew by somebody else it is another group.
+        let again = scheduler.group("tenants/acme").unwrap().create().unwrap();
+        let inner = again.child("x").create().unwrap();
+        removed(group.child("x").create());
+        removed(group.child("y").create());
+        assert_eq!(again.child("x").create().unwrap(), inner);
+        scheduler.shutdown().await;
+        assert!(matches!(again.child("z").create(), Err(Error::ShutDown)));
+    });
+}
+
 #[test]
 fn moved_tasks_are_charged_to_their_new_group() {
     on_every_host(|vcpus| async move {

@@ -22,6 +22,8 @@ pub struct GroupBuilder {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handles: Arc<Handles>,
     pub(crate) path: String,
+    /// The group whose child it is to be, if it was asked for by that one's handle.
+    parent: Option<Arc<GroupShared>>,
     config: GroupConfig,
 }
 
@@ -31,7 +33,17 @@ impl GroupBuilder {
             shared,
             handles,
             path: path.to_owned(),
+            parent: None,
             config: GroupConfig::new(),
+        }
+    }
+
+    /// As [`GroupBuilder::new`], for a group below `parent`: none is made once that was removed, whoever has its path by then.
+    pub(super) fn below(parent: &Group, path: &str) -> Self {
+        let shared = parent.shared.clone();
+        Self {
+            parent: Some(parent.inner.clone()),
+            ..Self::new(shared, parent._handles.clone(), path)
         }
     }
 
@@ -175,6 +187,11 @@ impl GroupBuilder {
     fn look_up(&self, keep: bool, kicked: &mut VcpuSet) -> Result<(Arc<GroupShared>, bool), Error> {
         let shared = &self.shared;
         GroupTree::check_path(&self.path)?;
+        if let Some(parent) = self.parent.as_ref().filter(|parent| parent.is_removed()) {
+            // A removal closes the group under the same lock: either it is seen here, or it finds the child.
+            let path = parent.path();
+            return Err(Error::Removed { path });
+        }
         if let Ok(core) = shared.tree.find(&self.path) {
             let group = lookup(shared, &core);
             if !keep && !group.is_removed() {
