@@ -35,7 +35,7 @@ where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
-    match Group::current() {
+    match Group::to_spawn_in() {
         Some(group) => group.spawn_blocking(function),
         None => panic!("{}", SpawnError::NoGroup),
     }
@@ -52,7 +52,7 @@ where
     R: Send + 'static,
 {
     let origin = Origin::caller();
-    let group = Group::current().ok_or(SpawnError::NoGroup)?;
+    let group = Group::to_spawn_in().ok_or(SpawnError::NoGroup)?;
     spawn_at(&group, function, origin)
 }
 

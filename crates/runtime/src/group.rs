@@ -53,7 +53,8 @@ pub enum Leftover {
     Refuse,
     /// Abort them.
     Kill,
-    /// Move them to the parent group.
+    /// Move them to the parent group. What such a task spawns without naming a group, in the poll that it is in, goes there, too;
+    /// [`Group::current`] is the removed group until that poll has ended, and refuses what is spawned by its handle.
     MoveToParent,
 }
 
@@ -79,6 +80,12 @@ impl Group {
     /// ([`crate::spawn_blocking`] is in one). `None` elsewhere.
     pub fn current() -> Option<Self> {
         let (shared, inner) = local::current_group()?;
+        Some(Self::of(&shared, &inner))
+    }
+
+    /// The group of what the caller spawns without naming one.
+    pub(crate) fn to_spawn_in() -> Option<Self> {
+        let (shared, inner) = local::group_to_spawn_in()?;
         Some(Self::of(&shared, &inner))
     }
 
@@ -461,6 +468,10 @@ impl Group {
         let subtree = {
             // What is made below from here on is removed from the start: it is made under the same lock.
             let _shape = self.shared.lock_shape();
+            let subtree = self.subtree_of_shape();
+            if leftover == Leftover::MoveToParent {
+                subtree.iter().for_each(|group| group.will_move_up());
+            }
             let population = &self.inner.population;
             if leftover == Leftover::Refuse {
                 if let Err(tasks) = population.close_if_empty() {
@@ -470,7 +481,6 @@ impl Group {
             } else {
                 population.close();
             }
-            let subtree = self.subtree_of_shape();
             for group in &subtree {
                 group.population.close();
                 group.settle_held(&self.shared);

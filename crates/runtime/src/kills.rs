@@ -32,6 +32,9 @@
 //!
 //! A group that is made inside a killed group takes over the mark (under `Shared::shape`, too), so that there is no way out downwards.
 //! A flagged task is not moved; one that is moved is looked at as a new child of its new group, from outside.
+//!
+//! A poll whose group is removed while its tasks move to the parent spawns as one of the group where they go, which is above: a kill of that covers
+//! the task wherever it is listed then.
 
 use crate::primitives::{AtomicU64, Ordering};
 

@@ -45,7 +45,7 @@ pub(crate) use self::bearing::{
 pub(crate) use self::entered::{Entered, enter};
 pub(crate) use self::show::{show_own_task_time, show_own_time};
 use self::spawner::NO_POLL;
-pub(crate) use self::spawner::with_spawner;
+pub(crate) use self::spawner::{group_to_spawn_in, with_spawner};
 use self::wrap::{Reading, Wrap};
 pub(crate) use self::wrap::{Saved, replace_group, restore_group};
 

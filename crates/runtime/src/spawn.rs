@@ -51,7 +51,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let (shared, group) = local::current_group().ok_or(SpawnError::NoGroup)?;
+    let (shared, group) = local::group_to_spawn_in().ok_or(SpawnError::NoGroup)?;
     spawn_at(&shared, &group, future, origin)
 }
 
@@ -65,7 +65,7 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    match Group::current() {
+    match Group::to_spawn_in() {
         Some(group) => group.spawn_local(future),
         None => panic!("{}", SpawnError::NoGroup),
     }

@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
 
     fn target(&self) -> Result<Group, SpawnError> {
         let given = self.group.cloned();
-        given.or_else(Group::current).ok_or(SpawnError::NoGroup)
+        given.or_else(Group::to_spawn_in).ok_or(SpawnError::NoGroup)
     }
 
     /// Spawns a task, as [`crate::try_spawn`] and [`Group::try_spawn`].

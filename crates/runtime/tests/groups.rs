@@ -144,6 +144,84 @@ fn a_removed_group_comes_back_by_its_child() {
     });
 }
 
+/// A task removes its own group, so that its poll is in progress for sure, and is moved; then `act`, in the same poll.
+async fn moved_in_its_poll<T: Send + 'static>(
+    group: &Group,
+    removed: Group,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    drop(group.spawn(async move {
+        removed.remove(Leftover::MoveToParent).unwrap();
+        drop(answer.send(act()));
+    }));
+    answered.await.unwrap()
+}
+
+#[test]
+fn a_task_that_moves_with_its_group_loses_what_it_spawns() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let path = || Group::current().unwrap().path().to_owned();
+        let own = group.clone();
+        let spawned = moved_in_its_poll(&group, group.clone(), move || {
+            assert_eq!(Group::current().unwrap(), own);
+            let refused = own.try_spawn(async {}).map(drop);
+            assert!(matches!(refused, Err(SpawnError::GroupRemoved { .. })));
+            let named = quotient::task::Builder::new().spawn(async move { path() });
+            [
+                quotient::spawn(async move { path() }),
+                quotient::try_spawn(async move { path() }).unwrap(),
+                named.unwrap(),
+                quotient::spawn_blocking(path),
+            ]
+        });
+        for task in spawned.await {
+            assert_eq!(task.await.unwrap(), "tenants");
+        }
+        // From further below, the group in between removed with it.
+        let top = scheduler.group("tenants/a").unwrap().create().unwrap();
+        let inner = top.child("b/c").create().unwrap();
+        let spawned =
+            moved_in_its_poll(&inner, top, move || quotient::spawn(async move { path() }));
+        assert_eq!(spawned.await.await.unwrap(), "tenants");
+        eventually("all is gone", || scheduler.tasks() == 0).await;
+        scheduler.shutdown().await;
+    });
+}
+
+/// A way out for the killed: their group is removed, and what they spawn would live in its parent.
+#[test]
+fn the_killed_spawn_where_their_group_has_moved() {
+    on_every_host(|vcpus| async move {
+        let (scheduler, group) = scheduler(vcpus);
+        let parent = scheduler.find("tenants").unwrap();
+        let (killed, own) = (group.clone(), group.clone());
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        drop(group.spawn(async move {
+            killed.kill().unwrap();
+            killed.remove(Leftover::MoveToParent).unwrap();
+            drop(answer.send(quotient::try_spawn(async {}).map(drop)));
+        }));
+        let refused = answered.await.unwrap();
+        assert!(
+            matches!(refused, Err(SpawnError::GroupRemoved { .. })),
+            "{refused:?}"
+        );
+        // After the move, where it is by then.
+        eventually("name is free", || scheduler.find(own.path()).is_err()).await;
+        let again = scheduler.group("tenants/acme").unwrap().create().unwrap();
+        let above = parent.clone();
+        let child = moved_in_its_poll(&again, again.clone(), move || {
+            above.kill().unwrap();
+            quotient::spawn(std::future::pending::<()>())
+        });
+        assert!(child.await.await.unwrap_err().is_cancelled());
+        assert_eq!(parent.spawn(async { 5 }).await.unwrap(), 5);
+        scheduler.shutdown().await;
+    });
+}
+
 #[test]
 fn moved_tasks_are_charged_to_their_new_group() {
     on_every_host(|vcpus| async move {

@@ -135,6 +135,17 @@ fn move_task(
     true
 }
 
+/// A task was listed in a group while that was removed: whether it moves on with those that were there.
+#[cold]
+fn goes_along(
+    shared: &Shared,
+    group: &Arc<GroupShared>,
+    task: &crate::task_context::TaskRef,
+) -> bool {
+    let target = group.where_its_tasks_are();
+    !Arc::ptr_eq(target, group) && move_task(shared, task, target)
+}
+
 /// Whether the group takes work now that is not one of its tasks: a blocking function, a future elsewhere. A refusal is counted.
 ///
 /// # Errors
@@ -336,7 +347,7 @@ where
     let stillborn = local::with_spawner(shared, |spawner| {
         is_stillborn(&group.killed_at, now, spawner)
     });
-    if stillborn || group.is_removed() {
+    if stillborn || group.is_removed() && !goes_along(shared, group, &reference) {
         end_one(shared, group, &reference, Loss::KilledTask, &STILLBORN);
     } else if shared.phase() != OPEN {
         let reason = SpawnError::ShutDown;

@@ -67,6 +67,8 @@ pub(crate) struct GroupShared {
     /// Tasks of the group and below it; nothing in the root group, whose are `Shared::live`.
     pub(crate) population: Population,
     pub(crate) killed_at: KilledAt,
+    /// It was removed, and its tasks move to the parent; written under `Shared::shape`, before the population is closed.
+    moves_up: AtomicBool,
     pub(crate) losses: LossCounters,
     /// Made when pressure is first recorded for the group.
     pub(crate) pressure: OnceLock<Box<Mutex<Recorded>>>,
@@ -134,6 +136,7 @@ impl GroupShared {
             cpus: GroupCpus::new(slots),
             population: Population::new(parent.map(|parent| &parent.population)),
             killed_at: KilledAt::inherited(parent.map(|parent| &parent.killed_at)),
+            moves_up: AtomicBool::new(false),
             losses: LossCounters::default(),
             pressure: OnceLock::new(),
             queue_wait: QueueWait::new(),
@@ -524,6 +527,27 @@ impl GroupShared {
         let above = std::iter::successors(self.parent.as_ref(), |group| group.parent.as_ref());
         let mut above = above.skip_while(|group| group.core.is_removed());
         above.next()
+    }
+
+    /// It is about to be removed, and its tasks will move to the parent. Not if it was removed before: those that are left go with it.
+    pub(super) fn will_move_up(&self) {
+        if !self.is_removed() {
+            self.moves_up.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The group that its tasks are in, or about to be moved to: the group itself, unless it was removed with
+    /// [`Leftover::MoveToParent`](super::Leftover::MoveToParent). O(depth) then, else one load.
+    pub(crate) fn where_its_tasks_are(self: &Arc<Self>) -> &Arc<Self> {
+        let mut group = self;
+        // The mark is older than the removal, which acquires it.
+        while group.is_removed() && group.moves_up.load(Ordering::Relaxed) {
+            let Some(parent) = &group.parent else {
+                break;
+            };
+            group = parent;
+        }
+        group
     }
 
     pub(super) fn path(&self) -> String {

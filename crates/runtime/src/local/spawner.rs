@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{LOCAL, Local};
+use super::{Charged, LOCAL, Local, current_group};
+use crate::group::GroupShared;
 use crate::kills::KilledAt;
 use crate::shared::Shared;
 use crate::task_context::Task;
@@ -37,9 +38,39 @@ pub(crate) fn with_spawner<R>(
         let member = local.member.try_borrow().ok()?;
         let group = local.group.try_borrow().ok()?;
         let (_, own) = member.as_ref().or(group.as_ref())?;
+        // A kill of where its tasks have moved covers it, be it in a group above or still below.
+        let own = own.where_its_tasks_are();
         Some(judge(Some((&own.killed_at, epoch))))
     });
     inside.ok().flatten().unwrap_or_else(|| judge(None))
+}
+
+/// The group that a task belongs to which the caller spawns without naming one, and its scheduler: those of [`current_group`]; but where the
+/// running task's group was removed and its tasks move on, the one where they go. Only for the task itself, and not for one that was killed:
+/// what else is charged to a group that was removed ends with that.
+pub(crate) fn group_to_spawn_in() -> Option<Charged> {
+    let (shared, group) = current_group()?;
+    if group.is_removed() && goes_on_elsewhere(&shared, &group) {
+        let target = group.where_its_tasks_are().clone();
+        return Some((shared, target));
+    }
+    Some((shared, group))
+}
+
+/// Whether the caller is in a poll of a task of that group that no kill has reached, and in no `in_group` there.
+#[cold]
+fn goes_on_elsewhere(shared: &Arc<Shared>, group: &Arc<GroupShared>) -> bool {
+    let inside = LOCAL.try_with(|local| {
+        let epoch = local.epoch.get();
+        let own = local.group.try_borrow().ok()?;
+        let (_, own) = own.as_ref()?;
+        let is_own = epoch != NO_POLL
+            && local.scheduler.get() == Arc::as_ptr(shared) as usize
+            && local.member.try_borrow().ok()?.is_none()
+            && Arc::ptr_eq(own, group);
+        Some(is_own && !group.killed_at.is_after(epoch))
+    });
+    inside.ok().flatten().unwrap_or(false)
 }
 
 impl Local {
