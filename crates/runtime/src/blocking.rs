@@ -124,7 +124,9 @@ where
     match &group.shared.preempt {
         Some(preempting) => {
             let (function, aborted) = function.watched(id);
-            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(aborted)));
+            let known = aborted.clone();
+            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(known)));
+            let waiting = waiting.found_by(aborted);
             if !is_scheduled(group) {
                 waiting.go_from_here(&group.shared, Begin::Run(None));
                 return Ok(handle);
@@ -237,8 +239,9 @@ where
         aborted.leaves_its_thread();
         self.unrun = Unrun(Some(self.group.clone()));
         let runtime = tokio::runtime::Handle::try_current().ok();
-        let aborted = aborted.clone();
-        Waiting::new(runtime, move |begin| self.go(begin, Some(aborted)))
+        let known = aborted.clone();
+        let waiting = Waiting::new(runtime, move |begin| self.go(begin, Some(known)));
+        waiting.found_by(aborted.clone())
     }
 
     fn run(self) {

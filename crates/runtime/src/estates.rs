@@ -182,7 +182,8 @@ impl Shared {
             }
         }
         for settler in due {
-            hand_to_host(self, Box::new(move || drop(settler)));
+            // Without a thread it is in the pool's queue, and settles with the next function of anybody's.
+            let _ = hand_to_host(self, Box::new(move || drop(settler)));
         }
     }
 

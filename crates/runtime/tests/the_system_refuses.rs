@@ -10,7 +10,7 @@ mod common;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quotient::{BuildError, InstallError, Preempt, Scheduler, Signal};
@@ -177,6 +177,122 @@ fn a_spare_that_was_refused_once_is_missing_for_ever() {
             }
             within(&scheduler, scheduler.shutdown()).await;
         });
+    });
+}
+
+/// How often tokio has said that the system gives its blocking pool no thread: by a panic, of which nothing else is to be said here.
+fn count_refusals() -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let refusals = count.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.to_string().contains("OS can't spawn worker thread") {
+            refusals.fetch_add(1, Ordering::Relaxed);
+        } else {
+            eprintln!("{panic}");
+        }
+    }));
+    count
+}
+
+/// A preempting scheduler, and what restores the room for threads, of which the runtime's blocking pool has none.
+async fn without_threads() -> (Scheduler, impl FnOnce()) {
+    let builder = Scheduler::builder().vcpus(1);
+    let scheduler = builder.preempt(Preempt::default()).build().unwrap();
+    let group = scheduler.group("warm").unwrap().create().unwrap();
+    let hog = group.spawn(async { compute_for(Duration::from_millis(20)) });
+    within(&scheduler, hog).await.unwrap();
+    (scheduler, refuse_threads())
+}
+
+/// The runtime has the functions, and nobody comes for them: their handles gave no answer until somebody else called `spawn_blocking`.
+#[test]
+fn a_function_waits_for_a_thread_that_nobody_asks_for() {
+    alone("a_function_waits_for_a_thread_that_nobody_asks_for", || {
+        let runtime = common::runtime(1);
+        runtime.block_on(async {
+            let refusals = count_refusals();
+            let (scheduler, restore) = without_threads().await;
+            let group = |path: &str| scheduler.group(path).unwrap().create().unwrap();
+            let (group, other, killed) = (group("a"), group("b/c"), group("d"));
+            let stats = || scheduler.preempt_stats().unwrap();
+            let started = Instant::now();
+            let functions: Vec<_> = (0..5)
+                .map(|number| group.spawn_blocking(move || number))
+                .chain((5..8).map(|number| other.spawn_blocking(move || number)))
+                .collect();
+            let ended = [killed.spawn_blocking(|| 8), group.spawn_blocking(|| 9)];
+            killed.kill().unwrap();
+            ended[1].abort();
+            // It asks again, and not all the time.
+            while refusals.load(Ordering::Relaxed) < 4 {
+                assert!(started.elapsed() < HANG / 2, "{:?}", stats());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let refused = refusals.load(Ordering::Relaxed) as u128;
+            let attempts = started.elapsed().as_millis() / 100 + 1;
+            let seen = stats();
+            assert!(functions.iter().all(|function| !function.is_finished()));
+            restore();
+            for (number, function) in functions.into_iter().enumerate() {
+                assert_eq!(within(&scheduler, function).await.unwrap(), number);
+            }
+            for function in ended {
+                let ended = within(&scheduler, function).await;
+                assert!(ended.unwrap_err().is_cancelled());
+            }
+            assert!(refused <= attempts, "{refused} in {attempts} x 100 ms");
+            assert!(seen.threads_refused >= 4, "{seen:?}");
+            assert_eq!((seen.in_line, stats().in_line), (8, 0));
+            // With a thread they begin at once again.
+            let again = within(&scheduler, group.spawn_blocking(|| 10)).await;
+            assert_eq!(again.unwrap(), 10);
+            within(&scheduler, scheduler.shutdown()).await;
+        });
+    });
+}
+
+/// Functions that wait for a thread, of a group that was killed, too, are dropped at the end that `end` brings about. In a process of its own: threads that have
+/// ended leave their stacks to others.
+fn ends_without_threads(end: impl FnOnce(tokio::runtime::Runtime, &Scheduler)) {
+    let runtime = common::runtime(1);
+    let _refusals = count_refusals();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (scheduler, restore) = runtime.block_on(without_threads());
+    let function = |path: &str| {
+        let group = scheduler.group(path).unwrap().create().unwrap();
+        let captured = common::CountDrop(dropped.clone());
+        group.spawn_blocking(move || drop(captured))
+    };
+    let functions = ["a", "a", "b/c", "killed"].map(function);
+    scheduler.find("killed").unwrap().kill().unwrap();
+    end(runtime, &scheduler);
+    let started = Instant::now();
+    let are_told = || functions.iter().all(|function| function.is_finished());
+    while dropped.load(Ordering::SeqCst) < 4 || !are_told() {
+        assert!(started.elapsed() < HANG / 2, "{:?}", scheduler.losses());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    restore();
+    let losses = scheduler.losses();
+    assert_eq!((losses.killed_tasks, losses.dropped_tasks), (1, 3));
+}
+
+#[test]
+fn a_shutdown_waits_for_a_thread_that_is_not_to_be_had() {
+    alone(
+        "a_shutdown_waits_for_a_thread_that_is_not_to_be_had",
+        || {
+            ends_without_threads(|runtime, scheduler| {
+                runtime.block_on(within(scheduler, scheduler.shutdown()));
+            });
+        },
+    );
+}
+
+#[test]
+fn a_runtime_waits_for_a_thread_that_is_not_to_be_had() {
+    alone("a_runtime_waits_for_a_thread_that_is_not_to_be_had", || {
+        ends_without_threads(|runtime, _| drop(runtime));
     });
 }
 

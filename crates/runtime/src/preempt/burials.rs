@@ -102,7 +102,7 @@ impl Digger {
     }
 }
 
-/// Diggers that were called, for whoever called them to drop *outside of every shield*: one that its runtime has not taken, since that has ended,
+/// Diggers that were called, for whoever called them to drop *outside of every shield*: one that its runtime has not taken, since that has ended or gets no thread,
 /// does what it has to do as it is dropped, and destructors of the program's are not to run where nobody may stop them.
 #[derive(Default)]
 #[must_use = "dropped outside of every shield"]
@@ -255,6 +255,11 @@ impl Preempting {
         // Whose turn it is to dig is said first: nobody is to be stopped before the digger has come.
         let _shield = quotient_pause::uninterrupted();
         let functions = &self.functions;
+        if shared.phase() != CLOSED && self.shortage.lasts(shared.now()) {
+            // The tick thread looks at what is noted once a period, and asks again when it is time.
+            shared.tick.run();
+            return Undug::default();
+        }
         // After the phase was set, before `is_burying` is read; a digger does the two the other way round.
         fence(Ordering::SeqCst);
         let (now, is_open) = (shared.now(), shared.phase() == OPEN);
@@ -282,12 +287,18 @@ impl Preempting {
                 group,
             };
             let digger = Arc::new(Mutex::new(Some(digger)));
+            if self.shortage.lasts(now) {
+                return digger;
+            }
             let called = digger.clone();
             let dig = move || {
                 let digger = lock(&called).take();
                 digger.into_iter().for_each(Digger::dig);
             };
-            hand_to_host(shared, Box::new(dig));
+            if hand_to_host(shared, Box::new(dig)).is_err() {
+                // In the runtime's queue is one that has nothing to do. What is left here is called again, or at the end does its work as it is dropped.
+                return Arc::new(Mutex::new(lock(&digger).take()));
+            }
             digger
         };
         Undug(due.into_iter().map(call).collect())

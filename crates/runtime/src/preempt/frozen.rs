@@ -93,7 +93,7 @@ impl Preempting {
         drop(left);
     }
 
-    /// W2 and W3: a function that has come to a thread goes back to the line, with [`Aborted::leaves_its_thread`] before. It ends if it was aborted or
+    /// W2 and W3: a function that has come to a thread goes back to the line, with [`Aborted::leaves_its_thread`] before; or one that got none. It ends if it was aborted or
     /// killed meanwhile.
     pub(crate) fn goes_back(
         &self,
@@ -113,7 +113,7 @@ impl Preempting {
             return note(shared, group, Loss::KilledTask, 1, &reason);
         }
         // Beyond the line's bound, if it must be: no more than the blocking pool has threads.
-        self.enters_line(shared, group, line, aborted.id, function);
+        self.enters_line(shared, group, line, aborted.id.number(), function);
         if aborted.has_come.load(Ordering::SeqCst) {
             let undug = aborted.take_out_of_line(self, shared, group);
             drop(shield);

@@ -23,7 +23,8 @@
 //! An abort wakes the waker that the function has left with its promise, which takes it out of the line, or wakes its thread if it waits for its
 //! first turn. A kill and the scheduler's end empty the lines of their groups and wake the threads among them; each sees the kill's
 //! number, or the phase, and those that it does not end come again. A group that was removed is found by the list only: L2 is under the line's
-//! lock, and the tick thread, which has taken such a group off the list, ends what it has put back there before it stops. (Of frozen groups, whose functions wait in line, too: `frozen`.)
+//! lock, and the tick thread, which has taken such a group off the list, ends what it has put back there before it stops. (Of frozen groups, whose functions wait in line, too: `frozen`.
+//! Of those that wait for a thread: `unbegun`.)
 //! What has ended without having begun is dropped elsewhere (`burials`).
 //! The locks are leaves; whoever takes one in a poll shields itself. *Under a shield no code of the program's runs*: neither the pool that a function is given to, which
 //! may be of a runtime of the program's own and drop it at once, nor destructors (`burials::Undug`), nor who hears of losses.
@@ -37,7 +38,7 @@ use std::thread::Thread;
 use super::burials::Undug;
 use super::in_line::Threads;
 use super::places::{AllPlaces, GroupPlaces, Place};
-use super::unbegun::{Begin, Waiting};
+use super::unbegun::{Begin, Stays, Waiting};
 use super::uncharged::Uncharged;
 use super::waiter::Waiter;
 use super::{Preempting, lock};
@@ -61,7 +62,8 @@ pub(crate) struct Queue {
 
 /// Who is taken out of it.
 enum Next {
-    Function(Waiting),
+    /// And its number.
+    Function(u64, Waiting),
     Thread(Arc<Waiter<Place>>),
 }
 
@@ -83,9 +85,9 @@ impl Queue {
         self.threads.pop()
     }
 
-    fn pop_function(&mut self) -> Option<Waiting> {
+    fn pop_function(&mut self) -> Option<(u64, Waiting)> {
         self.threads_are_next = true;
-        self.functions.pop_first().map(|(_, function)| function)
+        self.functions.pop_first()
     }
 
     /// The first one, with what `find_place` gives to a function or a thread: who finds nothing keeps nobody of the other kind.
@@ -100,7 +102,9 @@ impl Queue {
                 continue;
             };
             let next = match is_function {
-                true => self.pop_function().map(Next::Function),
+                true => self
+                    .pop_function()
+                    .map(|(number, function)| Next::Function(number, function)),
                 false => self.pop_thread().map(Next::Thread),
             };
             return next.map(|next| (next, place));
@@ -281,7 +285,7 @@ impl Preempting {
         let begin = if shared.phase() != OPEN {
             // Whoever empties the lines may have passed this one.
             Some(None)
-        } else if line.is_empty() && !group.holds_unbegun() {
+        } else if line.is_empty() && !group.holds_unbegun() && !self.shortage.is_there() {
             self.find_place(shared, group, true).map(Some)
         } else {
             None
@@ -290,37 +294,59 @@ impl Preempting {
             drop(line);
             // What is dropped on the way is the program's, and no reason to let its poll go on.
             drop(shield);
-            self.begin(shared, group, function, place);
+            self.begin(shared, group, id.number(), function, place);
             return Ok(());
         }
         if line.functions.len() >= LINE_MAX {
             return Err(function);
         }
         self.functions.lined_up.fetch_add(1, Ordering::Relaxed);
-        self.enters_line(shared, group, line, id, function);
+        self.enters_line(shared, group, line, id.number(), function);
         Ok(())
     }
 
-    /// The function begins, or ends without if the scheduler's runtime has ended: dropped later; here if the scheduler has ended, too, so that no
-    /// shield may be held.
+    /// The function begins; enters the line if there is no thread for it; or ends without if the scheduler's runtime has ended, or the scheduler before there
+    /// was a thread: dropped later; here if the scheduler has ended, too, so that no shield may be held.
     fn begin(
         &self,
         shared: &Arc<Shared>,
         group: &Arc<GroupShared>,
+        number: u64,
         function: Waiting,
         place: Option<Place>,
     ) {
-        if let Err(unbegun) = function.go(shared, Begin::Run(place)) {
-            note(
-                shared,
-                group,
-                Loss::DroppedTask,
-                1,
-                &"the runtime has ended",
-            );
-            self.note_unbegun([(group.clone(), vec![unbegun])]);
-            drop(self.has_noted(shared));
+        let gone = match self.shortage.lasts(shared.now()) {
+            // Since a moment ago, or the scheduler is not open any more.
+            true => Err(Stays::NoThread(function)),
+            false => function.go(shared, Begin::Run(place)),
+        };
+        let (unbegun, reason) = match gone {
+            Ok(()) => return,
+            Err(Stays::NoThread(function)) if shared.phase() == OPEN => {
+                return self.waits_for_thread(shared, group, number, function);
+            }
+            Err(Stays::NoThread(function)) => (function, ENDED),
+            Err(Stays::Ended(function)) => (function, "the runtime has ended"),
+        };
+        note(shared, group, Loss::DroppedTask, 1, &reason);
+        self.note_unbegun([(group.clone(), vec![unbegun])]);
+        drop(self.has_noted(shared));
+    }
+
+    /// There is no thread for it: it goes back to its place in the line, beyond the line's bound, if it must be.
+    fn waits_for_thread(
+        &self,
+        shared: &Arc<Shared>,
+        group: &Arc<GroupShared>,
+        number: u64,
+        function: Waiting,
+    ) {
+        if let Some(aborted) = function.aborted() {
+            return self.goes_back(shared, group, &aborted, function);
         }
+        let _shield = quotient_pause::uninterrupted();
+        let line = lock(&group.line.waiting);
+        self.enters_line(shared, group, line, number, function);
     }
 
     /// L1, and the rest unless the group is frozen (Z1 of `frozen`).
@@ -329,10 +355,10 @@ impl Preempting {
         shared: &Shared,
         group: &Arc<GroupShared>,
         mut line: MutexGuard<'_, Queue>,
-        id: Id,
+        number: u64,
         function: Waiting,
     ) {
-        line.functions.insert(id.number(), function);
+        line.functions.insert(number, function);
         self.functions.in_line.fetch_add(1, Ordering::Relaxed);
         if !group.keeps_its_line(shared) {
             self.list_for_tick(shared, group, line);
@@ -391,6 +417,10 @@ impl Preempting {
         }
         drop(ending);
         fence(Ordering::SeqCst);
+        if !self.has_lines() {
+            // Nobody waits, so nobody asks: the next one is the first to be refused.
+            self.shortage.is_over();
+        }
         if shared.phase() == CLOSED {
             // Who waits for the end may have waited for this.
             shared.function_was_dropped();
@@ -421,7 +451,9 @@ impl Preempting {
                 return true;
             }
             let needs_place = is_open && group.is_preemptible();
+            let is_short = is_open && self.shortage.lasts(shared.now());
             let first = line.take_first(|is_function| match needs_place {
+                _ if is_short && is_function => None,
                 true => self.find_place(shared, group, is_function).map(Some),
                 false => Some(None),
             });
@@ -429,9 +461,9 @@ impl Preempting {
             match first {
                 None => return true,
                 Some((Next::Thread(waiter), place)) => waiter.goes_on(place),
-                Some((Next::Function(function), place)) => {
+                Some((Next::Function(number, function), place)) => {
                     self.functions.in_line.fetch_sub(1, Ordering::Relaxed);
-                    self.begin(shared, group, function, place);
+                    self.begin(shared, group, number, function, place);
                 }
             }
         }

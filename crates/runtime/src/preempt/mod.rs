@@ -128,6 +128,7 @@ mod prompt;
 mod seat;
 mod settings;
 mod short_turns;
+mod shortage;
 mod turns;
 mod unbegun;
 mod uncharged;
@@ -166,6 +167,7 @@ use self::pool::{Pool, SPARES};
 pub(crate) use self::priority::at_usual_priority;
 pub(crate) use self::seat::Seat;
 pub use self::settings::{Preempt, PreemptStats};
+use self::shortage::Shortage;
 pub(crate) use self::unbegun::{Begin, Waiting, hand_to_host};
 pub use self::uninterrupted::{Uninterrupted, uninterrupted};
 use self::watch::WatchState;
@@ -217,6 +219,8 @@ pub(crate) struct Preempting {
     /// Threads of others that take turns now.
     foreign: AtomicUsize,
     functions: Functions,
+    /// Of threads of the runtime's blocking pool.
+    shortage: Shortage,
     bells: AllBells,
     watch: Mutex<WatchState>,
     /// Those that it does not know yet (`newcomers`). A leaf.
@@ -267,6 +271,7 @@ impl Preempting {
             keeping: Mutex::default(),
             foreign: AtomicUsize::new(0),
             functions: Functions::default(),
+            shortage: Shortage::default(),
             bells: AllBells::default(),
             control: watch::Control::default(),
             _gate: gate,
@@ -335,7 +340,7 @@ impl Preempting {
             tracing::warn!(
                 target: "quotient",
                 threads,
-                "the system refuses threads: polls that do not return keep their virtual CPUs until it gives one"
+                "the system refuses threads: polls that do not return keep their virtual CPUs, and blocking functions wait, until it gives one"
             );
         }
         if said(1, pauses) {

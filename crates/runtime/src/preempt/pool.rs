@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     idle_max: usize,
     /// Of each thread, bytes; `None` as by default.
     stack_size: Option<usize>,
-    /// Threads that the system refused; saturates never: one is tried in [`RETRY`].
+    /// Threads that the system refused, of the runtime's blocking pool (`shortage`), too; saturates never: one is tried in [`RETRY`].
     refused: AtomicU64,
     /// The last one was refused, and when the next may be asked for, on the scheduler's clock.
     short: AtomicBool,
@@ -54,7 +54,7 @@ pub(crate) struct Pool {
 
 /// How long after a thread was refused the next is asked for. Unit: nanoseconds. 100 ms: whoever refuses it is out of threads or memory, and
 /// an attempt costs some 100 us.
-const RETRY: Nanos = Nanos::from_micros(100_000);
+pub(super) const RETRY: Nanos = Nanos::from_micros(100_000);
 
 impl Pool {
     /// A pool with its first `threads`: whoever starts it has them, or learns that it has not.
@@ -88,6 +88,11 @@ impl Pool {
     /// Threads that the system has refused so far.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// One more, of the runtime's pool.
+    pub(super) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The tick thread: asks again for a thread that was refused. Whether one is missing.

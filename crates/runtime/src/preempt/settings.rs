@@ -147,15 +147,16 @@ pub struct PreemptStats {
     /// Times that a poll could not be stopped, because the program has installed another handler for the signal or the system refused to
     /// send it. Such polls go on at their lowered priority.
     pub unpaused: u64,
-    /// Threads that the system refused to start. The scheduler asks again every 100 ms; meanwhile polls run to their end, as without
-    /// preemption.
+    /// Threads that the system refused to start, for blocking functions, too. The scheduler asks again every 100 ms; meanwhile polls run to
+    /// their end, as without preemption. For functions, which wait in line meanwhile, it asks every 100 ms, too, and after 1.6 s in a sixteenth of the time that
+    /// they have waited.
     pub threads_refused: u64,
     /// Long polls that keep a thread now.
     pub borne: usize,
     /// Blocking functions and jobs in [`crate::ThreadMeter::run`] that take turns now, and threads that drop functions which never began.
     pub foreign: usize,
     /// Blocking functions that wait in line to begin now, since their group has its part of [`Preempt::max_borne`], or of the threads of tokio's pool, in
-    /// others, or is frozen.
+    /// others, or is frozen; or since the system gives no thread ([`PreemptStats::threads_refused`]).
     pub in_line: usize,
     /// Times that one had to.
     pub lined_up: u64,
