@@ -53,7 +53,7 @@ pub(crate) struct Deferral {
     pub(super) guards: AtomicU32,
     scheduler: Weak<Shared>,
     books: Mutex<Books>,
-    /// Number of its locks, and whether it has a place: saves the lock.
+    /// Number of its locks, and whether it has a place, for whoever has its token: saves the lock.
     held: AtomicUsize,
     has_place: AtomicBool,
     /// It is in the list of `kept_back`.
@@ -274,11 +274,10 @@ impl Deferral {
         }
     }
 
-    /// Where it is queued.
+    /// Where it is queued. Always by the lock: who is being queued is noted in its lines first, and has its place a moment later, under one and the same lock. (Who took the note in that moment
+    /// and went by `has_place` found nothing to ask for, and nobody else had the note: waits of 1 to 3 s, in one run of ten on a busy machine.)
     fn place(&self) -> Option<Place> {
-        let any = self.has_place.load(Ordering::Relaxed);
-        any.then(|| self.with(|books| books.place.clone()))
-            .flatten()
+        self.with(|books| books.place.clone())
     }
 
     /// Somebody may lend it a place: it is to be queued anew.
@@ -501,3 +500,6 @@ impl Deferral {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
