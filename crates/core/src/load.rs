@@ -7,6 +7,9 @@ use crate::units::{Nanos, to_service_lag};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// A CPU is faster if its tasks have so many parts of it where they have four of another: a quarter more. Less is what a hypervisor takes here and there.
+const FASTER_PARTS: u64 = 5;
+
 /// One CPU's load: relaxed single-writer words on cache lines of their own. Readers tolerate staleness; the puller
 /// takes the victim's lock and looks again. How each *group* fares on the CPU is in the group's cells.
 #[derive(Debug, Default)]
@@ -54,6 +57,11 @@ impl CpuLoad {
     /// are evened out, it is among what is left. For a host that knows; without it, nothing did.
     pub fn publish_stolen(&self, part: u32) {
         self.stolen.store(part, Relaxed);
+    }
+
+    /// Whether a quarter more of its CPU is left to it than to `other`.
+    pub fn has_more_than(&self, other: &CpuLoad) -> bool {
+        4 * self.capacity() >= FASTER_PARTS * other.capacity()
     }
 
     /// What is left of the CPU for this queue's tasks, of 1,024, at least one.

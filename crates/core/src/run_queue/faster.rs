@@ -15,9 +15,6 @@ use crate::node::NONE;
 use crate::units::{CpuId, Nanos};
 use std::sync::Arc;
 
-/// A CPU is faster if its tasks have so many parts of it where they have four of this one: a quarter more. Less is what a hypervisor takes here and there.
-const FASTER_PARTS: u64 = 5;
-
 impl<T, G: Gates> RunQueue<T, G> {
     /// Others have had this CPU for some of the time of the last poll, and of lately ([`CpuLoad::publish_stolen`]). If the group that had its turn is one
     /// of one task, is owed more than turns explain, and has siblings that owe on a CPU of which more is left: that CPU, and what the host should
@@ -66,12 +63,11 @@ impl<T, G: Gates> RunQueue<T, G> {
         if time.lag(&above.group.time) <= (turns + poll).cast_signed() {
             return None;
         }
-        let here = self.load.capacity();
         let faster = above.group.cells.iter().filter_map(|(cpu, cell)| {
-            let left = loads.get(cpu.index())?.capacity();
-            let is_faster = 4 * left >= FASTER_PARTS * here;
+            let load = loads.get(cpu.index())?;
             let owes = cell.entities() > 0 && cell.lead() > 0;
-            (cpu != self.cpu && is_faster && owes).then_some((left, cpu))
+            let is_faster = cpu != self.cpu && load.has_more_than(&self.load);
+            (is_faster && owes).then_some((load.capacity(), cpu))
         });
         faster.max_by_key(|&(left, _)| left).map(|(_, cpu)| cpu)
     }

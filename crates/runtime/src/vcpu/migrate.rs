@@ -159,6 +159,9 @@ impl Vcpu {
 
     fn detach(&mut self, shared: &Shared, request: &Pull, now: Nanos) {
         let from = request.from.index();
+        if request.noted && self.is_robbed_more_than(shared, from) {
+            return;
+        }
         if let Ok(mut victim) = shared.vcpus[from].queue.try_lock() {
             // Who is stuck cannot empty its mailbox either.
             if RuntimeGates::bandwidth()

@@ -5,7 +5,9 @@
 //! Where it is a good part, and a turn has just lost [`TAKEN_MIN`] or more, the run queue is asked at its end whether who ran should run elsewhere
 //! (`RunQueue::faster_cpu`), and that task is handed over: it leaves the queue under its lock and is in the other's inbox as any that comes from
 //! outside is, counted on the way. A virtual CPU that has nothing left searches as always. Not more often than each [`PAUSE`], so that
-//! a task which whoever idles brings back does not go to and fro.
+//! a task which whoever idles brings back does not go to and fro. For the same reason it pulls nobody for being owed something
+//! from one that has more of its processor. (It brought back who was handed over at each moment in which that waited behind another one, 60 times
+//! a second, and short sleepers with it, which waited for others' slices then: 2 to 7 ms in a hundredth of the time.)
 //!
 //! [`CpuLoad::publish_stolen`]: quotient_core::CpuLoad::publish_stolen
 
@@ -72,6 +74,13 @@ impl Robbed {
 }
 
 impl Vcpu {
+    /// Whether `other` has a quarter more of its processor than this one: then who waits there and is owed something is better off than here, where it would wait for others'
+    /// slices in the middle of its poll.
+    #[inline]
+    pub(super) fn is_robbed_more_than(&self, shared: &Shared, other: usize) -> bool {
+        self.robbed.part >= PART_MIN && shared.loads[other].has_more_than(&shared.loads[self.index])
+    }
+
     /// At the end of a turn, with tasks waiting here: hands over who should run elsewhere. Whether anybody was.
     #[inline]
     pub(super) fn hands_over_to_faster(&mut self, shared: &Arc<Shared>, now: Nanos) -> bool {
