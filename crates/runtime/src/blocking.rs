@@ -124,9 +124,7 @@ where
     match &group.shared.preempt {
         Some(preempting) => {
             let (function, aborted) = function.watched(id);
-            let known = aborted.clone();
-            let waiting = Waiting::new(runtime, move |begin| function.go(begin, Some(known)));
-            let waiting = waiting.found_by(aborted);
+            let waiting = function.found_by(aborted, runtime);
             if !is_scheduled(group) {
                 waiting.go_from_here(&group.shared, Begin::Run(None));
                 return Ok(handle);
@@ -239,9 +237,14 @@ where
         aborted.leaves_its_thread();
         self.unrun = Unrun(Some(self.group.clone()));
         let runtime = tokio::runtime::Handle::try_current().ok();
+        self.found_by(aborted.clone(), runtime)
+    }
+
+    /// It waits, and an abort finds it by `aborted`.
+    fn found_by(self, aborted: Arc<Aborted>, runtime: Option<tokio::runtime::Handle>) -> Waiting {
         let known = aborted.clone();
         let waiting = Waiting::new(runtime, move |begin| self.go(begin, Some(known)));
-        waiting.found_by(aborted.clone())
+        waiting.found_by(aborted)
     }
 
     fn run(self) {

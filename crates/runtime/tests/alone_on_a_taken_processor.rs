@@ -3,13 +3,18 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "common/affinity.rs"]
+mod affinity;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quotient::{Group, Scheduler};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::sched_getcpu;
+
+use self::affinity::{allowed, stay_on};
 
 /// How long shares are taken over, and how often it is tried: what else runs on the machine may take either processor.
 const WINDOW: Duration = Duration::from_millis(1_500);
@@ -17,19 +22,6 @@ const ROUNDS: usize = 3;
 /// Least share of the lone task by that of the other group, in all rounds but one. 0.95 to 1.0; before, 0.31 to 0.34 in nine rounds of eleven, in which it
 /// stayed where it was.
 const RATIO: f64 = 0.6;
-
-fn allowed() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).expect("readable");
-    (0..CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
-        .collect()
-}
-
-fn stay_on(cpu: usize) {
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    sched_setaffinity(None, &one).expect("a part of what is allowed");
-}
 
 fn spins(group: &Group, stop: &Arc<AtomicBool>, at: &Arc<AtomicUsize>) {
     let (stop, at) = (stop.clone(), at.clone());

@@ -6,6 +6,8 @@
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 
+#[path = "common/affinity.rs"]
+mod affinity;
 mod common;
 #[path = "common/preempted.rs"]
 mod preempted;
@@ -15,7 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Windows in which to find a quiet one, and how long they are.
@@ -43,11 +44,8 @@ fn compute(nanos: u64) {
 
 /// All threads on one processor, as in a container that has one: elsewhere the long poll has a processor of its own.
 fn on_one_processor() {
-    let allowed = sched_getaffinity(None).expect("own affinity");
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let mut one = CpuSet::new();
-    one.set(first.expect("a processor"));
-    sched_setaffinity(None, &one).expect("a part of what is allowed");
+    let first = affinity::allowed().first().copied();
+    affinity::stay_on(first.expect("a processor"));
 }
 
 #[test]

@@ -27,10 +27,16 @@ impl<T, G: Gates> RunQueue<T, G> {
             return Nanos::ZERO;
         }
         let delta = self.charge_task(now, excluded.0);
+        self.charge_groups();
+        Nanos(delta)
+    }
+
+    /// Charges the groups with what was collected for them.
+    #[inline]
+    fn charge_groups(&mut self) {
         self.follow_limits();
         self.flush();
         self.renew_limit();
-        Nanos(delta)
     }
 
     /// As [`RunQueue::charge`], for who needs the clocks to be complete: groups pay at the next switch, as for a poll that goes on, unless their turn
@@ -41,9 +47,7 @@ impl<T, G: Gates> RunQueue<T, G> {
         }
         self.charge_task(now, 0);
         if self.pending >= self.limit {
-            self.follow_limits();
-            self.flush();
-            self.renew_limit();
+            self.charge_groups();
         }
     }
 

@@ -9,7 +9,7 @@ use quotient_core::Nanos;
 
 use super::completion::Ran;
 use super::limits::{look_at_refill, payer_of};
-use super::switch::Previous;
+use super::switch::{Previous, charge_beyond};
 use super::{Vcpu, lock};
 use crate::defer::was_deferred;
 use crate::gates::RunQueue;
@@ -338,12 +338,7 @@ impl Vcpu {
 #[cold]
 fn charge_as_noted(queue: &mut RunQueue<Task>, notes: &PollNotes, now: Nanos) {
     queue.charge_except(now, notes.excluded);
-    if notes.extra != Nanos::ZERO {
-        queue.charge_turn(notes.extra);
-    }
-    if notes.debt != Nanos::ZERO {
-        queue.charge_within(notes.debt);
-    }
+    charge_beyond(queue, notes);
 }
 
 /// Rule 4: polls a task with a cooperation budget of its own. One is always left here, since every inner poll's use of it is undone when the

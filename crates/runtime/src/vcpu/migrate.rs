@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quotient_core::balance::{self, Reason};
-use quotient_core::{Enqueue, Gates, Nanos, Pull};
+use quotient_core::{CpuId, Detached, Enqueue, Gates, Nanos, Pull};
 
 use super::Vcpu;
 use super::limits::{note_choice, note_left};
@@ -79,13 +79,7 @@ impl Vcpu {
             task.owned_mut().entity = detached.entity;
             let home = &task.context().home;
             let from = home.swap(self.index as u16, Ordering::Relaxed);
-            if let Some(preempting) = &shared.preempt {
-                let owned = task.owned_mut();
-                if let Some(bearer) = owned.bearer().filter(|_| owned.group.is_limited()) {
-                    // Where it was chosen nobody stops it any more, should the group be out of budget here.
-                    preempting.dismiss(from as usize, &bearer.clone(), true);
-                }
-            }
+            leaves_its_choice(shared, &mut task, from.into());
             if RuntimeGates::events() {
                 shared
                     .log
@@ -170,13 +164,24 @@ impl Vcpu {
             {
                 victim.unthrottle_pending(now);
             }
-            let first = self.detached.len();
-            victim.detach_to(cpu_id(self.index), request, now, &mut self.detached);
-            if RuntimeGates::bandwidth() {
-                // How long they were throttled is on the clocks of the queue that they leave.
-                for detached in &mut self.detached[first..] {
-                    note_left(&victim, &mut detached.handle, now);
-                }
+            self.detach_from(&mut victim, cpu_id(self.index), request, now);
+        }
+    }
+
+    /// Takes what `request` says out of `queue`, for virtual CPU `to`.
+    pub(super) fn detach_from(
+        &mut self,
+        queue: &mut RunQueue<Task>,
+        to: CpuId,
+        request: &Pull,
+        now: Nanos,
+    ) {
+        let first = self.detached.len();
+        queue.detach_to(to, request, now, &mut self.detached);
+        if RuntimeGates::bandwidth() {
+            // How long they were throttled is on the clocks of the queue that they leave.
+            for detached in &mut self.detached[first..] {
+                note_left(queue, &mut detached.handle, now);
             }
         }
     }
@@ -203,15 +208,29 @@ impl Vcpu {
             forward(arrival.task, arrival.kind);
         }
         for detached in queued {
-            let (mut task, rest) = detached.split();
-            let owned = task.owned_mut();
-            owned.entity = rest.entity;
-            // Whoever gets it may be in a long poll: uncounted until then, its group would come back as from a sleep.
-            owned.throttling.get_or_insert_default().on_the_way = Some(Box::new(rest));
-            forward(task, Enqueue::Migrate);
+            forward(on_its_way(detached), Enqueue::Migrate);
         }
         // Whoever comes for them is to choose among them all.
         shared.kick(&woken);
+    }
+}
+
+/// What was detached, on its way to an inbox. Whoever gets it may be in a long poll: uncounted until then, its group would come back as from a sleep.
+pub(super) fn on_its_way(detached: Detached<Task>) -> Task {
+    let (mut task, rest) = detached.split();
+    let owned = task.owned_mut();
+    owned.entity = rest.entity;
+    owned.throttling.get_or_insert_default().on_the_way = Some(Box::new(rest));
+    task
+}
+
+/// A proxy of a limited group leaves virtual CPU `from`: where it was chosen nobody stops it any more, should the group be out of budget elsewhere.
+pub(super) fn leaves_its_choice(shared: &Shared, task: &mut Task, from: usize) {
+    if let Some(preempting) = &shared.preempt {
+        let owned = task.owned_mut();
+        if let Some(bearer) = owned.bearer().filter(|_| owned.group.is_limited()) {
+            preempting.dismiss(from, &bearer.clone(), true);
+        }
     }
 }
 

@@ -11,14 +11,12 @@
 //!
 //! [`CpuLoad::publish_stolen`]: quotient_core::CpuLoad::publish_stolen
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quotient_core::{Detached, Enqueue, Gates, Nanos};
+use quotient_core::{Detached, Enqueue, Nanos};
 
-use super::limits::note_left;
+use super::migrate::{leaves_its_choice, on_its_way};
 use super::{Vcpu, lock};
-use crate::gates::RuntimeGates;
 use crate::inbox::give_back;
 use crate::shared::{OPEN, Shared};
 use crate::task_context::Task;
@@ -35,9 +33,9 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 /// See the module's header.
 #[derive(Debug, Default)]
 pub(super) struct Robbed {
-    /// What was taken since the window began, and in this turn.
+    /// What was taken since the window began, and since the last look at the end of a turn.
     in_window: Nanos,
-    in_turn: Nanos,
+    since_look: Nanos,
     window_at: Nanos,
     /// Of 1,024.
     part: u32,
@@ -48,7 +46,7 @@ impl Robbed {
     /// A poll was without its processor for `time`, and did not sleep.
     pub(super) fn lost(&mut self, time: Nanos) {
         self.in_window = self.in_window.saturating_add(time);
-        self.in_turn = self.in_turn.saturating_add(time);
+        self.since_look = self.since_look.saturating_add(time);
     }
 
     /// Whether there is nothing to be brought up to date.
@@ -83,14 +81,14 @@ impl Vcpu {
 
     /// At the end of a turn, with tasks waiting here: hands over who should run elsewhere. Whether anybody was.
     #[inline]
-    pub(super) fn hands_over_to_faster(&mut self, shared: &Arc<Shared>, now: Nanos) -> bool {
+    pub(super) fn hands_over_to_faster(&mut self, shared: &Shared, now: Nanos) -> bool {
         !self.robbed.is_idle() && self.look_for_faster(shared, now)
     }
 
     #[cold]
     #[inline(never)]
-    fn look_for_faster(&mut self, shared: &Arc<Shared>, now: Nanos) -> bool {
-        let taken = std::mem::take(&mut self.robbed.in_turn);
+    fn look_for_faster(&mut self, shared: &Shared, now: Nanos) -> bool {
+        let taken = std::mem::take(&mut self.robbed.since_look);
         if let Some(part) = self.robbed.renewed(now) {
             shared.loads[self.index].publish_stolen(part);
         }
@@ -110,12 +108,7 @@ impl Vcpu {
             return false;
         };
         self.robbed.not_before = now.saturating_add(PAUSE);
-        queue.detach_to(to, &pull, now, &mut self.detached);
-        if RuntimeGates::bandwidth() {
-            for detached in &mut self.detached {
-                note_left(&queue, &mut detached.handle, now);
-            }
-        }
+        self.detach_from(&mut queue, to, &pull, now);
         queue.publish();
         self.waiting = queue.nr_queued();
         drop(queue);
@@ -130,19 +123,10 @@ impl Vcpu {
 }
 
 /// What was detached from virtual CPU `from` goes to the inbox of `to`.
-fn send(shared: &Arc<Shared>, from: usize, to: usize, detached: Detached<Task>) {
-    let (mut task, rest) = detached.split();
+fn send(shared: &Shared, from: usize, to: usize, detached: Detached<Task>) {
+    let mut task = on_its_way(detached);
     task.context().home.store(to as u16, Ordering::Relaxed);
-    let owned = task.owned_mut();
-    owned.entity = rest.entity;
-    if let Some(preempting) = &shared.preempt
-        && let Some(bearer) = owned.bearer().filter(|_| owned.group.is_limited())
-    {
-        // As for one that is pulled: where it was chosen nobody stops it any more.
-        preempting.dismiss(from, &bearer.clone(), true);
-    }
-    // The other may be in a long poll: uncounted until then, its group would come back as from a sleep.
-    owned.throttling.get_or_insert_default().on_the_way = Some(Box::new(rest));
+    leaves_its_choice(shared, &mut task, from);
     if let Some(target) = shared.hand_in(task, Enqueue::Migrate) {
         shared.wake_vcpu(target);
     }

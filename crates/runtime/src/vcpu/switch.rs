@@ -29,6 +29,7 @@ use super::returned::put_back_proxy;
 use super::{SHORT_POLLS, Vcpu};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::inbox::{Arrival, give_back};
+use crate::local::PollNotes;
 use crate::preempt::Outcome;
 use crate::shared::Shared;
 use crate::task::{Parked, Parking};
@@ -241,17 +242,22 @@ impl Vcpu {
             if self.notes.excluded != Nanos::ZERO {
                 queue.charge_except(now, self.notes.excluded);
             }
-            if self.notes.extra != Nanos::ZERO {
-                queue.charge_turn(self.notes.extra);
-            }
-            if self.notes.debt != Nanos::ZERO {
-                queue.charge_within(self.notes.debt);
-            }
+            charge_beyond(queue, &self.notes);
             if self.notes.passed {
                 // What comes of this poll, elsewhere, its groups will have been charged with by the next choice.
                 queue.end_groups_turn();
             }
         }
+    }
+}
+
+/// Charges what the current task pays beyond its poll's time.
+pub(super) fn charge_beyond(queue: &mut RunQueue<Task>, notes: &PollNotes) {
+    if notes.extra != Nanos::ZERO {
+        queue.charge_turn(notes.extra);
+    }
+    if notes.debt != Nanos::ZERO {
+        queue.charge_within(notes.debt);
     }
 }
 
