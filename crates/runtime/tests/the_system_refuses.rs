@@ -162,15 +162,16 @@ fn a_spare_that_was_refused_once_is_missing_for_ever() {
             let restore = refuse_threads();
             let started = Instant::now();
             while stats().refused == 0 || stats().threads_refused < 2 {
-                assert!(started.elapsed() < HANG, "{:?}", stats());
-                for hog in hogs(4) {
+                assert!(started.elapsed() < HANG / 3, "{:?}", stats());
+                // More than there are threads: on a busy machine the first hog alone may have taken several.
+                for hog in hogs(stats().threads + 4) {
                     within(&scheduler, hog).await.unwrap();
                 }
             }
             restore();
             let before = stats().detached;
             while stats().detached < before + 4 {
-                assert!(started.elapsed() < HANG, "{:?}", stats());
+                assert!(started.elapsed() < HANG / 2, "{:?}", stats());
                 for hog in hogs(4) {
                     within(&scheduler, hog).await.unwrap();
                 }
