@@ -130,6 +130,7 @@ mod preempt {
 #[cfg(not(loom))]
 mod pressure;
 #[cfg(not(loom))]
+mod queue_lock;
 mod queue_wait;
 #[cfg(not(loom))]
 mod releases;

@@ -42,6 +42,7 @@ use crate::loss::LossCounters;
 use crate::names::Names;
 use crate::park::Park;
 use crate::preempt::Preempting;
+use crate::queue_lock::{QueueGuard, QueueLock};
 use crate::releases::Releases;
 use crate::scheduler::Handles;
 use crate::surplus::Asked;
@@ -65,7 +66,7 @@ pub(crate) const CLOSED: u8 = 2;
 /// One virtual CPU as others see it.
 #[derive(Debug)]
 pub(crate) struct VcpuShared {
-    pub(crate) queue: Mutex<RunQueue<Task>>,
+    pub(crate) queue: QueueLock,
     /// The task that its running poll woke last.
     pub(crate) next: Slot<TaskContext>,
     pub(crate) inbox: Inbox,
@@ -209,7 +210,7 @@ impl Shared {
                 loads.push(queue.load().clone());
                 CachePadded::new(VcpuShared {
                     clock: queue.clock().clone(),
-                    queue: Mutex::new(queue),
+                    queue: QueueLock::new(queue),
                     next: Slot::new(),
                     inbox: Inbox::default(),
                     releases: Releases::default(),
@@ -300,12 +301,8 @@ impl Shared {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Locks a run queue. A panic under this lock aborts the process (see `vcpu`), so poison cannot be seen.
-    pub(crate) fn queue(&self, vcpu: usize) -> MutexGuard<'_, RunQueue<Task>> {
-        self.vcpus[vcpu]
-            .queue
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
+    pub(crate) fn queue(&self, vcpu: usize) -> QueueGuard<'_> {
+        self.vcpus[vcpu].queue.lock()
     }
 
     /// Takes every waiting task out of a run queue.

@@ -52,8 +52,8 @@ mod turn;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
 use quotient_core::balance::Reason;
@@ -70,6 +70,7 @@ use crate::group::GroupShared;
 use crate::inbox::Arrival;
 use crate::local::{self, Entered, PollNotes};
 use crate::preempt::{Brought, Carrier};
+use crate::queue_lock::QueueGuard;
 use crate::shared::{CLOSED, Shared, VcpuShared};
 use crate::stats::GroupCpu;
 use crate::surplus::Vain;
@@ -503,11 +504,11 @@ impl Vcpu {
 
     /// As [`lock`]. Where another thread has it the wait is noted.
     #[inline]
-    fn lock_noting<'a>(&mut self, me: &'a VcpuShared) -> MutexGuard<'a, RunQueue<Task>> {
-        if let Ok(queue) = me.queue.try_lock() {
+    fn lock_noting<'a>(&mut self, me: &'a VcpuShared) -> QueueGuard<'a> {
+        if let Some(queue) = me.queue.try_lock() {
             return queue;
         }
-        let queue = lock(me);
+        let queue = me.queue.lock();
         self.note_own_wait();
         queue
     }
@@ -602,9 +603,4 @@ impl Vcpu {
 #[inline]
 fn is_empty(queue: &RunQueue<Task>) -> bool {
     queue.nr_queued() == 0 && !(RuntimeGates::bandwidth() && queue.nr_throttled() > 0)
-}
-
-/// Locks the own run queue; poison cannot be seen (rule 6).
-fn lock(me: &VcpuShared) -> MutexGuard<'_, RunQueue<Task>> {
-    me.queue.lock().unwrap_or_else(|poison| poison.into_inner())
 }

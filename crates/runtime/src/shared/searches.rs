@@ -40,9 +40,7 @@ impl Shared {
     /// marked before it: both look at the mark under the queue's lock.)
     pub(crate) fn may_keep_back(&self, vcpu: usize) -> bool {
         let queue = self.vcpus[vcpu].queue.try_lock();
-        queue.map_or(true, |queue| {
-            queue.nr_queued() > 0 || queue.nr_throttled() > 0
-        })
+        queue.is_none_or(|queue| queue.nr_queued() > 0 || queue.nr_throttled() > 0)
     }
 
     /// Asks a virtual CPU to take tasks of `group` that were lent a place elsewhere, or moved to another group, out of its queue: now, or within two

@@ -1,8 +1,8 @@
 //! Tasks that are picked and not polled: those whose group has as many long polls as it may have (`preempt::parts`) wait before their
 //! poll, and those of a virtual CPU beyond the processors that there are wait for it (rule 8).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 
 use quotient_core::{Enqueue, Gates, Nanos};
 
@@ -10,15 +10,16 @@ use super::switch::{enqueue, settle};
 use super::{Leave, Vcpu};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::preempt::Preempting;
+use crate::queue_lock::QueueGuard;
 use crate::shared::{OPEN, Shared, VcpuShared};
 use crate::task_context::Task;
 
 /// What becomes of a picked task, and of its run queue's lock.
 pub(super) enum Aside<'a> {
     /// It is polled.
-    Poll(MutexGuard<'a, RunQueue<Task>>, Task),
+    Poll(QueueGuard<'a>, Task),
     /// Another one is chosen.
-    Choose(Option<MutexGuard<'a, RunQueue<Task>>>),
+    Choose(Option<QueueGuard<'a>>),
     /// Nobody is: the turn is over.
     Leave(Leave),
 }
@@ -39,7 +40,7 @@ impl Vcpu {
         &mut self,
         shared: &Arc<Shared>,
         me: &VcpuShared,
-        (mut queue, task): (MutexGuard<'a, RunQueue<Task>>, Task),
+        (mut queue, task): (QueueGuard<'a>, Task),
         crowded: bool,
         looked: &mut bool,
         now: Nanos,

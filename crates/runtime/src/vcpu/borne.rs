@@ -13,7 +13,7 @@ use super::limits::{Payer, look_at_refill, payer_of};
 use super::returned::bear;
 use super::switch::Previous;
 use super::turn::TURN;
-use super::{Here, Vcpu, lock};
+use super::{Here, Vcpu};
 use crate::gates::{RunQueue, RuntimeGates};
 use crate::group::{self, GroupShared};
 use crate::inbox::Arrival;
@@ -83,7 +83,7 @@ impl Vcpu {
         let part = |payer: &Payer| payer.part_of(billed, started, parting.at.wall);
         let paid = payer.as_ref().map_or(Nanos::ZERO, part);
         let taken = {
-            let mut queue = lock(me);
+            let mut queue = me.queue.lock();
             let here = billed.saturating_sub(paid);
             queue.charge_except(now, now.saturating_sub(started).saturating_sub(here));
             if parting.was_asleep {

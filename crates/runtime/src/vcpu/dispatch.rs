@@ -7,10 +7,10 @@ use std::task::{Context, Waker};
 
 use quotient_core::Nanos;
 
+use super::Vcpu;
 use super::completion::Ran;
 use super::limits::{look_at_refill, payer_of};
 use super::switch::{Previous, charge_beyond};
-use super::{Vcpu, lock};
 use crate::defer::was_deferred;
 use crate::gates::RunQueue;
 use crate::group::GroupShared;
@@ -291,7 +291,7 @@ impl Vcpu {
         };
         match held {
             Some(queue) => charge(queue),
-            None => charge(&mut lock(me)),
+            None => charge(&mut me.queue.lock()),
         }
     }
 

@@ -156,7 +156,7 @@ impl Vcpu {
         if request.noted && self.is_robbed_more_than(shared, from) {
             return;
         }
-        if let Ok(mut victim) = shared.vcpus[from].queue.try_lock() {
+        if let Some(mut victim) = shared.vcpus[from].queue.try_lock() {
             // Who is stuck cannot empty its mailbox either.
             if RuntimeGates::bandwidth()
                 && shared.loads[from].has_unthrottles()

@@ -227,7 +227,7 @@ impl Vcpu {
             return now;
         };
         self.count_short_tasks();
-        self.admit(&mut super::lock(me), now);
+        self.admit(&mut me.queue.lock(), now);
         let later = shared.now();
         self.bill_to(&group, later.saturating_sub(now), later);
         later

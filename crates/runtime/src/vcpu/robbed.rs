@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 use quotient_core::{Detached, Enqueue, Nanos};
 
+use super::Vcpu;
 use super::migrate::{leaves_its_choice, on_its_way};
-use super::{Vcpu, lock};
 use crate::inbox::give_back;
 use crate::shared::{OPEN, Shared};
 use crate::task_context::Task;
@@ -103,7 +103,7 @@ impl Vcpu {
             return false;
         }
         let loads = &shared.loads[..shared.slots_in_use()];
-        let mut queue = lock(&shared.vcpus[self.index]);
+        let mut queue = shared.vcpus[self.index].queue.lock();
         let Some((to, pull)) = queue.faster_cpu(loads, now) else {
             return false;
         };

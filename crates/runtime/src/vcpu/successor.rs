@@ -35,9 +35,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use quotient_core::event::TaskState;
 use quotient_core::{Enqueue, Gates, Nanos, TaskEntity};
 
+use super::Vcpu;
 use super::dispatch::Began;
 use super::limits::look_at_refill;
-use super::{Vcpu, lock};
 use crate::gates::RuntimeGates;
 use crate::group::Group;
 use crate::local::{self, Entered};
@@ -148,7 +148,7 @@ pub(crate) fn hand_over(shared: &Arc<Shared>, index: usize) -> bool {
         shared.log.end(index, TaskState::Sleeping, now);
     }
     let entity = {
-        let mut queue = lock(me);
+        let mut queue = me.queue.lock();
         queue.charge_except(now, wall.saturating_sub(billed));
         if notes.extra != Nanos::ZERO {
             queue.charge_turn(notes.extra);

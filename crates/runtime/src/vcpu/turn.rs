@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use quotient_core::{Gates, Nanos};
 
+use super::Vcpu;
 use super::borne::charge_others;
 use super::limits::{Payer, look_at_refill};
 use super::switch::Previous;
-use super::{Vcpu, lock};
 use crate::gates::RuntimeGates;
 use crate::group::GroupShared;
 use crate::local::PollNotes;
@@ -133,7 +133,7 @@ impl Vcpu {
         self.robbed.lost(wall.saturating_sub(used));
         if shared.loads[self.index].has_unthrottles() {
             // Also where no limit is left, so that no choice looks for that: it would end each turn to come at once.
-            lock(me).unthrottle_pending(now);
+            me.queue.lock().unthrottle_pending(now);
         }
         (Previous::Interrupted(proxy), now)
     }

@@ -1,0 +1,70 @@
+//! The lock of a run queue: taken and given back around every poll of a scheduler that preempts.
+//!
+//! A lock without poison, whose two ways are one exchange each: std's asks twice whether the thread panics, which is 16 of the 35 instructions of a
+//! poll's two ways. Poison would say nothing: a panic of the scheduler aborts the process (`vcpu`, rule 6), and who only looks at a queue changes nothing.
+//! parking_lot has none either, but its waiters stand in tables that all locks of the process share, the program's, too: a poll that is stopped while it
+//! holds a table's lock would stop the scheduler. Here a waiter waits for this one word.
+
+#[cfg(all(target_os = "linux", not(loom)))]
+mod lock {
+    use rustix_futex_sync::{Mutex, MutexGuard};
+
+    use crate::gates::RunQueue;
+    use crate::task_context::Task;
+
+    pub(crate) type QueueGuard<'a> = MutexGuard<'a, RunQueue<Task>>;
+
+    #[derive(Debug)]
+    pub(crate) struct QueueLock(Mutex<RunQueue<Task>>);
+
+    impl QueueLock {
+        pub(crate) fn new(queue: RunQueue<Task>) -> Self {
+            Self(Mutex::new(queue))
+        }
+
+        #[inline]
+        pub(crate) fn lock(&self) -> QueueGuard<'_> {
+            self.0.lock()
+        }
+
+        /// `None` while another thread has it.
+        #[inline]
+        pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
+            self.0.try_lock()
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(loom))))]
+mod lock {
+    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+    use crate::gates::RunQueue;
+    use crate::task_context::Task;
+
+    pub(crate) type QueueGuard<'a> = MutexGuard<'a, RunQueue<Task>>;
+
+    #[derive(Debug)]
+    pub(crate) struct QueueLock(Mutex<RunQueue<Task>>);
+
+    impl QueueLock {
+        pub(crate) fn new(queue: RunQueue<Task>) -> Self {
+            Self(Mutex::new(queue))
+        }
+
+        pub(crate) fn lock(&self) -> QueueGuard<'_> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// `None` while another thread has it.
+        pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
+            match self.0.try_lock() {
+                Ok(queue) => Some(queue),
+                Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
+        }
+    }
+}
+
+pub(crate) use lock::{QueueGuard, QueueLock};
