@@ -38,7 +38,7 @@ use quotient_pause::in_one_step;
 
 use super::Line;
 use super::line::{Asking, Note, is_better};
-use super::loan::{LOAN_MAX, Loan, Wait};
+use super::loan::{LOAN_MAX, Loan};
 use crate::group::GroupShared;
 use crate::preempt;
 use crate::shared::Shared;
@@ -247,7 +247,9 @@ impl Deferral {
             let lender = books.lender.take_if(ends);
             let ended = lender.map(|lender| {
                 let wait = gone.line.wait_of(&lender);
-                self.loan.was_wanted(wait);
+                if let Some(wait) = wait {
+                    self.loan.was_wanted(wait.since);
+                }
                 (wait, lender)
             });
             (Some(gone), ended)
@@ -256,11 +258,9 @@ impl Deferral {
         if let Some((wait, _lender)) = ended
             && let Some(shared) = self.scheduler.upgrade()
         {
-            self.loan.ends(match wait {
-                // Who lends has given up waiting before.
-                Wait::Until(left_at) => left_at,
-                Wait::Since(_) | Wait::Unknown => shared.now(),
-            });
+            // Who lends may have given up waiting before.
+            let until = wait.and_then(|wait| wait.until);
+            self.loan.ends(until.unwrap_or_else(|| shared.now()));
             preempt::ends_loan(&shared, self);
         }
     }
@@ -476,7 +476,8 @@ impl Deferral {
                 return Nanos::ZERO;
             };
             let locks = books.locks.iter();
-            let waited = locks.map(|held| held.line.wait_of(lender).within(from, to));
+            let waits = locks.filter_map(|held| held.line.wait_of(lender));
+            let waited = waits.map(|wait| wait.within(from, to));
             waited.max().unwrap_or(Nanos::ZERO)
         })
     }

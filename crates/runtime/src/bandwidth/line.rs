@@ -78,8 +78,8 @@ struct Books {
     free: BTreeMap<(usize, u64), Charged>,
     limited: BTreeMap<(usize, u64), Charged>,
     next: u64,
-    /// Groups that wait no more, and when the last of each left; the latest at the end, of [`LEFT`].
-    left: VecDeque<(usize, Nanos)>,
+    /// Groups that wait no more, and their last waits; the latest at the end, of [`LEFT`].
+    left: VecDeque<(usize, Wait)>,
     /// Tasks that are queued, by the addresses of their own groups and their deferrals.
     queued: BTreeMap<usize, Tasks>,
     /// Up to where notes were taken last.
@@ -296,7 +296,11 @@ impl Line {
             if books.left.len() >= LEFT {
                 books.left.pop_front();
             }
-            books.left.push_back((name(&home.1), left_at));
+            let wait = Wait {
+                since: known.joined_at,
+                until: Some(left_at),
+            };
+            books.left.push_back((name(&home.1), wait));
             let number = (name(&home.0), known.since);
             books.kind(known.is_limited).remove(&number)
         });
@@ -355,16 +359,17 @@ impl Line {
         lenders.iter().any(|lender| !lender.is_kept_back(now))
     }
 
-    /// What is known of this group's wait. Called in a step. O(log groups), or O([`LEFT`]).
-    pub(super) fn wait_of(&self, lender: &Arc<GroupShared>) -> Wait {
+    /// This group's last wait, as far as it is known. Called in a step. O(log groups), or O([`LEFT`]).
+    pub(super) fn wait_of(&self, lender: &Arc<GroupShared>) -> Option<Wait> {
         let books = self.lock();
         let lender = name(lender);
         if let Some(known) = books.groups.get(&lender) {
-            return Wait::Since(known.joined_at);
+            let since = known.joined_at;
+            return Some(Wait { since, until: None });
         }
         let mut left = books.left.iter().rev();
         let known = left.find(|(group, _)| *group == lender);
-        known.map_or(Wait::Unknown, |(_, left_at)| Wait::Until(*left_at))
+        known.map(|(_, wait)| *wait)
     }
 
     /// Whether this group waits. Called in a step. O(log groups).

@@ -38,3 +38,45 @@ fn who_comes_while_a_holder_is_being_queued_asks_for_it() {
         scheduler.shutdown().await;
     });
 }
+
+/// Hazard: who lends gives up waiting in the midst of a poll, comes back in its last moment, and is handed the lock: then only the end of his last wait was known, and
+/// he paid for the whole poll.
+#[test]
+fn who_comes_back_for_the_end_of_a_poll_pays_for_that() {
+    const MS: Nanos = Nanos::from_millis(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(async {
+        let scheduler = Scheduler::builder().vcpus(1).build().unwrap();
+        let group = |path| scheduler.group(path).unwrap().create().unwrap();
+        let (limited, free) = (group("limited"), group("free"));
+        limited.set_max("1ms/1000ms").unwrap();
+        let (shared, own) = (&limited.shared, &limited.inner);
+        let holder = Arc::new(Deferral::new(shared));
+        let line = Arc::new(Line::default());
+        holder.takes(&line);
+        let lender = (free.shared.clone(), free.inner.clone());
+        let waits = || {
+            let from = shared.now();
+            line.join(&lender);
+            std::thread::sleep(Duration::from_millis(5));
+            from
+        };
+        waits();
+        let seat = holder.seat_on(0, own, &|group| std::ptr::eq(group, &**own));
+        assert!(seat.is_some_and(|seat| Arc::ptr_eq(&seat, &free.inner)));
+        let began = shared.now();
+        holder.begins_on_loan(began);
+        line.leave(&lender);
+        std::thread::sleep(Duration::from_millis(50));
+        let back = waits();
+        // The unlock hands it to him.
+        line.leave(&lender);
+        holder.lets_go(&line);
+        let now = shared.now();
+        let all = now.saturating_sub(began);
+        let paid = all.saturating_sub(holder.own_part(began, now));
+        let due = now.saturating_sub(back).saturating_add(MS);
+        assert!(paid <= due && paid >= MS, "{paid:?} of {all:?}");
+        scheduler.shutdown().await;
+    });
+}
