@@ -151,7 +151,7 @@ impl BilledWaker {
 
     /// Wakes here, where the thread's time is charged already.
     pub(crate) fn wake_unbilled(self) {
-        let wake = || self.waker.wake();
+        let wake = || local::as_nobody(|| self.waker.wake());
         if let Err(payload) = catch_unwind(AssertUnwindSafe(wake)) {
             discard(payload);
         }

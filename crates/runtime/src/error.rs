@@ -99,6 +99,12 @@ pub enum Error {
         /// Live tasks in the group and below it.
         tasks: usize,
     },
+    /// A group's own code asked for its tasks to be moved to the parent, by a handle from [`Group::current`](crate::Group::current): they would be out of its
+    /// limit. Whoever has made the group, or found it from outside, may ask for it.
+    FromInside {
+        /// The group's path.
+        path: String,
+    },
     /// The root group cannot be frozen, killed, removed or given a weight.
     Root,
     /// The scheduler was shut down.
@@ -120,6 +126,10 @@ impl fmt::Display for Error {
             Self::Busy { path, tasks } => write!(
                 formatter,
                 "group {path:?} has {tasks} live tasks, allowed are 0: kill them, or move them to the parent"
+            ),
+            Self::FromInside { path } => write!(
+                formatter,
+                "the tasks of group {path:?} cannot be moved to its parent by a handle from `Group::current()`: that takes one from outside the group"
             ),
             Self::Root => formatter.write_str("the root group is not open to this change"),
             Self::ShutDown => formatter.write_str("the scheduler was shut down"),

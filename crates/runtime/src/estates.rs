@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::group::{Group, GroupShared};
+use crate::local::as_nobody;
 use crate::preempt::{bill_burial, hand_to_host};
 use crate::shared::{CLOSED, Shared};
 use crate::shielded::{Shielded, lock_shielded};
@@ -69,7 +70,8 @@ impl Drop for Estate {
 /// One after the other, so that none is lost by the panic of another, and no two panics meet.
 fn drop_each(left: Vec<Left>) {
     for one in left {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(one))) {
+        let drops = || as_nobody(|| drop(one));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(drops)) {
             discard(panic);
         }
     }

@@ -64,6 +64,8 @@ pub struct Group {
     pub(crate) inner: Arc<GroupShared>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) _handles: Arc<Handles>,
+    /// The group that whoever has this handle is inside of, if it comes from there: nothing is moved out of that with it.
+    pub(crate) within: Option<Arc<GroupShared>>,
 }
 
 impl PartialEq for Group {
@@ -77,10 +79,17 @@ impl Eq for Group {}
 impl Group {
     /// The group whose CPU clock the caller's time is charged to: that of the task it runs in, of the innermost
     /// [`crate::InGroupExt::in_group`] around it, or of the innermost [`crate::ThreadMeter`] of a thread outside
-    /// ([`crate::spawn_blocking`] is in one). `None` elsewhere.
+    /// ([`crate::spawn_blocking`] is in one). `None` elsewhere, and for what others run of a group's when that is gone: destructors of what it
+    /// [kept](Group::keep), and wakers that a thread of the scheduler's calls.
+    ///
+    /// The handle, and those of [children](Group::child) that are made with it, move no task out of this group: see [`Error::FromInside`].
     pub fn current() -> Option<Self> {
-        let (shared, inner) = local::current_group()?;
-        Some(Self::of(&shared, &inner))
+        let (shared, inner) = local::group_of_caller()?;
+        let within = Some(inner.clone());
+        Some(Self {
+            within,
+            ..Self::of(&shared, &inner)
+        })
     }
 
     /// The group of what the caller spawns without naming one.
@@ -95,6 +104,7 @@ impl Group {
             inner: inner.clone(),
             shared: shared.clone(),
             _handles: shared.handles(),
+            within: None,
         }
     }
 
@@ -457,9 +467,15 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Root`]; [`Error::Removed`] if it was removed before; [`Error::Busy`] with [`Leftover::Refuse`] if the group or a
-    /// descendant has live tasks: nothing changed.
+    /// descendant has live tasks; [`Error::FromInside`] with [`Leftover::MoveToParent`] if the handle is one that the group's own code has of it: nothing changed.
     pub fn remove(&self, leftover: Leftover) -> Result<(), Error> {
         self.check_changeable()?;
+        let is_inside = self.within.as_ref();
+        let is_inside = is_inside.is_some_and(|within| Arc::ptr_eq(within, &self.inner));
+        if is_inside && leftover == Leftover::MoveToParent {
+            let path = self.inner.path();
+            return Err(Error::FromInside { path });
+        }
         let own = self.clone();
         at_usual_priority(&self.shared, move || own.remove_here(leftover))
     }

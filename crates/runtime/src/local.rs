@@ -16,6 +16,7 @@
 
 mod bearing;
 mod entered;
+mod nobody;
 mod show;
 mod spawner;
 mod wrap;
@@ -43,9 +44,10 @@ pub(crate) use self::bearing::{
     take_bearing,
 };
 pub(crate) use self::entered::{Entered, enter};
+pub(crate) use self::nobody::as_nobody;
 pub(crate) use self::show::{show_own_task_time, show_own_time};
 use self::spawner::NO_POLL;
-pub(crate) use self::spawner::{group_to_spawn_in, with_spawner};
+pub(crate) use self::spawner::{group_of_caller, group_to_spawn_in, with_spawner};
 use self::wrap::{Reading, Wrap};
 pub(crate) use self::wrap::{Saved, replace_group, restore_group};
 

@@ -497,6 +497,7 @@ impl Scheduler {
             inner,
             shared: self.shared.clone(),
             _handles: self.handles.clone(),
+            within: None,
         }
     }
 }

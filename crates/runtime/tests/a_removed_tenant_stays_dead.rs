@@ -129,6 +129,44 @@ async fn comes_back(vcpus: usize) {
     scheduler.shutdown().await;
 }
 
+/// Hazard: a removed group is there until its last poll has returned, and until then its tenant's requests ran in the default group, without its limit.
+#[test]
+fn a_removed_tenant_computes_in_the_default_group() {
+    for charge in [false, true] {
+        runtime(2).block_on(guarded(async move {
+            let (scheduler, default) = scheduler(2);
+            let layer = by_header(&scheduler, &default, 10);
+            let layer = if charge { layer.charge() } else { layer };
+            let mut service = layer.layer(Whoami::default());
+            for removed in ["web/a", "web"] {
+                assert_eq!(group_of(&mut service, "a").await, "web/a");
+                let stop = Arc::new(AtomicUsize::new(0));
+                let hog = stop.clone();
+                let tenant = scheduler.find("web/a").unwrap();
+                let hog = tenant.spawn(async move {
+                    hog.fetch_add(1, Ordering::SeqCst);
+                    while hog.load(Ordering::SeqCst) < 2 {
+                        std::hint::spin_loop();
+                    }
+                });
+                eventually("it computes", || stop.load(Ordering::SeqCst) == 1).await;
+                let removed = scheduler.find(removed).unwrap();
+                removed.remove(Leftover::Kill).unwrap();
+                for _ in 0..3 {
+                    let refused = ask(&mut service, "a").await;
+                    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+                }
+                assert_eq!(default.stats().losses.unplaced_requests, 0);
+                stop.store(2, Ordering::SeqCst);
+                let _ = hog.await;
+                drop((removed, tenant));
+                eventually("the name is free", || scheduler.find("web/a").is_err()).await;
+            }
+            scheduler.shutdown().await;
+        }));
+    }
+}
+
 #[test]
 fn invented_headers_push_out_each_other_and_never_a_tenant_with_work() {
     on_every_host(|vcpus| async move {

@@ -201,7 +201,9 @@ impl Bell {
         match payer {
             // What it does is that group's, other watches that it sets included.
             Some(payer) if shared.preempt.is_none() => {
-                bill_burial(&Group::of(shared, &payer), || waker.wake());
+                bill_burial(&Group::of(shared, &payer), || {
+                    local::as_nobody(|| waker.wake())
+                });
             }
             payer => ring(shared, BilledWaker::of(scheduler, waker, payer)),
         }

@@ -24,6 +24,8 @@ pub struct GroupBuilder {
     pub(crate) path: String,
     /// The group whose child it is to be, if it was asked for by that one's handle.
     parent: Option<Arc<GroupShared>>,
+    /// As that handle's.
+    within: Option<Arc<GroupShared>>,
     config: GroupConfig,
 }
 
@@ -34,6 +36,7 @@ impl GroupBuilder {
             handles,
             path: path.to_owned(),
             parent: None,
+            within: None,
             config: GroupConfig::new(),
         }
     }
@@ -43,6 +46,7 @@ impl GroupBuilder {
         let shared = parent.shared.clone();
         Self {
             parent: Some(parent.inner.clone()),
+            within: parent.within.clone(),
             ..Self::new(shared, parent._handles.clone(), path)
         }
     }
@@ -175,6 +179,7 @@ impl GroupBuilder {
             inner: group,
             shared: self.shared,
             _handles: self.handles,
+            within: self.within,
         };
         Ok((group, made))
     }

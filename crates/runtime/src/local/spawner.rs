@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::nobody::is_nobodys;
 use super::{Charged, LOCAL, Local, current_group};
 use crate::group::GroupShared;
 use crate::kills::KilledAt;
@@ -45,11 +46,19 @@ pub(crate) fn with_spawner<R>(
     inside.ok().flatten().unwrap_or_else(|| judge(None))
 }
 
-/// The group that a task belongs to which the caller spawns without naming one, and its scheduler: those of [`current_group`]; but where the
+/// The group whose code the caller is, and its scheduler: as [`current_group`], but `None` for code that is no group's (`nobody`).
+pub(crate) fn group_of_caller() -> Option<Charged> {
+    if is_nobodys() {
+        return None;
+    }
+    current_group()
+}
+
+/// The group that a task belongs to which the caller spawns without naming one, and its scheduler: those of [`group_of_caller`]; but where the
 /// running task's group was removed and its tasks move on, the one where they go. Only for the task itself, and not for one that was killed:
 /// what else is charged to a group that was removed ends with that.
 pub(crate) fn group_to_spawn_in() -> Option<Charged> {
-    let (shared, group) = current_group()?;
+    let (shared, group) = group_of_caller()?;
     if group.is_removed() && goes_on_elsewhere(&shared, &group) {
         let target = group.where_its_tasks_are().clone();
         return Some((shared, target));

@@ -133,7 +133,8 @@ impl GroupLayer<ByHeader> {
     /// Runs a request whose `header` says `acme` in the group `parent/acme`, made on its first request, for at most `tenants_max`
     /// tenants at a time. A new tenant takes the place of one without work, whose group is removed; that tenant gets a new group with its
     /// next request. Requests run in `default` if they lack the header, if its value cannot be the name of a group, or if all
-    /// `tenants_max` tenants have work; the latter two are counted there, as [`unplaced_requests`](crate::Losses::unplaced_requests).
+    /// `tenants_max` tenants have work; the latter two are counted there, as [`unplaced_requests`](crate::Losses::unplaced_requests). Those of a tenant whose group
+    /// was removed are refused ([`RefusalReason::Removed`](super::RefusalReason::Removed)) while that has tasks yet.
     ///
     /// # Errors
     /// As [`Scheduler::group`] for a malformed `parent`.
@@ -184,6 +185,13 @@ impl<B> Select<Request<B>> for ByHeader {
         match self.tenant(value.as_bytes()) {
             Ok(tenant) => Claim::new(tenant.group.clone(), Some(tenant)),
             Err(reason) => {
+                if let Some(removed) = reason
+                    .is_removed()
+                    .then(|| table.removed(value.as_bytes()))
+                    .flatten()
+                {
+                    return removed.into();
+                }
                 let group = &table.default;
                 loss::note(
                     &group.shared,
@@ -240,6 +248,12 @@ enum Unplaced {
     NoRoom(usize),
 }
 
+impl Unplaced {
+    fn is_removed(&self) -> bool {
+        matches!(self, Self::Group(Error::Removed { .. }))
+    }
+}
+
 impl fmt::Display for Unplaced {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -276,6 +290,19 @@ impl Table {
             tenant.used.store(true, Ordering::Relaxed);
         }
         Some(tenant)
+    }
+
+    /// The group of that name, or the parent of all, if it was removed and has tasks yet, which may take long: its requests are refused. (They ran in the default
+    /// group: a tenant whose poll did not return was out of its limit once it was removed, 0.5 to 1.5 CPUs for 0.1.)
+    fn removed(&self, value: &[u8]) -> Option<Group> {
+        let name = std::str::from_utf8(value).ok()?;
+        let own = self.scheduler.find(&format!("{}/{name}", self.parent));
+        let groups = [own, self.scheduler.find(&self.parent)];
+        let is_removed = |group: &Group| {
+            let population = &group.inner.population;
+            population.is_removed() && population.count() > 0
+        };
+        groups.into_iter().flatten().find(is_removed)
     }
 
     /// N1.

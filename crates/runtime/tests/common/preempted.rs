@@ -43,8 +43,8 @@ where
     F: Future<Output = ()>,
 {
     let _alone = alone();
-    let runtime = crate::common::runtime(2);
-    runtime.block_on(async {
+    let runtime = EndsInTime(Some(crate::common::runtime(2)), end);
+    runtime.0.as_ref().unwrap().block_on(async {
         let builder = Scheduler::builder().vcpus(vcpus);
         let scheduler = builder.preempt(preempt).build().unwrap();
         let ended = tokio::time::timeout(HANG, body(scheduler.clone())).await;
@@ -52,7 +52,17 @@ where
         let ended = tokio::time::timeout(HANG, scheduler.shutdown()).await;
         assert!(ended.is_ok(), "no end: {:?}", scheduler.preempt_stats());
     });
-    runtime.shutdown_timeout(end);
+}
+
+/// A runtime that ends so when a test fails, too: one that is dropped waits for polls that do not return, and what has failed is never said.
+struct EndsInTime(Option<tokio::runtime::Runtime>, Duration);
+
+impl Drop for EndsInTime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(self.1);
+        }
+    }
 }
 
 /// A group with this limit.
