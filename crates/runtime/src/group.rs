@@ -162,7 +162,8 @@ impl Group {
         })
     }
 
-    /// Sets how much unused quota may be carried over to later periods, live.
+    /// Sets how much unused quota may be carried over to later periods, live. It may be more than the quota, which the kernel refuses: a group
+    /// that was idle for long has as much at once.
     ///
     /// # Errors
     /// [`Error::Limit`] out of range, [`Error::Unlimited`] without a limit; nothing has changed.
@@ -458,8 +459,8 @@ impl Group {
         }
     }
 
-    /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again as soon as
-    /// its last task is gone (within a tick).
+    /// Removes the group and everything below it. Spawns into it are refused from now on; its name is free again within a tick
+    /// of its last task's end: of a poll that does not return, never.
     ///
     /// Polls and functions in progress that a freeze has stopped, of the group or of one above it, go on to their ends, since whoever thaws that
     /// would not find them. With [`Leftover::MoveToParent`] the group's own limit, and those of the groups below, are lifted: what is left there to its

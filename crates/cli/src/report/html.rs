@@ -46,10 +46,9 @@ pub fn page(report: &Report) -> String {
             svg::p99(series, curve_scale)
         );
     }
-    let scene = report
-        .scene
-        .as_ref()
-        .map_or_else(String::new, tenants::section);
+    let scene = report.scene.as_ref().map_or_else(String::new, |scene| {
+        tenants::section(scene, report.validity.judged)
+    });
     text + "<h2>The figures</h2>\n" + &table(rows) + &conditions(report) + &scene + PAGE_END
 }
 

@@ -104,7 +104,7 @@ impl Report {
             versioned("quotient-demo/1", self)? + "\n"
         } else {
             let scene = self.scene.as_ref().map_or_else(String::new, |scene| {
-                let sentence = wrapped(&tenants::sentence(scene));
+                let sentence = wrapped(&tenants::sentence(scene, self.validity.judged));
                 format!("\n{}\n{sentence}\n", tenants::table(scene))
             });
             format!(
