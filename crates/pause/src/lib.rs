@@ -104,7 +104,8 @@
 //! A slot's lock and `alive` make sure that system calls by thread id never meet another thread: who leaves takes the lock and
 //! clears `alive` before the id can be anybody else's. A child of `fork` has the forking thread only: its slots belong to
 //! another process id, so the handler ignores them, requests are refused ([`PauseError::OtherProcess`]), and the end
-//! of a region that a fork carried over asks nobody. `exec` resets handlers, and ends paused threads like any others.
+//! of a region that a fork carried over asks nobody. The forking thread is not stopped in the midst of `fork`, which holds the
+//! allocator's locks (`system::fork`). `exec` resets handlers, and ends paused threads like any others.
 //!
 //! # What it does not do
 //! - *Locks*: a paused thread keeps what it holds. Whoever waits for that waits for the resumption; a caller that pauses must

@@ -59,6 +59,7 @@ impl Pauser {
     /// system call that is refused. Nothing was changed.
     pub fn install(settings: Settings) -> Result<Self, InstallError> {
         system::install(settings.signal.number())?;
+        system::shield_forks();
         Ok(Self {
             signal: settings.signal,
             asymmetric: system::register_barrier(),
