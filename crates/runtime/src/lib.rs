@@ -131,6 +131,7 @@ mod preempt {
 mod pressure;
 #[cfg(not(loom))]
 mod queue_lock;
+#[cfg(not(loom))]
 mod queue_wait;
 #[cfg(not(loom))]
 mod releases;

@@ -5,7 +5,7 @@
 //! parking_lot has none either, but its waiters stand in tables that all locks of the process share, the program's, too: a poll that is stopped while it
 //! holds a table's lock would stop the scheduler. Here a waiter waits for this one word.
 
-#[cfg(all(target_os = "linux", not(loom)))]
+#[cfg(target_os = "linux")]
 mod lock {
     use rustix_futex_sync::{Mutex, MutexGuard};
 
@@ -35,7 +35,7 @@ mod lock {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(loom))))]
+#[cfg(not(target_os = "linux"))]
 mod lock {
     use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
