@@ -105,7 +105,7 @@
 //! clears `alive` before the id can be anybody else's. A child of `fork` has the forking thread only: its slots belong to
 //! another process id, so the handler ignores them, requests are refused ([`PauseError::OtherProcess`]), and the end
 //! of a region that a fork carried over asks nobody. The forking thread is not stopped in the midst of `fork`, which holds the
-//! allocator's locks (`system::fork`). `exec` resets handlers, and ends paused threads like any others.
+//! allocator's locks (`system::linux::fork`). `exec` resets handlers, and ends paused threads like any others.
 //!
 //! # What it does not do
 //! - *Locks*: a paused thread keeps what it holds. Whoever waits for that waits for the resumption; a caller that pauses must

@@ -44,6 +44,12 @@ thread_local! {
     pub(crate) static INSIDE: RefCell<Option<Inside>> = const { RefCell::new(None) };
 }
 
+/// The calling thread's slot, if it is inside.
+pub(crate) fn slot_here() -> Option<Arc<Slot>> {
+    let slot = INSIDE.try_with(|inside| Some(inside.try_borrow().ok()?.as_ref()?.slot.clone()));
+    slot.ok().flatten()
+}
+
 /// A thread that is inside.
 pub(crate) struct Inside {
     pub(crate) slot: Arc<Slot>,

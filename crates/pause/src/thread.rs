@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::demote;
 use crate::error::DemoteError;
 use crate::handle::Handle;
-use crate::pauser::INSIDE;
+use crate::pauser::{INSIDE, slot_here};
 use crate::signal::Signal;
 use crate::slot::Slot;
 
@@ -228,9 +228,7 @@ pub struct Uninterrupted {
 /// Keeps the calling thread from being paused, for a section in which it holds what everybody needs. On a thread outside
 /// [`Pauser::enter`](crate::Pauser::enter) it does nothing. About 10 ns.
 pub fn uninterrupted() -> Uninterrupted {
-    let slot = INSIDE
-        .try_with(|inside| inside.borrow().as_ref().map(|inside| inside.slot.clone()))
-        .unwrap_or(None);
+    let slot = slot_here();
     if let Some(slot) = &slot {
         slot.raise_shield();
     }
@@ -262,9 +260,7 @@ pub struct Undisturbed {
 
 /// As [`uninterrupted`], for code that is not trusted to be brief: its request can be overridden, and ends with its region at the latest.
 pub fn undisturbed() -> Undisturbed {
-    let slot = INSIDE
-        .try_with(|inside| inside.borrow().as_ref().map(|inside| inside.slot.clone()))
-        .unwrap_or(None);
+    let slot = slot_here();
     let region = slot.as_ref().map_or(0, |slot| slot.raise_plea());
     Undisturbed {
         slot,

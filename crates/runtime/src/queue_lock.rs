@@ -6,65 +6,41 @@
 //! holds a table's lock would stop the scheduler. Here a waiter waits for this one word.
 
 #[cfg(target_os = "linux")]
-mod lock {
-    use rustix_futex_sync::{Mutex, MutexGuard};
-
-    use crate::gates::RunQueue;
-    use crate::task_context::Task;
-
-    pub(crate) type QueueGuard<'a> = MutexGuard<'a, RunQueue<Task>>;
-
-    #[derive(Debug)]
-    pub(crate) struct QueueLock(Mutex<RunQueue<Task>>);
-
-    impl QueueLock {
-        pub(crate) fn new(queue: RunQueue<Task>) -> Self {
-            Self(Mutex::new(queue))
-        }
-
-        #[inline]
-        pub(crate) fn lock(&self) -> QueueGuard<'_> {
-            self.0.lock()
-        }
-
-        /// `None` while another thread has it.
-        #[inline]
-        pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
-            self.0.try_lock()
-        }
-    }
-}
-
+use rustix_futex_sync::{Mutex, MutexGuard};
 #[cfg(not(target_os = "linux"))]
-mod lock {
-    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-    use crate::gates::RunQueue;
-    use crate::task_context::Task;
+use crate::gates::RunQueue;
+use crate::task_context::Task;
 
-    pub(crate) type QueueGuard<'a> = MutexGuard<'a, RunQueue<Task>>;
+pub(crate) type QueueGuard<'a> = MutexGuard<'a, RunQueue<Task>>;
 
-    #[derive(Debug)]
-    pub(crate) struct QueueLock(Mutex<RunQueue<Task>>);
+#[derive(Debug)]
+pub(crate) struct QueueLock(Mutex<RunQueue<Task>>);
 
-    impl QueueLock {
-        pub(crate) fn new(queue: RunQueue<Task>) -> Self {
-            Self(Mutex::new(queue))
-        }
+impl QueueLock {
+    pub(crate) fn new(queue: RunQueue<Task>) -> Self {
+        Self(Mutex::new(queue))
+    }
 
-        pub(crate) fn lock(&self) -> QueueGuard<'_> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
+    #[inline]
+    pub(crate) fn lock(&self) -> QueueGuard<'_> {
+        #[cfg(target_os = "linux")]
+        return self.0.lock();
+        #[cfg(not(target_os = "linux"))]
+        return self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    }
 
-        /// `None` while another thread has it.
-        pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
-            match self.0.try_lock() {
-                Ok(queue) => Some(queue),
-                Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            }
-        }
+    /// `None` while another thread has it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
+        #[cfg(target_os = "linux")]
+        return self.0.try_lock();
+        #[cfg(not(target_os = "linux"))]
+        return match self.0.try_lock() {
+            Ok(queue) => Some(queue),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
     }
 }
-
-pub(crate) use lock::{QueueGuard, QueueLock};

@@ -36,7 +36,7 @@ fn with_tenant<F: Future<Output = ()>>(body: impl Fn(Scheduler, Group) -> F) {
 /// limits of all others were theirs to set.
 #[test]
 fn a_tenant_moves_itself_to_the_group_above() {
-    with_tenant(|scheduler, tenant| async move {
+    with_tenant(|_scheduler, tenant| async move {
         let inside = tenant.spawn(async {
             let own = Group::current().unwrap();
             let refused = own.remove(Leftover::MoveToParent);
@@ -73,7 +73,6 @@ fn a_tenant_moves_itself_to_the_group_above() {
         });
         tenant.remove(Leftover::MoveToParent).unwrap();
         task.await.unwrap();
-        drop(scheduler);
     });
 }
 

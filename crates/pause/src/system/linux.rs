@@ -1,5 +1,7 @@
 //! Linux, on x86-64 and aarch64. Nothing here depends on the architecture but the numbers that `libc` knows.
 
+mod fork;
+
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,6 +11,8 @@ use std::time::Duration;
 use crate::error::InstallError;
 use crate::slot::Slot;
 use crate::table;
+
+pub(crate) use self::fork::shield_forks;
 
 pub(crate) const SIGURG: i32 = libc::SIGURG;
 

@@ -103,7 +103,7 @@ impl Vcpu {
             return false;
         }
         let loads = &shared.loads[..shared.slots_in_use()];
-        let mut queue = shared.vcpus[self.index].queue.lock();
+        let mut queue = shared.queue(self.index);
         let Some((to, pull)) = queue.faster_cpu(loads, now) else {
             return false;
         };

@@ -4,41 +4,29 @@
 //! allocates, whoever may resume it included; [`SteadyAllocator`](crate::SteadyAllocator) does not know of it. Handlers of `fork` run before these locks are taken and after
 //! they are given back, on the forking thread, and take its shield between the two. (A raw `clone` runs none, and holds none.)
 
-use std::sync::{Arc, Once};
+use std::sync::Once;
 
-use crate::pauser::INSIDE;
-use crate::slot::Slot;
+use crate::pauser::slot_here;
 
 /// Installs the handlers, once. They stay, in children, too.
 pub(crate) fn shield_forks() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: three functions of the right type that live as long as this library; glibc removes the handlers of a
+        // SAFETY: functions of the right type that live as long as this library; glibc removes the handlers of a
         // library that is unloaded. Failure (no memory) leaves forks without the shield.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
     });
 }
 
-/// Of the calling thread. The same between [`prepare`] and what follows: nobody enters or leaves in the midst of a fork.
-fn slot() -> Option<Arc<Slot>> {
-    let slot = INSIDE.try_with(|inside| Some(inside.try_borrow().ok()?.as_ref()?.slot.clone()));
-    slot.ok().flatten()
-}
-
 extern "C" fn prepare() {
-    if let Some(slot) = slot() {
+    if let Some(slot) = slot_here() {
         slot.raise_shield();
     }
 }
 
-/// Stands still at once if that was wanted meanwhile.
-extern "C" fn parent() {
-    if let Some(slot) = slot() {
+/// The slot is the same: nobody enters or leaves in the midst of a fork. Stands still at once if that was wanted meanwhile; of the copy nobody wants anything.
+extern "C" fn after() {
+    if let Some(slot) = slot_here() {
         slot.lower_shield();
     }
-}
-
-/// Nobody asks anything of the copy.
-extern "C" fn child() {
-    parent();
 }
